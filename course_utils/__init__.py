@@ -1,0 +1,59 @@
+"""Strides to Shards: the package behind the notebooks.
+
+A notebook needs these verbs: `exercise` and the helpers around it, `predict` and `quiz`, and
+`measure`, which counts what a computation cost. They are loaded when first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .grading.session import (
+        exercise,
+        hint,
+        mine,
+        progress,
+        provenance,
+        reset,
+        solution,
+        use_book,
+    )
+    from .meters import measure
+    from .questions import predict, quiz
+
+_HOMES = {
+    "course_utils.grading.session": (
+        "exercise",
+        "hint",
+        "mine",
+        "progress",
+        "provenance",
+        "reset",
+        "solution",
+        "use_book",
+    ),
+    "course_utils.questions": ("predict", "quiz"),
+    "course_utils.meters": ("measure",),
+}
+
+__all__ = [
+    "exercise",
+    "hint",
+    "measure",
+    "mine",
+    "predict",
+    "progress",
+    "provenance",
+    "quiz",
+    "reset",
+    "solution",
+    "use_book",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            from importlib import import_module
+
+            return getattr(import_module(home), name)
+    raise AttributeError(f"course_utils has no {name!r}; it has {', '.join(__all__)}")

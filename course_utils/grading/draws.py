@@ -1,0 +1,152 @@
+"""Hypothesis strategies for the shapes and tensors of exercises.
+
+A strategy draws *data* reproducibly from a seed. `distinct_sizes` makes axes tell-apart-able: a
+wrong axis then always shows. `from_annotations` reads a function's jaxtyping annotations.
+"""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+Draw = Callable[[st.SearchStrategy], Any]
+
+
+def sizes(low: int = 1, high: int = 6) -> st.SearchStrategy[int]:
+    return st.integers(low, high)
+
+
+@st.composite
+def distinct_sizes(draw: Draw, n: int, low: int = 2, high: int = 7) -> tuple[int, ...]:
+    """n different sizes between low and high."""
+    return tuple(draw(st.permutations(range(low, high + 1)))[:n])
+
+
+@st.composite
+def tensors(
+    draw: Draw, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, scale: float = 1.0
+) -> Tensor:
+    """Standard normal (times scale) for floating dtypes, -9 … 9 for integers, coin flips for bool."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31 - 1)))
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    if not dtype.is_floating_point:
+        return torch.randint(-9, 10, shape, generator=generator, dtype=dtype)
+    return (scale * torch.randn(shape, generator=generator)).to(dtype)
+
+
+@st.composite
+def indices(draw: Draw, shape: tuple[int, ...], high: int, low: int = 0) -> Tensor:
+    """int64 indices, low ≤ index < high."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31 - 1)))
+    return torch.randint(low, high, shape, generator=generator)
+
+
+@st.composite
+def shapes(
+    draw: Draw, max_dims: int = 4, among: tuple[int, ...] = (0, 1, 2, 3), min_dims: int = 0
+) -> tuple[int, ...]:
+    return tuple(
+        draw(st.lists(st.sampled_from(among), min_size=min_dims, max_size=max_dims))
+    )
+
+
+@st.composite
+def shapes_with(draw: Draw, numel: int, max_dims: int = 4) -> tuple[int, ...]:
+    """A shape with exactly `numel` elements, ones and all."""
+    if numel == 0:
+        shape = list(draw(shapes(max_dims=max_dims - 1, among=(0, 1, 2, 3))))
+        shape.insert(draw(st.integers(0, len(shape))), 0)
+        return tuple(shape)
+    factors, rest, prime = [], numel, 2
+    while rest > 1:
+        while rest % prime:
+            prime += 1
+        factors.append(prime)
+        rest //= prime
+    groups = [1] * draw(st.integers(1 if numel > 1 else 0, max_dims))
+    for factor in factors:
+        groups[draw(st.integers(0, len(groups) - 1))] *= factor
+    return tuple(groups)
+
+
+@st.composite
+def strided_tensors(
+    draw: Draw,
+    max_dims: int = 4,
+    sizes: tuple[int, ...] = (0, 1, 2, 3),
+    ops: tuple[str, ...] = ("transpose", "slice", "expand", "unsqueeze"),
+    min_dims: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """A tensor counting 0, 1, 2 … in storage order, seen through up to three random view ops."""
+    shape = draw(shapes(max_dims=max_dims, among=sizes, min_dims=min_dims))
+    x = torch.arange(max(torch.Size(shape).numel(), 1), dtype=dtype)[: torch.Size(shape).numel()]
+    x = x.view(shape)
+    for _ in range(draw(st.integers(0, 3)) if ops else 0):
+        x = draw_view(draw, x, draw(st.sampled_from(ops)), max_dims)
+    return x
+
+
+def draw_view(draw: Draw, x: Tensor, op: str, max_dims: int) -> Tensor:
+    if op == "unsqueeze":
+        return x.unsqueeze(draw(st.integers(0, x.ndim))) if x.ndim < max_dims else x
+    if x.ndim == 0:
+        return x
+    axis = draw(st.integers(0, x.ndim - 1))
+    if op == "transpose":
+        return x.transpose(axis, draw(st.integers(0, x.ndim - 1)))
+    if op == "slice":
+        start = draw(st.integers(0, max(x.size(axis) - 1, 0)))
+        step = draw(st.integers(1, 2))
+        return x[(slice(None),) * axis + (slice(start, None, step),)]
+    if op == "expand":
+        if x.size(axis) != 1:
+            return x
+        return x.expand(*[draw(st.integers(2, 3)) if i == axis else -1 for i in range(x.ndim)])
+    raise ValueError(f"unknown view op {op!r}: transpose, slice, expand or unsqueeze")
+
+
+_DTYPES = {"Float": torch.float32, "Int": torch.int64, "Bool": torch.bool}
+
+
+@st.composite
+def from_annotations(draw: Draw, fn: Callable[..., Any], **overrides: Any) -> dict[str, Any]:
+    """Arguments for `fn` from its jaxtyping annotations: one distinct size for each letter.
+
+    overrides: by argument name, a strategy or a plain value. By letter (`B=...`), a size.
+    Raises TypeError for a parameter that has neither annotation, default nor override.
+    """
+    parameters = inspect.signature(fn).parameters
+    letters: dict[str, int] = {}
+    names = {
+        word
+        for p in parameters.values()
+        for word in re.findall(r"[A-Za-z_]\w*", getattr(p.annotation, "dim_str", ""))
+    }
+    for letter, size in zip(
+        sorted(names), draw(distinct_sizes(len(names), 2, 3 + len(names) + 2)), strict=True
+    ):
+        letters[letter] = draw_or_take(draw, overrides.get(letter, size))
+    arguments: dict[str, Any] = {}
+    for name, p in parameters.items():
+        if name in overrides:
+            arguments[name] = draw_or_take(draw, overrides[name])
+        elif hasattr(p.annotation, "dim_str"):
+            shape = tuple(
+                letters[word] if word in letters else int(word)
+                for word in p.annotation.dim_str.split()
+            )
+            kind = p.annotation.__name__.split("[")[0]
+            arguments[name] = draw(tensors(shape, _DTYPES.get(kind, torch.float32)))
+        elif p.default is inspect.Parameter.empty:
+            raise TypeError(f"`{name}` has no jaxtyping annotation: give {name}=<strategy>")
+    return arguments
+
+
+def draw_or_take(draw: Draw, value: Any) -> Any:
+    return draw(value) if isinstance(value, st.SearchStrategy) else value

@@ -1,0 +1,231 @@
+"""Trees of tensors and plain values: copied exactly, measured, and turned into bytes and back.
+
+A *tree* is a tensor, a plain value (None, bool, int, float, str, dtype, device) or a tuple, list
+or dict of trees. Everything that an exercise is given, and everything that a probe sees, is a
+tree; so a case, or what a student's code made of it, can cross from one process to another as
+arrays and JSON, with strides, offsets and shared storages intact.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """Something that is no tree: only its type's name and a short text of it survive the crossing."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+def is_plain_tensor(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+
+
+def leaves(tree: Tree) -> Iterator[Any]:
+    """Every tensor and plain value of the tree, from left to right."""
+    if isinstance(tree, tuple | list):
+        for item in tree:
+            yield from leaves(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from leaves(item)
+    else:
+        yield tree
+
+
+def tensors(tree: Tree) -> list[Tensor]:
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def map_tree(fn: Callable[[Any], Any], tree: Tree) -> Tree:
+    """The same tree with `fn` applied to every leaf."""
+    if isinstance(tree, torch.Size):
+        return tuple(fn(item) for item in tree)
+    if isinstance(tree, tuple):
+        items = [map_tree(fn, item) for item in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
+    if isinstance(tree, list):
+        return [map_tree(fn, item) for item in tree]
+    if isinstance(tree, dict):
+        return {key: map_tree(fn, item) for key, item in tree.items()}
+    return fn(tree)
+
+
+def fresh(tree: Tree) -> Tree:
+    """A deep copy in which every tensor keeps its sizes, strides, offset and dtype.
+
+    Tensors that shared a storage share one again; nothing is shared with the original.
+    """
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def copy(leaf: Any) -> Any:
+        if not is_plain_tensor(leaf) or leaf.device.type == "meta":
+            return leaf
+        storage = leaf.untyped_storage()
+        if storage.data_ptr() not in storages or storage.nbytes() == 0:
+            storages[storage.data_ptr()] = storage.clone()
+        with torch.no_grad():
+            new = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
+            new.set_(
+                storages[storage.data_ptr()], leaf.storage_offset(), leaf.shape, leaf.stride()
+            )
+        return new.requires_grad_() if leaf.requires_grad else new
+
+    return map_tree(copy, tree)
+
+
+def upcast(tree: Tree) -> Tree:
+    """The tree with every floating-point tensor in float64, strides kept: the oracle's input."""
+
+    def up(leaf: Any) -> Any:
+        if not (is_plain_tensor(leaf) and leaf.is_floating_point()):
+            return leaf
+        with torch.no_grad():
+            flat = torch.empty(0, dtype=leaf.dtype, device=leaf.device).set_(leaf.untyped_storage())
+            return flat.double().as_strided(leaf.shape, leaf.stride(), leaf.storage_offset())
+
+    return map_tree(up, tree)
+
+
+def same(a: Tree, b: Tree) -> bool:
+    """Bit-for-bit equality of two trees, NaN equal to NaN."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        if a.is_floating_point() or a.is_complex():
+            return torch.equal(torch.nan_to_num(a, 1.25), torch.nan_to_num(b, 1.25)) and (
+                torch.equal(a.isnan(), b.isnan())
+            )
+        return torch.equal(a, b)
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, float) and isinstance(b, float) and math.isnan(a):
+        return math.isnan(b)
+    return type(a) is type(b) and bool(a == b)
+
+
+def weight(tree: Tree) -> int:
+    """How big a tree looks to a reader: what 'the smallest failing case' is smallest in."""
+    total = 0
+    for leaf in leaves(tree):
+        if isinstance(leaf, Tensor):
+            total += 4 + 2 * leaf.ndim + leaf.numel()
+        elif isinstance(leaf, bool) or leaf is None:
+            total += 1
+        elif isinstance(leaf, int | float):
+            total += 1 + len(str(leaf))
+        elif isinstance(leaf, str):
+            total += 1 + len(leaf)
+        else:
+            total += 1
+    return total
+
+
+# ------------------------------------------------------------------------------------ crossing
+
+
+def dumps(tree: Tree) -> bytes:
+    """A tree as one safetensors file: the storages as byte arrays, the rest as JSON in its header."""
+    arrays: dict[str, Tensor] = {}
+    numbers: dict[tuple[str, int], str] = {}
+
+    def write(value: Any) -> Any:
+        if isinstance(value, bool | str) or value is None:
+            return value
+        if isinstance(value, int):
+            return int(value)
+        if isinstance(value, float):
+            return {"float": repr(float(value))}
+        if isinstance(value, torch.dtype):
+            return {"dtype": str(value).removeprefix("torch.")}
+        if isinstance(value, torch.device):
+            return {"device": str(value)}
+        if isinstance(value, tuple):
+            return {"tuple": [write(item) for item in value]}
+        if isinstance(value, list):
+            return [write(item) for item in value]
+        if isinstance(value, dict):
+            return {"dict": [[write(key), write(item)] for key, item in value.items()]}
+        if isinstance(value, Opaque):
+            return {"opaque": [value.kind, value.text]}
+        if is_plain_tensor(value) and value.device.type != "meta":
+            return {"tensor": write_tensor(value)}
+        return {"opaque": [type(value).__name__, short(value)]}
+
+    def write_tensor(value: Tensor) -> list[Any]:
+        storage = value.untyped_storage()
+        key = (str(value.device), storage.data_ptr() if storage.nbytes() else -1)
+        if key not in numbers:
+            numbers[key] = str(len(numbers))
+            raw = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
+            arrays[numbers[key]] = raw.cpu().clone()
+        return [
+            numbers[key],
+            str(value.dtype).removeprefix("torch."),
+            list(value.shape),
+            list(value.stride()),
+            value.storage_offset(),
+            value.requires_grad,
+        ]
+
+    header = json.dumps(write(tree), allow_nan=False)
+    return save(arrays, metadata={"tree": header})
+
+
+def loads(data: bytes) -> Tree:
+    """The tree that `dumps` wrote. Raises ValueError on bytes that are no such file."""
+    arrays = load(data)
+    length = int.from_bytes(data[:8], "little")
+    tree = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["tree"])
+
+    def read(value: Any) -> Any:
+        if isinstance(value, list):
+            return [read(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        ((tag, body),) = value.items()
+        match tag:
+            case "float":
+                return float(body)
+            case "dtype":
+                return getattr(torch, body)
+            case "device":
+                return torch.device(body)
+            case "tuple":
+                return tuple(read(item) for item in body)
+            case "dict":
+                return {read(key): read(item) for key, item in body}
+            case "opaque":
+                return Opaque(*body)
+            case "tensor":
+                number, dtype, shape, stride, offset, requires_grad = body
+                new = torch.empty(0, dtype=getattr(torch, dtype))
+                new.set_(arrays[number].untyped_storage(), offset, shape, stride)
+                return new.requires_grad_() if requires_grad else new
+        raise ValueError(f"a tree has no values tagged {tag!r}")
+
+    return read(tree)
+
+
+def short(value: object, limit: int = 200) -> str:
+    """`repr(value)`, guarded: a broken __repr__ is named, a long one is cut."""
+    try:
+        text = repr(value)
+    except Exception as error:  # the student's own __repr__ may raise anything
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
