@@ -5,6 +5,7 @@ wrong axis then always shows. `from_annotations` reads a function's jaxtyping an
 """
 
 import inspect
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -85,8 +86,7 @@ def strided_tensors(
 ) -> Tensor:
     """A tensor counting 0, 1, 2 … in storage order, seen through up to three random view ops."""
     shape = draw(shapes(max_dims=max_dims, among=sizes, min_dims=min_dims))
-    x = torch.arange(max(torch.Size(shape).numel(), 1), dtype=dtype)[: torch.Size(shape).numel()]
-    x = x.view(shape)
+    x = torch.arange(math.prod(shape), dtype=dtype).view(shape)
     for _ in range(draw(st.integers(0, 3)) if ops else 0):
         x = draw_view(draw, x, draw(st.sampled_from(ops)), max_dims)
     return x

@@ -63,16 +63,28 @@ _checks: dict[tuple[str, int, int], list[Check]] = {}
 def expect(exercise: Exercise, case: Case) -> Expectation:
     subject = exercise.subject(*exercise.parts)
     observation = observe(exercise.probe, subject, case, exercise.limit_s)
-    if case.has_expected and observation.seen is not None and "result" in observation.seen:
-        wrong = compare(observation.seen["result"], case.expected, length=length_of(exercise, case))
-        if wrong:
-            raise AssertionError(
-                f"{exercise.key}: the reference disagrees with the case worked by hand: {wrong.sentence}"
-            )
+    if case.has_expected:
+        agree_by_hand(exercise, case, observation)
     oracle = None
     if any(leaf.is_floating_point() for leaf in tensors(observation.seen or {})):
         oracle = observe(exercise.probe, subject, case.upcast(), exercise.limit_s).seen
     return Expectation(observation, oracle, length_of(exercise, case))
+
+
+def agree_by_hand(exercise: Exercise, case: Case, observation: Observation) -> None:
+    """The reference must give what was worked by hand: the result, or a dict of what the probe sees."""
+    seen = observation.seen or {}
+    by_name = isinstance(case.expected, dict) and "result" not in seen
+    for label, value in (case.expected if by_name else {"result": case.expected}).items():
+        if label not in seen:
+            sees = ", ".join(map(repr, seen)) or repr(observation.raised)
+            raise AssertionError(f"{exercise.key}: no {label!r} to compare by hand; seen: {sees}")
+        wrong = compare(seen[label], value, length=length_of(exercise, case))
+        if wrong:
+            raise AssertionError(
+                f"{exercise.key}: the reference disagrees with the case worked by hand: "
+                f"{label}: {wrong.sentence}"
+            )
 
 
 def length_of(exercise: Exercise, case: Case) -> int:

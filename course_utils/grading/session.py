@@ -39,7 +39,7 @@ def store() -> Store:
 
 def show(thing: Any) -> None:
     """Display it in Jupyter, print it elsewhere; then say what went wrong with the progress file."""
-    if in_ipython():
+    if ipython():
         from IPython.display import display
 
         display(thing)
@@ -49,12 +49,13 @@ def show(thing: Any) -> None:
         print(f"Note: {warning}.", file=sys.stdout)
 
 
-def in_ipython() -> bool:
+def ipython() -> Any:
+    """The running IPython shell, or None."""
     try:
         from IPython.core.getipython import get_ipython
     except ImportError:
-        return False
-    return get_ipython() is not None
+        return None
+    return get_ipython()
 
 
 @dataclass(frozen=True)
@@ -322,10 +323,9 @@ def reset(key: str) -> None:
     store().edit(change)
     _bound.pop(key, None)
     stub = stub_cell(key)
-    if in_ipython():
-        from IPython.core.getipython import get_ipython
-
-        get_ipython().set_next_input(stub, replace=False)  # type: ignore[no-untyped-call]
+    shell = ipython()
+    if shell:
+        shell.set_next_input(stub, replace=False)
         print(f"{declared.names[0]} starts again: its stub is in the cell below.")
     else:
         print(stub)

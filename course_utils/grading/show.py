@@ -58,11 +58,14 @@ def failure_lines(f: Failure) -> Iterator[Line]:
         yield Line("body", f"on the edge: {f.case.why}")
     smallest = f"smallest of {f.wrong_cases} failures  " if f.wrong_cases > 1 else ""
     yield Line("code", smallest + f.called)
-    name = f"{f.label}: " if f.label not in ("result", "exception") else ""
+    named = f.label != "result" and f.label in (f.want.seen or {})
+    name = f"{f.label}: " if named else ""
     yield Line("body", name + f.sentence)
     for where, number, source in f.got.raised.lines if f.got.raised else ():
         inside = f" in {where}" if where else ""
         yield Line("code", f"line {number}{inside}:  {source}")
+    if isinstance(seen(f.got, f.label), bool) and not named and f.label != "result":
+        return
     if not f.got.raised and f.label in (f.got.seen or {}):
         yield Line("code", f"you       {shown(seen(f.got, f.label))}")
     label = "result" if f.label == "exception" else f.label

@@ -7,6 +7,7 @@ whole of it, with the imports and private helpers that it needs, becomes the sol
 import ast
 import builtins
 import inspect
+import linecache
 from types import ModuleType
 from typing import Any
 
@@ -34,7 +35,28 @@ def cell(exercise: Exercise, form: Any) -> str:
 
 
 def source_of(part: Any) -> str:
-    return inspect.cleandoc("\n" + inspect.getsource(inspect.unwrap(part))).rstrip()
+    """The source of a function or class, a notebook's classes included. Raises OSError if unknown."""
+    part = inspect.unwrap(part)
+    text = class_source(part) if inspect.isclass(part) else inspect.getsource(part)
+    return inspect.cleandoc("\n" + text).rstrip()
+
+
+def class_source(cls: type) -> str:
+    """`inspect.getsource` cannot find a class of a notebook's cell; its methods know where it is."""
+    for method in vars(cls).values():
+        code = getattr(method, "__code__", None)
+        if code is None:
+            continue
+        text = "".join(linecache.getlines(code.co_filename))
+        for node in ast.walk(ast.parse(text)):
+            if (
+                isinstance(node, ast.ClassDef)
+                and node.name == cls.__name__
+                and node.lineno <= code.co_firstlineno <= (node.end_lineno or 0)
+            ):
+                first = min([d.lineno for d in node.decorator_list] + [node.lineno])
+                return "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+    raise OSError(f"the source of class {cls.__name__} is not to be found")
 
 
 def stub_source(part: Any) -> str:
@@ -101,8 +123,9 @@ def is_empty(node: ast.FunctionDef) -> bool:
 
 def raises_only(obj: Any) -> bool:
     """The same question where no source is to be had, from the compiled code."""
-    code = getattr(obj, "__code__", None)
-    return code is not None and code.co_names == ("NotImplementedError",)
+    functions = [f for f in vars(obj).values() if inspect.isfunction(f)] if inspect.isclass(obj) else [obj]
+    codes = [getattr(f, "__code__", None) for f in functions]
+    return bool(codes) and all(c is not None and c.co_names == ("NotImplementedError",) for c in codes)
 
 
 # ------------------------------------------------------------------------------ what it needs

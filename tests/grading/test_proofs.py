@@ -1,0 +1,125 @@
+"""Every exercise of the book grades what it says; and the proofs themselves can fail."""
+
+import copy
+
+import pytest
+import torch
+import toy_references as ref
+import toys
+
+from course_utils.authoring import proofs
+from course_utils.authoring.counts import count
+from course_utils.grading import Exercise, NoChecks, call, every, grade
+
+EVERY = every() | {toy.key: toy for toy in toys.TOYS}
+
+
+@pytest.mark.parametrize("proof", proofs.PROOFS)
+@pytest.mark.parametrize("key", EVERY)
+def test_exercise(key, proof):
+    proofs.PROOFS[proof](EVERY[key])
+
+
+@pytest.mark.parametrize("key", every())
+def test_counted(key):
+    exercise = every()[key]
+    count("exercises")
+    count("mistakes", len(exercise.mistakes))
+    count("alternatives", len(exercise.alternatives))
+    count("contracts", len(exercise.contracts))
+
+
+# ------------------------------------------------------------------ broken on purpose
+
+
+def broken_copy(**changes) -> Exercise:
+    toy = copy.copy(toys.softmax)
+    for name, value in changes.items():
+        setattr(toy, name, value)
+    return toy
+
+
+def test_a_wrong_reference_is_caught():
+    def temperature_softmax(x, temperature=1.0):
+        """Wrong: not normalised."""
+        return (x / temperature).exp()
+
+    with pytest.raises(AssertionError, match="disagrees with the case worked by hand"):
+        proofs.reference_passes(broken_copy(reference=temperature_softmax))
+
+
+def test_a_mistake_that_passes_is_caught():
+    toy = broken_copy(mistakes=list(toys.softmax.mistakes))
+    toy.mistake("Not a mistake at all.")(lambda x, temperature=1.0: ref.temperature_softmax(x, temperature))
+    with pytest.raises(AssertionError, match="this mistake passes"):
+        proofs.mistakes_are_diagnosed(toy)
+
+
+def test_two_mistakes_that_look_alike_are_caught():
+    first = toys.softmax.mistakes[0]
+    toy = broken_copy(mistakes=[*toys.softmax.mistakes])
+    toy.mistake("The same results under another name.")(first.subject)
+    with pytest.raises(AssertionError, match="is explained as None"):
+        proofs.mistakes_are_diagnosed(toy)
+
+
+def test_too_few_mistakes_are_caught():
+    with pytest.raises(AssertionError, match="2 mistakes; at least 3"):
+        proofs.mistakes_are_diagnosed(broken_copy(mistakes=toys.softmax.mistakes[:2]))
+
+
+def test_a_stub_whose_signature_drifted_is_caught(monkeypatch):
+    stub = proofs.stub_source(ref.temperature_softmax).replace("temperature: float = 1.0", "t: float = 1")
+    monkeypatch.setattr(proofs, "stub_source", lambda part: stub)
+    with pytest.raises(AssertionError, match="stub and reference disagree"):
+        proofs.stub_agrees_with_reference(toys.softmax)
+
+
+def test_a_right_answer_that_is_rejected_is_caught():
+    toy = broken_copy(alternatives=[])
+    with pytest.raises(AssertionError, match="no alternative"):
+        proofs.alternatives_pass(toy)
+    toy.alternative("wrong, in fact")(lambda x, temperature=1.0: x)
+    with pytest.raises(AssertionError, match="a right answer is rejected"):
+        proofs.alternatives_pass(toy)
+
+
+def test_a_contract_that_binds_nobody_is_caught():
+    toy = broken_copy(mistakes=[m for m in toys.softmax.mistakes if not m.cost])
+    with pytest.raises(AssertionError, match="no mistake with right values breaks"):
+        proofs.contracts_bind(toy)
+
+
+def test_an_exercise_without_cases_is_an_error_and_never_a_pass():
+    empty = Exercise(ref.unit_norm, key="toys.unit_norm", title="t", difficulty=1, minutes=1, points=1)
+    with pytest.raises(NoChecks, match="declares no case"):
+        grade(empty, ref.unit_norm)
+
+
+def test_a_probe_that_sees_nothing_reads_not_compared():
+    blind = Exercise(
+        ref.unit_norm,
+        key="toys.unit_norm",
+        title="t",
+        difficulty=1,
+        minutes=1,
+        points=1,
+        probe=lambda subject, case: {},
+    )
+    blind.edge(lambda: iter([call(torch.ones(2))]))
+    verdict = grade(blind, ref.unit_norm)
+    assert verdict.outcome == "failed"
+    assert "not compared" in str(verdict)
+
+
+def test_a_probe_that_reaches_for_the_reference_fails_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "peeking.py").write_text(
+        "def probe(subject, case):\n"
+        "    import course_utils.reference\n"
+        "    return {'result': subject(*case.args, **case.kwargs)}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import peeking
+
+    with pytest.raises(AssertionError, match="No module named 'course_utils.reference'"):
+        proofs.probe_needs_nothing_else(broken_copy(probe=peeking.probe, _drawn={}, key="toys.peek"))
