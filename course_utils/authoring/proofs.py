@@ -3,17 +3,20 @@
 The suite runs them over every exercise of the book; an instructor can run them over their own.
 """
 
+import ast
+import atexit
 import inspect
-import os
+import linecache
 import shutil
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import course_utils
-from course_utils.grading import Exercise, grade
+from course_utils.grading import Exercise, chapters, exercises_of, grade
 from course_utils.grading.grade import BY_HAND, CONTRACTS, broken, checks_of, differs
-from course_utils.grading.remote import observe_remotely
+from course_utils.grading.remote import Remote
 from course_utils.grading.stubs import is_stub, needed_source, source_of, stub_source
 from course_utils.grading.verdict import FAILED, PASSED
 
@@ -52,9 +55,8 @@ def stub_is_rejected(exercise: Exercise) -> None:
 
 def stub_objects(exercise: Exercise) -> list[Any]:
     """The stubs, run in the reference module's own names."""
-    import linecache
-
     module = inspect.getmodule(inspect.unwrap(exercise.parts[0]))
+    assert module is not None
     space = dict(vars(module))
     for part in exercise.parts:
         source, filename = stub_source(part), f"<stub of {exercise.key}: {part.__name__}>"
@@ -127,44 +129,36 @@ def declaration_is_whole(exercise: Exercise) -> None:
     assert exercise.key.partition(".")[2] == exercise.names[0]
 
 
+@cache
+def elsewhere() -> Remote:
+    """A process whose copy of the package lacks `reference`, `exercises` and `questions`."""
+    folder = tempfile.mkdtemp(prefix="course-elsewhere-")
+    package = Path(folder) / "course_utils"
+    left_out = shutil.ignore_patterns("reference", "exercises", "questions", "__pycache__")
+    shutil.copytree(Path(course_utils.__file__).parent, package, ignore=left_out)
+    (Path(folder) / "sitecustomize.py").write_text(NO_EDITABLE_INSTALLS, encoding="utf-8")
+    remote = Remote(environment={"PYTHONPATH": folder}, cwd=folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(remote.close)
+    return remote
+
+
 def probe_needs_nothing_else(exercise: Exercise) -> int:
     """The probe sees the same in a process that holds neither references nor expectations.
 
-    The other process has a copy of the package with `reference`, `exercises` and `questions`
-    left out; arrays and JSON cross. The student's code in it is the solution's source.
+    Arrays and JSON cross; the student's code over there is the solution's source.
     """
     checks = checks_of(exercise)
-    with tempfile.TemporaryDirectory() as folder:
-        package = Path(folder) / "site" / "course_utils"
-        left_out = shutil.ignore_patterns("reference", "exercises", "questions", "__pycache__")
-        shutil.copytree(Path(course_utils.__file__).parent, package, ignore=left_out)
-        (package.parent / "sitecustomize.py").write_text(NO_EDITABLE_INSTALLS, encoding="utf-8")
-        source = Path(folder) / "answer.py"
-        source.write_text(standalone(exercise), encoding="utf-8")
-        seen = observe_remotely(
-            source,
-            exercise.names,
-            exercise.probe,
-            [check.case for check in checks],
-            environment={"PYTHONPATH": os.pathsep.join([str(package.parent), *site_of(exercise)])},
-        )
+    cases = [check.case for check in checks]
+    seen = elsewhere().observe(standalone(exercise), exercise.names, exercise.probe, cases)
     assert len(seen) == len(checks), f"{len(seen)} observations of {len(checks)} cases came back"
     for got, check in zip(seen, checks, strict=True):
         assert differs(got, check) is None, f"in another process: {differs(got, check)}"
     return len(checks)
 
 
-def site_of(exercise: Exercise) -> list[str]:
-    """The folder of a probe that lives outside the package (a test's own), or nothing."""
-    if exercise.probe.__module__.startswith("course_utils."):
-        return []
-    return [str(Path(inspect.getfile(exercise.probe)).parent)]
-
-
 def standalone(exercise: Exercise) -> str:
     """The solution as a file of its own, with every import of the reference's module."""
-    import ast
-
     module = inspect.getmodule(inspect.unwrap(exercise.parts[0]))
     assert module is not None
     tree = ast.parse(inspect.getsource(module))
@@ -176,8 +170,6 @@ def standalone(exercise: Exercise) -> str:
 
 def sibling_sources(exercise: Exercise) -> list[str]:
     """The chapter's other references that this one may call: earlier cells define them."""
-    from course_utils.grading import chapters, exercises_of
-
     if exercise.chapter not in chapters():
         return []
     others = [e for e in exercises_of(exercise.chapter).values() if e is not exercise]

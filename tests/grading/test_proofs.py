@@ -9,7 +9,7 @@ import toys
 
 from course_utils.authoring import proofs
 from course_utils.authoring.counts import count
-from course_utils.grading import Exercise, NoChecks, call, every, grade
+from course_utils.grading import Exercise, NoChecks, call, every, grade, probes
 
 EVERY = every() | {toy.key: toy for toy in toys.TOYS}
 
@@ -112,14 +112,9 @@ def test_a_probe_that_sees_nothing_reads_not_compared():
     assert "not compared" in str(verdict)
 
 
-def test_a_probe_that_reaches_for_the_reference_fails_elsewhere(tmp_path, monkeypatch):
-    (tmp_path / "peeking.py").write_text(
-        "def probe(subject, case):\n"
-        "    import course_utils.reference\n"
-        "    return {'result': subject(*case.args, **case.kwargs)}\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    import peeking
-
-    with pytest.raises(AssertionError, match="No module named 'course_utils.reference'"):
-        proofs.probe_needs_nothing_else(broken_copy(probe=peeking.probe, _drawn={}, key="toys.peek"))
+def test_the_other_process_has_no_answers():
+    remote = proofs.elsewhere()
+    for package in ("reference", "exercises", "questions"):
+        source = f"def look():\n    import course_utils.{package}\n"
+        (seen,) = remote.observe(source, ["look"], probes.call, [call()])
+        assert seen.raised and seen.raised.kind == "ModuleNotFoundError", package

@@ -1,0 +1,45 @@
+"""The time limit, by timer signal in the main thread and by a second thread elsewhere."""
+
+import threading
+import time
+
+import pytest
+
+from course_utils.grading.limits import TimeLimit, time_limit
+
+
+def loops_for_ever():
+    while True:
+        try:
+            sum(range(100))
+        except Exception:
+            pass
+
+
+def test_in_the_main_thread():
+    start = time.perf_counter()
+    with pytest.raises(TimeLimit), time_limit(0.1):
+        loops_for_ever()
+    assert time.perf_counter() - start < 2
+
+
+def test_in_another_thread():
+    outcome = []
+
+    def work():
+        try:
+            with time_limit(0.1):
+                loops_for_ever()
+        except TimeLimit:
+            outcome.append("stopped")
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert outcome == ["stopped"]
+
+
+def test_quick_code_is_left_alone():
+    with time_limit(0.05):
+        pass
+    time.sleep(0.1)
