@@ -410,9 +410,10 @@ def cost_mistakes_like(ladder: Ladder) -> list[Mistake]:
 # ------------------------------------------------------------------------------ the verdict
 
 
-def grade(exercise: Exercise, *objects: Any, seed: int = 0) -> Verdict:
+def grade(exercise: Exercise, *objects: Any, seed: int = 0, explain: bool = True) -> Verdict:
     """Judge a student's object (several for a pair). Raises nothing for what it does wrong.
 
+    seed: of the random cases. explain: look for a known mistake behind a failure.
     Raises NoChecks if the exercise has no case: a verdict must never rest on zero checks.
     """
     start = perf_counter()
@@ -426,7 +427,7 @@ def grade(exercise: Exercise, *objects: Any, seed: int = 0) -> Verdict:
     if ladder.stopped and ladder.stopped.raised:
         if ladder.stopped.raised.kind == observing.INTERRUPTED:
             outcome = INTERRUPTED
-    diagnosis = diagnose(ladder) if outcome == FAILED else None
+    diagnosis = diagnose(ladder) if outcome == FAILED and explain else None
     return Verdict(
         exercise.key,
         exercise.title,

@@ -145,9 +145,7 @@ def strides_of(subject: Any, case: Case) -> dict[str, Any]:
         return {"result": result}
     if 0 in shape:
         return {"result": (None,) * len(shape)}
-    return {
-        "result": tuple(s if n > 1 else None for n, s in zip(shape, result, strict=True))
-    }
+    return {"result": tuple(s if n > 1 else None for n, s in zip(shape, result, strict=True))}
 
 
 def never_negative(subject: Any, case: Case) -> dict[str, Any]:
@@ -164,7 +162,7 @@ def glorot_weight(subject: Any, case: Case) -> dict[str, Any]:
 
     The case gives the generator by its seed, or none for torch's global one. Sizes are in units
     of what Glorot and Bengio's uniform weight has, to one decimal: for a matrix of 10,000 weights
-    or more, chance cannot reach the next decimal.
+    or more, chance cannot reach the next decimal. A smaller one is returned as it is.
     """
 
     def draw() -> Any:
@@ -177,7 +175,7 @@ def glorot_weight(subject: Any, case: Case) -> dict[str, Any]:
     before = torch.manual_seed(0).get_state()
     weight = draw()
     untouched = torch.equal(before, torch.get_rng_state())
-    if not (is_plain_tensor(weight) and weight.is_floating_point() and weight.numel() > 1):
+    if not (is_plain_tensor(weight) and weight.ndim == 2 and weight.numel() >= 10_000):
         return {"result": weight}
     w, fans = weight.detach().double(), sum(weight.shape)
     largest, std = w.abs().max().item(), w.std().item()

@@ -1,0 +1,88 @@
+"""Small wrong versions of every reference must die by the checks, or be argued to be equivalent."""
+
+from pathlib import Path
+
+import pytest
+import toys
+
+import course_utils
+from course_utils.authoring.counts import count
+from course_utils.authoring.mutation import Job, build, digest, mutants, run
+from course_utils.grading import Exercise, every, grade
+from course_utils.grading.grade import checks_of
+from course_utils.grading.stubs import source_of
+
+PACKAGE = Path(course_utils.__file__).parent
+CPU_SECONDS = 20.0
+
+
+def engine_digest() -> str:
+    """Of all that can change a verdict besides the exercise itself."""
+    files = [*PACKAGE.glob("grading/*.py"), *PACKAGE.glob("meters/*.py")]
+    return digest(*sorted(files))
+
+
+def jobs_of(exercise: Exercise) -> list[Job]:
+    chapter = [p for p in (PACKAGE / f"{r}/{exercise.chapter}.py" for r in ("reference", "exercises")) if p.exists()]
+    base = digest(engine_digest(), *chapter, exercise.key)
+    return [
+        Job(mutant.id, digest(base, mutant.source), (exercise, n, mutant.source))
+        for n, part in enumerate(exercise.parts)
+        for mutant in mutants(source_of(part))
+    ]
+
+
+def judge(job: Job) -> dict:
+    """Grade one mutant: in a process of its own, without jaxtyping's and beartype's checks."""
+    exercise, n, source = job.payload
+    exercise.limit_s = 1.0
+    objects = list(exercise.parts)
+    objects[n] = build(source, objects[n])
+    verdict = grade(exercise, *objects, explain=False)
+    return {"killed": verdict.outcome == "failed", "rung": verdict.failed_rung or ""}
+
+
+def survivors(exercise: Exercise, cache_dir: Path | None = None) -> tuple[int, list[str]]:
+    """How many mutants were made, and the ids of those that pass."""
+    outcomes = run(
+        jobs_of(exercise), judge, CPU_SECONDS, warm=lambda: checks_of(exercise), cache_dir=cache_dir
+    )
+    errors = [str(o) + o.detail for o in outcomes if o.verdict == "error"]
+    assert not errors, "\n".join(errors)
+    return len(outcomes), [o.id for o in outcomes if o.verdict == "survived"]
+
+
+def judge_survivors(exercise: Exercise, living: list[str]) -> None:
+    unargued = [m for m in living if m not in exercise.equivalents]
+    assert not unargued, "mutants pass, and nobody says why:\n" + "\n".join(unargued)
+    stale = [m for m in exercise.equivalents if m not in living]
+    assert not stale, "arguments for mutants that do not survive:\n" + "\n".join(stale)
+    thin = [m for m, why in exercise.equivalents.items() if len(why.split()) < 4]
+    assert not thin, f"an argument takes more words than this: {thin}"
+
+
+@pytest.mark.parametrize("key", every())
+def test_mutants_die(key):
+    exercise = every()[key]
+    made, living = survivors(exercise)
+    assert made, "no mutant could be made of the reference"
+    judge_survivors(exercise, living)
+    count("mutants killed", made - len(living))
+    count("mutants that survive, with an argument", len(living))
+
+
+def test_a_survivor_without_an_argument_fails_the_suite(tmp_path):
+    """The toy softmax without its edge cases no longer notices that the maximum is not subtracted."""
+    weak = toys.softmax.__class__(toys.ref.temperature_softmax, "t", 1, 1, 1, key="toys.temperature_softmax")
+    weak._random = list(toys.softmax._random)
+    _, living = survivors(weak, tmp_path)
+    assert any("amax" in m for m in living)
+    with pytest.raises(AssertionError, match="nobody says why"):
+        judge_survivors(weak, living)
+
+
+def test_an_argument_for_a_dead_mutant_fails_the_suite():
+    exercise = toys.softmax.__class__(toys.ref.unit_norm, "t", 1, 1, 1, key="toys.unit_norm")
+    exercise.equivalent("gone", because="it once was the same thing")
+    with pytest.raises(AssertionError, match="do not survive"):
+        judge_survivors(exercise, [])
