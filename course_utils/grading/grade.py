@@ -340,7 +340,7 @@ def broken(contract: Contract, subject: Any, limit_s: float) -> str | None:
     """The complaint about a broken contract, or None if it was kept."""
     try:
         with time_limit(limit_s), quiet():
-            costs = [measured(subject, case) for case in contract.cases]
+            costs = [measured(subject, case, contract.watches_autograd) for case in contract.cases]
     except (Exception, TimeLimit, KeyboardInterrupt) as error:
         raised = raised_by(error)
         return f"it could not be measured: your code raised {raised.kind}: {raised.message}"

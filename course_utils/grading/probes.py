@@ -89,7 +89,12 @@ def view(subject: Any, case: Case) -> dict[str, Any]:
     result = subject(*case.args, **case.kwargs)
     if not is_plain_tensor(result):
         return {"result": result}
-    seen = {"result": result.clone(), "strides": strides_that_matter(result)}
+    shares = result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    seen = {
+        "result": result.clone(),
+        "the result shares the argument's storage": shares,
+        "strides": strides_that_matter(result),
+    }
     overwrite(x)
     seen["result, after the argument was overwritten"] = result.clone()
     return seen

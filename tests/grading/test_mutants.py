@@ -7,7 +7,7 @@ import toys
 
 import course_utils
 from course_utils.authoring.counts import count
-from course_utils.authoring.mutation import Job, build, digest, mutants, run
+from course_utils.authoring.mutation import Job, build, digest, mutants, original, run
 from course_utils.grading import Exercise, every, grade
 from course_utils.grading.grade import checks_of
 from course_utils.grading.stubs import source_of
@@ -28,7 +28,7 @@ def jobs_of(exercise: Exercise) -> list[Job]:
     return [
         Job(mutant.id, digest(base, mutant.source), (exercise, n, mutant.source))
         for n, part in enumerate(exercise.parts)
-        for mutant in mutants(source_of(part))
+        for mutant in [original(source_of(part)), *mutants(source_of(part))]
     ]
 
 
@@ -49,7 +49,10 @@ def survivors(exercise: Exercise, cache_dir: Path | None = None) -> tuple[int, l
     )
     errors = [str(o) + o.detail for o in outcomes if o.verdict == "error"]
     assert not errors, "\n".join(errors)
-    return len(outcomes), [o.id for o in outcomes if o.verdict == "survived"]
+    controls = {original(source_of(part)).id for part in exercise.parts}
+    living = [o.id for o in outcomes if o.verdict == "survived"]
+    assert controls <= set(living), "the unchanged reference does not pass as a mutant would"
+    return len(outcomes) - len(controls), [m for m in living if m not in controls]
 
 
 def judge_survivors(exercise: Exercise, living: list[str]) -> None:

@@ -1,0 +1,139 @@
+"""The course's own rules for a run of pytest; loaded by ``addopts`` in pyproject.toml.
+
+- Cells tagged ``gpu`` are skipped by name where there is no CUDA; with COURSE_REQUIRE_GPU=1 they fail.
+- COURSE_HOME is a temporary folder, a new one for each notebook: no run touches a reader's progress.
+- What the tests counted (`course_utils.authoring.counts`) is printed before pytest's summary.
+  ``--complete`` fails a run in which something was never counted.
+"""
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course_utils.authoring import counts
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+HOME = pytest.StashKey[Path]()
+TOTALS = pytest.StashKey[Counter]()
+NOTEBOOKS = pytest.StashKey[dict[Path, None]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("course").addoption(
+        "--complete",
+        action="store_true",
+        help="fail if something that a complete run counts (exercises, pages, ...) was never counted",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[HOME] = Path(tempfile.mkdtemp(prefix="course-home-"))
+    config.stash[TOTALS] = Counter()
+    config.stash[NOTEBOOKS] = {}
+    os.environ["COURSE_HOME"] = str(config.stash[HOME])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if HOME in config.stash:
+        shutil.rmtree(config.stash[HOME], ignore_errors=True)
+
+
+# Notebooks: nbval's items are known by the cell that they carry.
+
+
+def cell_of(item: pytest.Item) -> Any | None:
+    """The notebook cell that an nbval item runs; None for any other item."""
+    return getattr(item, "cell", None) if hasattr(item, "cell_num") else None
+
+
+def cell_name(item: pytest.Item) -> str:
+    """How the reports call a cell: its notebook and its first line."""
+    cell = cell_of(item)
+    lines = [line.strip() for line in cell["source"].splitlines() if line.strip()] if cell else []
+    name = cell["metadata"].get("name") if cell else None
+    return f"{item.path.name}: {name or (lines[0] if lines else 'empty cell')}"
+
+
+def cuda_available() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    cell = cell_of(item)
+    if cell is None:
+        return
+    home = item.config.stash[HOME] / f"{item.path.parent.name}-{item.path.stem}"
+    home.mkdir(exist_ok=True)
+    os.environ["COURSE_HOME"] = str(home)  # read by the kernel, which starts with the first cell
+    item.config.stash[NOTEBOOKS][item.path] = None
+    if "gpu" in cell["metadata"].get("tags", []) and not cuda_available():
+        if os.environ.get("COURSE_REQUIRE_GPU") == "1":
+            pytest.fail(
+                f"this machine must have CUDA and has none: {cell_name(item)}", pytrace=False
+            )
+        pytest.skip(f"needs CUDA: {cell_name(item)}")
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    if cell_of(item) is not None:
+        os.environ["COURSE_HOME"] = str(item.config.stash[HOME])
+
+
+# Counts: workers hand theirs to the controller, which adds them up.
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    for path in config.stash[NOTEBOOKS]:
+        counts.count("notebooks solved" if path.parent.name == "solved" else "notebooks as shipped")
+    output = getattr(config, "workeroutput", None)
+    if output is not None:
+        output["course_counts"] = counts.counted()
+        return
+    totals = config.stash[TOTALS]
+    totals.update(counts.counted())
+    if config.getoption("--complete") and counts.missing(totals) and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+class FromWorkers:
+    """Registered only where xdist is: its hook is unknown to a plain pytest."""
+
+    def __init__(self, totals: Counter) -> None:
+        self.totals = totals
+
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.totals.update(getattr(node, "workeroutput", {}).get("course_counts", {}))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    if config.pluginmanager.hasplugin("xdist") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FromWorkers(config.stash[TOTALS]), "course-from-workers")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    totals = config.stash[TOTALS]
+    complete = config.getoption("--complete")
+    if not totals and not complete:
+        return
+    terminalreporter.section("the course, counted")
+    for name, number in counts.table(totals):
+        if number or complete:
+            terminalreporter.write_line(f"{number:>7}  {name}")
+    if complete and counts.missing(totals):
+        lost = ", ".join(counts.missing(totals))
+        terminalreporter.write_line(
+            f"FAILED: never counted in a complete run: {lost}", red=True, bold=True
+        )

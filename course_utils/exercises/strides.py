@@ -1,0 +1,1235 @@
+"""Exercises of chapter 2, strides: from the address of one element to a view that shifts rows."""
+# ruff: noqa: B905 (mistakes are written as students write them)
+
+from itertools import pairwise
+from math import prod
+
+import torch
+from hypothesis import strategies as st
+
+from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.reference import strides
+
+
+def plain(x):
+    """Shape and strides of a tensor as tuples of ints: plain values for a case."""
+    return tuple(x.shape), tuple(x.stride())
+
+
+# ------------------------------------------------------------------------------ flat_index
+
+flat_index = Exercise(
+    strides.flat_index,
+    title="Address of an element",
+    difficulty=1,
+    minutes=5,
+    points=1,
+    hints=(
+        "Where is the element at index (0, 0, …, 0)? And how far does one step along one axis move you?",
+        "The steps along the axes add up: i·stride[0] + j·stride[1] + …",
+        "`sum(i * s for i, s in zip(index, stride))`, counted from the offset.",
+    ),
+)
+
+
+@flat_index.by_hand
+def _():
+    yield call((1, 2), (4, 1)), 6
+    yield call((2, 1), (4, 1), 5), 14
+    yield call((3, 1), (1, 4)), 7
+
+
+@flat_index.cases
+def _(draw):
+    n = draw(st.integers(1, 4))
+    index = tuple(draw(st.lists(st.integers(0, 5), min_size=n, max_size=n)))
+    stride = tuple(draw(st.lists(st.integers(0, 30), min_size=n, max_size=n)))
+    yield call(index, stride, draw(st.integers(0, 20)))
+
+
+@flat_index.edge
+def _():
+    yield call((), (), 3), "a tensor of no axes has one element, at its offset"
+    yield call((4, 2), (0, 1)), "an axis with stride 0 does not move"
+    yield call((1 << 20, 1), (1 << 20, 1), 1), "more than 2³¹ elements"
+
+
+@flat_index.mistake("You left the offset out: a slice begins in the middle of its storage.")
+def _(index, stride, offset=0):
+    return sum(i * s for i, s in zip(index, stride))
+
+
+@flat_index.mistake(
+    "You multiply the offset along with the steps; it is counted once, in elements, not in rows."
+)
+def _(index, stride, offset=0):
+    return sum(i * s for i, s in zip(index, stride)) + offset * max(stride, default=1)
+
+
+@flat_index.mistake("You count from 1: the first element has index 0, which adds nothing.")
+def _(index, stride, offset=0):
+    return offset + sum((i + 1) * s for i, s in zip(index, stride))
+
+
+@flat_index.mistake(
+    "You pair the first index with the last stride: index[0] belongs to stride[0], the outermost axis."
+)
+def _(index, stride, offset=0):
+    return offset + sum(i * s for i, s in zip(index, reversed(stride)))
+
+
+@flat_index.alternative("a loop")
+def _(index, stride, offset=0):
+    for axis, i in enumerate(index):
+        offset += i * stride[axis]
+    return offset
+
+
+flat_index.equivalent(
+    "flat_index: `zip(index, stride, strict=True)` → `zip(stride, index, strict=True)`",
+    because="a product does not depend on the order of its factors",
+)
+flat_index.equivalent(
+    "flat_index: `zip(index, stride, strict=True)` → `zip(index, stride)`",
+    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
+)
+flat_index.equivalent(
+    "flat_index: `strict=True` → `strict=False`",
+    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
+)
+
+
+# ------------------------------------------------------------------------------ unflatten_index
+
+unflatten_index = Exercise(
+    strides.unflatten_index,
+    title="Index of the n-th element",
+    difficulty=1,
+    minutes=10,
+    points=1,
+    hints=(
+        "Which of the numbers in the index changes with every step? Start with that axis.",
+        "`divmod(position, size)` gives how often the last axis went round, and where it stands.",
+        "Go through the axes from the last to the first; the quotient is the position in the rest.",
+    ),
+)
+
+
+@unflatten_index.by_hand
+def _():
+    yield call(5, (3, 4)), (1, 1)
+    yield call(11, (3, 4)), (2, 3)
+    yield call(13, (2, 3, 4)), (1, 0, 1)
+
+
+@unflatten_index.cases
+def _(draw):
+    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
+    yield call(draw(st.integers(0, prod(shape) - 1)), shape)
+
+
+@unflatten_index.edge
+def _():
+    yield call(0, ()), "no axes, one element"
+    yield call(0, (1, 1, 1)), "axes of size one"
+    yield call((1 << 40) - 1, (1 << 20, 1 << 20)), "more than 2³¹ elements"
+    yield call(6, (2, 3)), "one past the last element"
+    yield call(-1, (2, 3)), "before the first element"
+    yield call(0, (2, 0)), "a shape without elements has no first one"
+
+
+@unflatten_index.mistake(
+    "You let the first axis turn fastest. That is column-major order (Fortran, MATLAB); in row-major "
+    "order it is the last."
+)
+def _(position, shape):
+    if not 0 <= position < prod(shape):
+        raise IndexError
+    index = []
+    for size in shape:
+        position, i = divmod(position, size)
+        index.append(i)
+    return tuple(index)
+
+
+@unflatten_index.mistake(
+    "You return the numbers in the order in which you found them: last axis first."
+)
+def _(position, shape):
+    if not 0 <= position < prod(shape):
+        raise IndexError
+    index = []
+    for size in reversed(shape):
+        position, i = divmod(position, size)
+        index.append(i)
+    return tuple(index)
+
+
+@unflatten_index.mistake(
+    "You wrap around instead of raising IndexError: a position outside of the tensor has no index."
+)
+def _(position, shape):
+    index = []
+    for size in reversed(shape):
+        position, i = divmod(position, max(size, 1))
+        index.append(i)
+    return tuple(reversed(index))
+
+
+@unflatten_index.mistake(
+    "You divide by the size of the axis at hand, where one step along it skips the product of the "
+    "sizes *inside* it."
+)
+def _(position, shape):
+    if not 0 <= position < prod(shape):
+        raise IndexError
+    index = []
+    for size in shape:
+        i, position = divmod(position, size)
+        index.append(i)
+    return tuple(index)
+
+
+@unflatten_index.alternative("divide by the row-major strides, outermost axis first")
+def _(position, shape):
+    if position < 0 or position >= prod(shape):
+        raise IndexError(position)
+    return tuple(position // prod(shape[axis + 1 :]) % size for axis, size in enumerate(shape))
+
+
+# ------------------------------------------------------------------------------ contiguous_strides
+
+contiguous_strides = Exercise(
+    strides.contiguous_strides,
+    title="Strides of a new tensor",
+    difficulty=1,
+    minutes=10,
+    points=1,
+    hints=(
+        "What is the stride of the last axis, whatever the shape? And of the one before it?",
+        "One step along an axis skips everything inside it: the product of all later sizes.",
+        "Walk from the last axis to the first with a running product. What must a size of 0 not do?",
+    ),
+)
+
+
+@contiguous_strides.by_hand
+def _():
+    yield call((3, 4)), (4, 1)
+    yield call((2, 3, 4)), (12, 4, 1)
+    yield call((7,)), (1,)
+
+
+@contiguous_strides.cases
+def _(draw):
+    yield call(tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))))
+
+
+@contiguous_strides.edge
+def _():
+    yield call(()), "no axes, no strides"
+    yield call((1, 3, 1)), "axes of size one"
+    yield call((2, 0, 3)), "an empty tensor: torch counts the size 0 as 1"
+    yield call((2, 0, 3, 0, 4)), "two axes of size 0"
+    yield call((5, 1 << 20, 1 << 20)), "more than 2³¹ elements"
+
+
+@contiguous_strides.mistake(
+    "These are column-major strides: your first axis moves by 1. In row-major order the last does."
+)
+def _(shape):
+    result, step = [], 1
+    for size in shape:
+        result.append(step)
+        step *= max(size, 1)
+    return tuple(result)
+
+
+@contiguous_strides.mistake(
+    "You multiply one size too many: an axis's own size does not enter its stride, only the sizes "
+    "inside it."
+)
+def _(shape):
+    return tuple(prod(max(size, 1) for size in shape[axis:]) for axis in range(len(shape)))
+
+
+@contiguous_strides.mistake(
+    "Each of your strides is only the size of the next axis. One step also skips all axes further in."
+)
+def _(shape):
+    return tuple(max(size, 1) for size in shape[1:]) + (1,) * (len(shape) > 0)
+
+
+@contiguous_strides.mistake(
+    "A size of 0 turns all strides to its left into 0. torch counts it as 1: `torch.empty(2, 0, 3)` "
+    "has strides (3, 3, 1)."
+)
+def _(shape):
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+@contiguous_strides.alternative("a product for each axis")
+def _(shape):
+    return tuple(prod(max(n, 1) for n in shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+@contiguous_strides.alternative("ask torch for an empty tensor on the meta device")
+def _(shape):
+    return torch.empty(shape, device="meta").stride()
+
+
+# ------------------------------------------------------------------------------ is_contiguous
+
+is_contiguous = Exercise(
+    strides.is_contiguous,
+    title="Side by side, in order?",
+    difficulty=2,
+    minutes=10,
+    points=2,
+    hints=(
+        "Compare with the strides that a new tensor of that shape has. Which differences matter?",
+        "An axis of size one is never stepped along, so its stride may be anything.",
+        ("edge cases", "A tensor without elements has none out of place."),
+    ),
+)
+
+
+@is_contiguous.by_hand
+def _():
+    yield call((3, 4), (4, 1)), True
+    yield call((4, 3), (1, 4)), False
+    yield call((3, 4), (5, 1)), False
+    yield call((3, 1), (1, 99)), True
+
+
+@is_contiguous.cases
+def _(draw):
+    yield call(*plain(draw(draws.strided_tensors(max_dims=4, sizes=(1, 2, 3)))))
+
+
+@is_contiguous.edge
+def _():
+    yield call((), ()), "one element"
+    yield call((1, 1), (7, 9)), "only axes of size one"
+    yield call((2, 0), (5, 3)), "no elements"
+    yield call((3, 4), (0, 1)), "an expanded tensor stores one row for all"
+    yield call((4, 3), (3, 2)), "every second element of a row, and rows that overlap"
+    yield call((2, 3, 1), (3, 1, 3)), "a last axis of size one with a stride of its own"
+    yield call((4, 3, 1), (1, 4, 1)), "a transpose, and an axis of size one inside it"
+
+
+@is_contiguous.mistake(
+    "You compare axes of size one as well. They are never stepped along: any stride will do."
+)
+def _(shape, stride):
+    return 0 in shape or tuple(stride) == strides.contiguous_strides(shape)
+
+
+@is_contiguous.mistake(
+    "You only ask that strides fall from left to right. That finds a transpose, but not a slice that "
+    "leaves gaps."
+)
+def _(shape, stride):
+    steps = [s for n, s in zip(shape, stride) if n != 1]
+    return 0 in shape or steps == sorted(steps, reverse=True)
+
+
+@is_contiguous.mistake(
+    "You only look at the last stride. With stride 1 there, the rows can still be apart, overlap or "
+    "be the same row."
+)
+def _(shape, stride):
+    steps = [s for n, s in zip(shape, stride) if n != 1]
+    return 0 in shape or not steps or steps[-1] == 1
+
+
+@is_contiguous.mistake(
+    "You check that each axis fits the one inside it, but not that the innermost stride is 1: "
+    "`x[::2]` of a vector has gaps."
+)
+def _(shape, stride):
+    axes = [(n, s) for n, s in zip(shape, stride) if n != 1]
+    return 0 in shape or all(s == n2 * s2 for (_, s), (n2, s2) in pairwise(axes))
+
+
+@is_contiguous.mistake("A tensor without elements is contiguous: none of them is out of place.")
+def _(shape, stride):
+    expected = 1
+    for size, step in zip(reversed(shape), reversed(stride)):
+        if size != 1 and step != expected:
+            return False
+        expected *= max(size, 1)
+    return True
+
+
+@is_contiguous.alternative("list all positions and compare with 0, 1, 2, …")
+def _(shape, stride):
+    positions = [0]
+    for size, step in zip(shape, stride):
+        positions = [p + i * step for p in positions for i in range(size)]
+    return positions == list(range(len(positions)))
+
+
+is_contiguous.equivalent(
+    "is_contiguous: `zip(reversed(shape), reversed(stride), strict=True)` → `zip(reversed(shape), reversed(stride))`",
+    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
+)
+is_contiguous.equivalent(
+    "is_contiguous: `strict=True` → `strict=False`",
+    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
+)
+
+
+# ------------------------------------------------------------------------------ view_strides
+
+view_strides = Exercise(
+    strides.view_strides,
+    title="Strides of a view",
+    difficulty=2,
+    minutes=15,
+    points=3,
+    probe=probes.strides_of,
+    hints=(
+        "First merge old axes as far as they go, without a look at the new shape. Then split.",
+        "Axes i and i + 1 merge where stride[i] == stride[i + 1] * shape[i + 1]. Which axes may you "
+        "drop before you compare?",
+        "Hand out each merged run to new axes from the right: the first gets the run's own stride, the "
+        "next that times the size handed out. A new axis that does not divide what is left of the run "
+        "needs a copy.",
+    ),
+)
+
+
+@view_strides.by_hand
+def _():
+    yield call((3, 4), (4, 1), (2, 6)), (6, 1)
+    yield call((4, 3), (1, 4), (12,)), None
+    yield call((4, 3), (1, 4), (2, 2, 3)), (2, 1, 4)
+
+
+@view_strides.cases(80)
+def _(draw):
+    x = draw(draws.strided_tensors(max_dims=4, sizes=(1, 2, 3, 4)))
+    yield call(*plain(x), draw(draws.shapes_with(x.numel())))
+
+
+@view_strides.edge
+def _():
+    yield call((), (), (1, 1)), "one element"
+    yield call((1, 1), (5, 9), ()), "one element, no axes left"
+    yield call((2, 1, 3), (3, 7, 1), (6,)), "an axis of size one with any stride"
+    yield call((3, 2), (2, 1), (2, 1, 3)), "a new axis of size one in the middle"
+    yield call((3, 4), (0, 1), (12,)), "expanded rows do not follow one another"
+    yield call((2, 3), (0, 0), (6,)), "one element, expanded twice"
+    yield call((4, 6), (12, 2), (24,)), "every second element, evenly"
+    yield call((6, 2), (2, 24), (2, 3, 2)), "split the outer of two axes that do not merge"
+    yield call((2, 3, 4), (30, 4, 1), (2, 12)), "merge the inner two of three axes"
+    yield call((2, 0, 3), (0, 3, 1), (0, 5)), "an empty tensor can have any shape"
+    yield call((3, 0), (1, 3), (0,)), "an empty tensor, transposed"
+
+
+@view_strides.mistake(
+    "This is what you get if axes of size one are asked to merge: an axis that is never stepped along "
+    "may have any stride. Drop it before you compare."
+)
+def _(shape, stride, new_shape):
+    return merge_and_split(shape, stride, new_shape, keep_ones=True)
+
+
+@view_strides.mistake(
+    "These are the strides of a contiguous tensor of that shape, whatever x's own are."
+)
+def _(shape, stride, new_shape):
+    return strides.contiguous_strides(new_shape)
+
+
+@view_strides.mistake(
+    "You say None for every tensor that is not contiguous; some can still be viewed: `x[:, :2]` of a "
+    "3 × 4 tensor as (3, 2, 1)."
+)
+def _(shape, stride, new_shape):
+    if strides.is_contiguous(shape, stride):
+        return strides.contiguous_strides(new_shape)
+    return None
+
+
+@view_strides.mistake(
+    "You merge axes where the strides only fall, or do not check at all. One step along the outer axis "
+    "must equal the whole way along the inner one."
+)
+def _(shape, stride, new_shape):
+    if 0 in shape:
+        return (1,) * len(new_shape)
+    inner = next((s for n, s in zip(reversed(shape), reversed(stride)) if n > 1), 1)
+    return tuple(inner * step for step in strides.contiguous_strides(new_shape))
+
+
+@view_strides.mistake(
+    "An empty tensor has no element to misplace: every shape without elements is a view of it."
+)
+def _(shape, stride, new_shape):
+    if 0 in shape and shape != new_shape:
+        return None
+    return strides.view_strides(shape, stride, new_shape)
+
+
+@view_strides.mistake(
+    "You merge, but you never split: one axis can become several, with any stride. Start the inner new "
+    "axis with the run's own stride."
+)
+def _(shape, stride, new_shape):
+    result = strides.view_strides(shape, stride, new_shape)
+    if result is None or 0 in shape:
+        return result
+    return result if len([n for n in new_shape if n > 1]) <= len(merged(shape, stride)) else None
+
+
+def merged(shape, stride, keep_ones=False):
+    """Axes (size, stride) after merging neighbours; keep_ones: the mistake of not dropping ones."""
+    runs: list[tuple[int, int]] = []
+    for size, step in zip(shape, stride):
+        if size == 1 and not keep_ones:
+            continue
+        if runs and runs[-1][1] == size * step:
+            runs[-1] = (runs[-1][0] * size, step)
+        else:
+            runs.append((size, step))
+    return runs
+
+
+def merge_and_split(shape, stride, new_shape, keep_ones=False):
+    if 0 in shape:
+        return (1,) * len(new_shape)
+    runs, result = merged(shape, stride, keep_ones), []
+    size, step = runs.pop() if runs else (1, 1)
+    for new in reversed(new_shape):
+        if size == 1 and new > 1:
+            size, step = runs.pop()
+        if size % new:
+            return None
+        result.append(step)
+        size, step = size // new, step * new
+    return tuple(reversed(result))
+
+
+@view_strides.alternative("ask torch: lay the strides on a meta tensor and try .view")
+def _(shape, stride, new_shape):
+    x = torch.empty_strided(shape, stride, device="meta")
+    try:
+        return x.view(new_shape).stride()
+    except RuntimeError:
+        return None
+
+
+@view_strides.alternative("by the positions themselves: try the only strides that could fit")
+def _(shape, stride, new_shape):
+    def positions(sizes, steps):
+        found = [0]
+        for n, s in zip(sizes, steps):
+            found = [p + i * s for p in found for i in range(n)]
+        return found
+
+    target = positions(shape, stride)
+    if not target:
+        return (1,) * len(new_shape)
+    result = tuple(
+        target[skip] - target[0] if n > 1 else 0
+        for n, skip in zip(new_shape, strides.contiguous_strides(new_shape))
+    )
+    return result if positions(new_shape, result) == target else None
+
+
+view_strides.equivalent(
+    "view_strides: `(1,) * len(new_shape)` → `(2,) * len(new_shape)`",
+    because="no element, so any strides are right, and the probe accepts any",
+)
+view_strides.equivalent(
+    "view_strides: `(1,) * len(new_shape)` → `(0,) * len(new_shape)`",
+    because="no element, so any strides are right, and the probe accepts any",
+)
+view_strides.equivalent(
+    "view_strides: `(1, 1)` → `(2, 1)`",
+    because="this run is popped only for a tensor of one element, whose new axes all have size one: their strides are never used; and stride 1 never equals size * step, with size above one",
+)
+view_strides.equivalent(
+    "view_strides: `(1, 1)` → `(0, 1)`",
+    because="this run is popped only for a tensor of one element, whose new axes all have size one: their strides are never used; and stride 1 never equals size * step, with size above one",
+)
+view_strides.equivalent(
+    "view_strides: `(1, 1)` → `(1, 2)`",
+    because="this run is popped only for a tensor of one element, whose new axes all have size one: their strides are never used; an axis of size 2 and stride 1 merges into it and keeps its size and stride",
+)
+view_strides.equivalent(
+    "view_strides: `(1, 1)` → `(1, 0)`",
+    because="this run is popped only for a tensor of one element, whose new axes all have size one: their strides are never used; an axis of stride 0 merges into it and keeps its size and stride",
+)
+view_strides.equivalent(
+    "view_strides: `zip(shape, stride, strict=True)` → `zip(shape, stride)`",
+    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
+)
+view_strides.equivalent(
+    "view_strides: `strict=True` → `strict=False`",
+    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
+)
+view_strides.equivalent(
+    "view_strides: `size // new_size` → `size / new_size`",
+    because="the division is exact here, since any remainder has returned None; the quotient is only compared and divided again",
+)
+
+
+# ------------------------------------------------------------------------------ transpose_view
+
+transpose_view = Exercise(
+    strides.transpose_view,
+    title="Transpose by hand",
+    difficulty=1,
+    minutes=10,
+    points=2,
+    probe=probes.view,
+    hints=(
+        "No element moves. What of shape, stride and offset has to change?",
+        "Swap two entries of the shape, and the same two of the strides.",
+        "`x.as_strided(shape, stride, x.storage_offset())`",
+    ),
+)
+
+GRID = torch.arange(12.0).view(3, 4)
+
+
+@transpose_view.by_hand
+def _():
+    yield call(GRID, 0, 1), GRID.T
+    yield (
+        call(torch.arange(6).view(1, 2, 3), 0, -1),
+        torch.tensor([[[0], [3]], [[1], [4]], [[2], [5]]]),
+    )
+
+
+@transpose_view.cases
+def _(draw):
+    x = draw(draws.strided_tensors(max_dims=4, min_dims=2, sizes=(2, 3, 4)))
+    axes = st.integers(-x.ndim, x.ndim - 1)
+    yield call(x, draw(axes), draw(axes))
+
+
+@transpose_view.edge
+def _():
+    yield call(GRID, 1, 1), "an axis with itself"
+    yield call(torch.zeros(0, 3), 0, 1), "no elements"
+    yield call(GRID[1:, 1:], 0, 1), "a slice begins in the middle of its storage"
+    yield call(GRID.T, 0, 1), "transposed twice"
+    yield call(torch.arange(3).expand(2, 3), 0, 1), "an expanded axis, stride 0"
+    yield call(torch.tensor([[float("nan"), 1.0]]), 0, 1), "NaN"
+
+
+transpose_view.contract(contracts.shares_storage([call(torch.zeros(64, 128), 0, 1)]))
+
+
+@transpose_view.mistake(
+    "You reshaped: the elements keep their old order and only fall into rows of another length. A "
+    "transpose swaps the strides too."
+)
+def _(x, dim0, dim1):
+    shape = list(x.shape)
+    shape[dim0], shape[dim1] = shape[dim1], shape[dim0]
+    return x.reshape(shape)
+
+
+@transpose_view.mistake(
+    "Your view begins at slot 0 of the storage. A slice begins elsewhere: pass `x.storage_offset()`."
+)
+def _(x, dim0, dim1):
+    y = strides.transpose_view(x, dim0, dim1)
+    return y.as_strided(y.shape, y.stride(), 0)
+
+
+@transpose_view.mistake(
+    "The elements are right, but `contiguous()` moved them to new slots: the result no longer changes "
+    "when x does."
+)
+def _(x, dim0, dim1):
+    return x.transpose(dim0, dim1).contiguous()
+
+
+@transpose_view.mistake(
+    "The elements and even the strides are right, but a clone has slots of its own: it no longer "
+    "changes when x does."
+)
+def _(x, dim0, dim1):
+    return x.transpose(dim0, dim1).clone()
+
+
+@transpose_view.mistake("You reverse all axes. Only dim0 and dim1 change places.")
+def _(x, dim0, dim1):
+    return x.permute(*reversed(range(x.ndim)))
+
+
+@transpose_view.mistake(
+    "You compute the strides of a contiguous tensor and swap those. Start from `x.stride()`: x may be a "
+    "view itself."
+)
+def _(x, dim0, dim1):
+    y = x.contiguous().transpose(dim0, dim1)
+    return x.as_strided(y.shape, y.stride(), x.storage_offset())
+
+
+@transpose_view.mistake(
+    "You make a whole tensor only to learn a transposed shape; a list of sizes is enough.",
+    cost=True,
+)
+def _(x, dim0, dim1):
+    shape, stride = torch.empty(x.shape).transpose(dim0, dim1).shape, list(x.stride())
+    stride[dim0], stride[dim1] = stride[dim1], stride[dim0]
+    return x.as_strided(shape, stride, x.storage_offset())
+
+
+@transpose_view.alternative("an order of axes, applied to shape and strides")
+def _(x, dim0, dim1):
+    order = list(range(x.ndim))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return x.as_strided(
+        [x.size(a) for a in order], [x.stride(a) for a in order], x.storage_offset()
+    )
+
+
+@transpose_view.alternative("torch's own")
+def _(x, dim0, dim1):
+    return x.swapaxes(dim0, dim1)
+
+
+# ------------------------------------------------------------------------------ broadcast_view
+
+broadcast_view = Exercise(
+    strides.broadcast_view,
+    title="Repeat without storing",
+    difficulty=2,
+    minutes=15,
+    points=2,
+    probe=probes.view,
+    hints=(
+        "Which stride makes every step along an axis land on the same element?",
+        "Line x's axes up with `shape` from the right. An axis that grows from 1, and a new axis, get "
+        "stride 0; the others keep theirs.",
+        (
+            "edge cases",
+            "Where an axis is neither 1 nor already of the right size, raise ValueError.",
+        ),
+    ),
+)
+
+
+@broadcast_view.by_hand
+def _():
+    yield call(torch.tensor([1.0, 2.0, 3.0]), (2, 3)), torch.tensor([[1.0, 2.0, 3.0]] * 2)
+    yield call(torch.tensor([[1.0], [2.0]]), (2, 3)), torch.tensor([[1.0] * 3, [2.0] * 3])
+
+
+@broadcast_view.cases
+def _(draw):
+    x = draw(draws.strided_tensors(max_dims=3, sizes=(1, 2, 3), ops=("transpose", "slice")))
+    grown = tuple(draw(st.integers(2, 4)) if n == 1 else n for n in x.shape)
+    yield call(x, draw(draws.shapes(max_dims=2, among=(1, 2, 3))) + grown)
+
+
+@broadcast_view.edge
+def _():
+    yield call(torch.tensor(5.0), (2, 3)), "one element, no axes"
+    yield call(torch.zeros(3, 1), (3, 0)), "an axis of size one may shrink to none"
+    yield call(GRID[1:, 1:2], (2, 2, 5)), "a slice begins in the middle of its storage"
+    yield call(GRID, (3, 4)), "nothing to repeat"
+    yield call(torch.zeros(2), (3,)), "2 does not grow to 3"
+    yield call(torch.zeros(4), (2, 8)), "4 does not grow to 8, though it divides it"
+    yield call(torch.zeros(3), (3, 2)), "axes match from the right"
+    yield call(torch.zeros(1, 3), (3,)), "more axes than the shape asked for"
+
+
+broadcast_view.contract(
+    contracts.shares_storage(
+        [call(torch.zeros(64), (512, 64)), call(torch.zeros(64, 1), (64, 512))]
+    )
+)
+
+
+@broadcast_view.mistake(
+    "The elements are right, but you stored every repetition. With stride 0 they share one slot."
+)
+def _(x, shape):
+    try:
+        return x.expand(shape).clone()
+    except RuntimeError as error:
+        raise ValueError from error
+
+
+@broadcast_view.mistake(
+    "You line the axes up from the left, with new axes on the right. Broadcasting matches from the right."
+)
+def _(x, shape):
+    new = len(shape) - x.ndim
+    if new < 0:
+        raise ValueError
+    return strides.broadcast_view(x.view(x.shape + (1,) * new) if new else x, shape)
+
+
+@broadcast_view.mistake(
+    "Your view begins at slot 0 of the storage. A slice begins elsewhere: pass `x.storage_offset()`."
+)
+def _(x, shape):
+    y = strides.broadcast_view(x, shape)
+    return y.as_strided(y.shape, y.stride(), 0)
+
+
+@broadcast_view.mistake(
+    "You let any axis repeat. Only a size of one can grow; for others there is nothing sensible to "
+    "repeat, so raise ValueError."
+)
+def _(x, shape):
+    new = len(shape) - x.ndim
+    if new < 0:
+        raise ValueError
+    stride = [0] * new + [s if n == m else 0 for n, m, s in zip(x.shape, shape[new:], x.stride())]
+    return x.as_strided(shape, stride, x.storage_offset())
+
+
+@broadcast_view.mistake(
+    "You let torch broadcast x against a full tensor of that shape: the result is a view, but the other "
+    "tensor was allocated.",
+    cost=True,
+)
+def _(x, shape):
+    strides.broadcast_view(x, shape)
+    return torch.broadcast_tensors(x, torch.empty(shape))[0]
+
+
+@broadcast_view.alternative("insert the new axes first, then expand")
+def _(x, shape):
+    if x.ndim > len(shape):
+        raise ValueError(shape)
+    while x.ndim < len(shape):
+        x = x.unsqueeze(0)
+    for axis, (old, new) in enumerate(zip(x.shape, shape)):
+        if old != new and old != 1:
+            raise ValueError(f"axis {axis}")
+    return x.expand(shape)
+
+
+broadcast_view.equivalent(
+    "broadcast_view: `new < 0 or any((old not in (1, size) for old, size in zip(x.shape, shap…` → `any((old not in (1, size) for old, size in zip(x.shape, shape[new:], st…`",
+    because="with new < 0, shape[new:] is shorter than x.shape, and the strict zip raises ValueError as well",
+)
+broadcast_view.equivalent(
+    "broadcast_view: `new < 0` → `new < -1`",
+    because="with new = -1, shape[new:] is shorter than x.shape, and the strict zip raises ValueError as well",
+)
+broadcast_view.equivalent(
+    "broadcast_view: `zip(x.shape, shape[new:], strict=True)` → `zip(x.shape, shape[new:])`",
+    because="evaluated only if new >= 0, and then shape[new:] has as many entries as x has axes",
+)
+broadcast_view.equivalent(
+    "broadcast_view: `strict=True` → `strict=False` [#1]",
+    because="evaluated only if new >= 0, and then shape[new:] has as many entries as x has axes",
+)
+broadcast_view.equivalent(
+    "broadcast_view: `zip(x.shape, shape[new:], x.stride(), strict=True)` → `zip(shape[new:], x.shape, x.stride(), strict=True)`",
+    because="the two sizes are only compared for equality",
+)
+broadcast_view.equivalent(
+    "broadcast_view: `zip(x.shape, shape[new:], x.stride(), strict=True)` → `zip(x.shape, shape[new:], x.stride())`",
+    because="all three have one entry for each axis of x",
+)
+broadcast_view.equivalent(
+    "broadcast_view: `strict=True` → `strict=False` [#2]",
+    because="all three have one entry for each axis of x",
+)
+
+
+# ------------------------------------------------------------------------------ sliding_windows
+
+sliding_windows = Exercise(
+    strides.sliding_windows,
+    title="Overlapping windows",
+    difficulty=2,
+    minutes=15,
+    points=2,
+    probe=probes.view,
+    hints=(
+        "The result has one axis more than x. How far does one step along each of the last two move?",
+        "From window to window: `step` elements of x's last axis. Within a window: one. Mind that x's "
+        "last stride need not be 1.",
+        "`n = (L - size) // step + 1`; raise ValueError where no window fits.",
+    ),
+)
+
+
+@sliding_windows.by_hand
+def _():
+    yield (
+        call(torch.arange(5.0), 3),
+        torch.tensor([[0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 4.0]]),
+    )
+    yield call(torch.arange(8), 4, 2), torch.tensor([[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7]])
+
+
+@sliding_windows.cases
+def _(draw):
+    x = draw(
+        draws.strided_tensors(max_dims=3, min_dims=1, sizes=(3, 4, 6), ops=("transpose", "slice"))
+    )
+    yield call(x, draw(st.integers(1, x.size(-1))), draw(st.integers(1, 3)))
+
+
+@sliding_windows.edge
+def _():
+    yield call(torch.arange(4.0), 4), "one window"
+    yield call(torch.arange(7.0), 2, 5), "windows that leave gaps"
+    yield call(torch.arange(10.0)[1::3], 2), "a last axis with stride 3"
+    yield call(torch.zeros(0, 5), 2), "an empty batch"
+    yield call(torch.tensor([1.0, float("nan"), 2.0]), 2), "NaN"
+    yield call(torch.arange(3.0), 4), "no window fits"
+    yield call(torch.arange(3.0), 0), "a window of nothing"
+    yield call(torch.arange(3.0), 2, 0), "a step that does not move"
+
+
+sliding_windows.contract(
+    contracts.shares_storage([call(torch.zeros(4096), 512), call(torch.zeros(4, 1024), 16, 4)])
+)
+
+
+@sliding_windows.mistake(
+    "You put windows side by side, without overlap: their starts are `step` apart, not `size`."
+)
+def _(x, size, step=1):
+    strides.sliding_windows(x, size, step)
+    return x.unfold(-1, size, size)
+
+
+@sliding_windows.mistake(
+    "One window is missing: the last one still fits. There are (L - size) // step + 1."
+)
+def _(x, size, step=1):
+    return strides.sliding_windows(x, size, step)[..., :-1, :]
+
+
+@sliding_windows.mistake(
+    "You take x's last stride to be 1. x may be a slice or a transpose: use `x.stride(-1)`."
+)
+def _(x, size, step=1):
+    y = strides.sliding_windows(x, size, step)
+    *outer, _, _ = y.stride()
+    return y.as_strided(y.shape, (*outer, step, 1), x.storage_offset())
+
+
+@sliding_windows.mistake("You ignore `step`: your windows start at every element.")
+def _(x, size, step=1):
+    strides.sliding_windows(x, size, step)
+    return strides.sliding_windows(x, size)
+
+
+@sliding_windows.mistake(
+    "The elements are right, but each window is a copy of its own. Overlapping windows can share slots."
+)
+def _(x, size, step=1):
+    return strides.sliding_windows(x, size, step).clone()
+
+
+@sliding_windows.mistake(
+    "You swapped the last two axes: windows[..., i, j] is element j of window i."
+)
+def _(x, size, step=1):
+    return strides.sliding_windows(x, size, step).transpose(-1, -2)
+
+
+@sliding_windows.mistake(
+    "You make a tensor of all the starts only to count them; (L - size) // step + 1 does it.",
+    cost=True,
+)
+def _(x, size, step=1):
+    strides.sliding_windows(x, size, step)
+    n = len(torch.arange(0, x.size(-1) - size + 1, step))
+    *outer, inner = x.stride()
+    return x.as_strided((*x.shape[:-1], n, size), (*outer, step * inner, inner), x.storage_offset())
+
+
+@sliding_windows.alternative("torch's own unfold, with the errors asked for")
+def _(x, size, step=1):
+    if size < 1 or step < 1 or size > x.shape[-1]:
+        raise ValueError("no window fits")
+    return x.unfold(-1, size, step)
+
+
+# ------------------------------------------------------------------------------ diagonal_view
+
+diagonal_view = Exercise(
+    strides.diagonal_view,
+    title="A diagonal, in place",
+    difficulty=2,
+    minutes=15,
+    points=2,
+    probe=probes.view,
+    hints=(
+        "From (i, i) to (i + 1, i + 1): how far is that in storage?",
+        "One axis with stride row + column. A diagonal to the right starts `offset` columns in, one "
+        "below starts `-offset` rows down.",
+        (
+            "edge cases",
+            "How many rows are left below the start, and how many columns to its right? None can be left.",
+        ),
+    ),
+)
+
+SQUARE = torch.arange(9.0).view(3, 3)
+
+
+@diagonal_view.by_hand
+def _():
+    yield call(SQUARE), torch.tensor([0.0, 4.0, 8.0])
+    yield call(GRID, 1), torch.tensor([1.0, 6.0, 11.0])
+    yield call(GRID, -1), torch.tensor([4.0, 9.0])
+
+
+@diagonal_view.cases
+def _(draw):
+    x = draw(
+        draws.strided_tensors(max_dims=4, min_dims=2, sizes=(2, 3, 4), ops=("transpose", "slice"))
+    )
+    yield call(x, draw(st.integers(1 - x.size(-2), x.size(-1) - 1)))
+
+
+@diagonal_view.edge
+def _():
+    yield call(torch.zeros(3, 0)), "no columns"
+    yield call(torch.zeros(1, 1)), "one element"
+    yield call(GRID, 9), "far to the right of the matrix"
+    yield call(GRID, -9), "far below the matrix"
+    yield call(GRID[1:, 1:], 1), "a slice begins in the middle of its storage"
+    yield call(torch.arange(3.0).expand(3, 3)), "expanded rows: stride 0 + 1"
+    yield call(torch.tensor([[1.0, 2.0], [float("nan"), 3.0]]), -1), "NaN"
+
+
+diagonal_view.contract(contracts.shares_storage([call(torch.zeros(8, 128, 128), 3)]))
+
+
+@diagonal_view.mistake(
+    "You step by one row: that walks down a column. The diagonal moves one row *and* one column on."
+)
+def _(x, offset=0):
+    y = strides.diagonal_view(x, offset)
+    *outer, _ = y.stride()
+    return y.as_strided(y.shape, (*outer, x.stride(-2)), y.storage_offset())
+
+
+@diagonal_view.mistake(
+    "You take the diagonal's length from a square matrix. It ends where rows or columns run out, "
+    "whichever is first."
+)
+def _(x, offset=0):
+    y = strides.diagonal_view(x, offset)
+    n = max(x.size(-2) - abs(offset), 0)
+    return y.as_strided((*y.shape[:-1], n), y.stride(), y.storage_offset())
+
+
+@diagonal_view.mistake(
+    "You mixed up the signs: a positive offset lies to the right of the main diagonal, a negative below."
+)
+def _(x, offset=0):
+    return strides.diagonal_view(x, -offset)
+
+
+@diagonal_view.mistake(
+    "You ignore x's own offset: a slice begins in the middle of its storage. Start from "
+    "`x.storage_offset()`."
+)
+def _(x, offset=0):
+    y = strides.diagonal_view(x, offset)
+    return y.as_strided(y.shape, y.stride(), y.storage_offset() - x.storage_offset())
+
+
+@diagonal_view.mistake(
+    "The elements are right, but it is a copy: filling it would leave x as it was."
+)
+def _(x, offset=0):
+    return x.diagonal(offset, -2, -1).clone()
+
+
+@diagonal_view.mistake(
+    "You copy the whole matrix only to learn how long its diagonal is; sizes and offset say it.",
+    cost=True,
+)
+def _(x, offset=0):
+    length = x.clone().diagonal(offset, -2, -1).size(-1)
+    y = strides.diagonal_view(x, offset)
+    return y[..., :length]
+
+
+@diagonal_view.alternative("slice to the corner where it starts, then step by row + column")
+def _(x, offset=0):
+    corner = x[..., :, offset:] if offset >= 0 else x[..., -offset:, :]
+    *batch, n, m = corner.shape
+    *outer, row, column = corner.stride()
+    return corner.as_strided((*batch, min(n, m)), (*outer, row + column), corner.storage_offset())
+
+
+@diagonal_view.alternative("torch's own")
+def _(x, offset=0):
+    return x.diagonal(offset, -2, -1)
+
+
+diagonal_view.equivalent(
+    "diagonal_view: `0` → `1`",
+    because="where a diagonal without elements begins cannot be seen",
+)
+
+
+# ------------------------------------------------------------------------------ toeplitz_view
+
+toeplitz_view = Exercise(
+    strides.toeplitz_view,
+    title="The relative shift",
+    difficulty=3,
+    minutes=25,
+    points=4,
+    probe=probes.view,
+    hints=(
+        "Write down where T[0, 0], T[0, 1] and T[1, 0] are in x, and then where they are in storage.",
+        "One step right in T is one step right in x. One step down in T is one row down and one column "
+        "*left* in x.",
+        "So the strides are row - column and column, and the first element is x[0, n - 1].",
+        (
+            "edge cases",
+            "torch has no negative strides: what if row < column? And does it matter with one row?",
+        ),
+    ),
+)
+
+
+@toeplitz_view.by_hand
+def _():
+    yield call(torch.arange(4.0).view(2, 2)), torch.tensor([[1.0], [2.0]])
+    yield (
+        call(torch.arange(15.0).view(3, 5)),
+        torch.tensor([[2.0, 3.0, 4.0], [6.0, 7.0, 8.0], [10.0, 11.0, 12.0]]),
+    )
+    yield (
+        call(torch.tensor([[1, 2, 3, 4]] * 2)),
+        torch.tensor([[2, 3, 4], [1, 2, 3]]),
+    )
+
+
+@toeplitz_view.cases
+def _(draw):
+    n, m = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    batch = draw(draws.shapes(max_dims=2, among=(1, 2)))
+    gap, every = draw(st.integers(0, 2)), draw(st.integers(1, 2))
+    wide = torch.arange(float(prod(batch) * n * (n + m - 1 + gap) * every))
+    yield call(wide.view(*batch, n, -1)[..., : (n + m - 1) * every : every])
+
+
+@toeplitz_view.edge
+def _():
+    yield call(torch.arange(4.0).view(1, 4)), "one row: nothing to shift"
+    yield call(torch.arange(9.0).view(3, 3)), "one column: the diagonal from the right"
+    yield (
+        call(torch.arange(30.0).view(5, 6)[1:4, 1:]),
+        "a slice begins in the middle of its storage",
+    )
+    yield call(torch.arange(12.0).view(2, 6)[:, ::2]), "columns two apart"
+    yield call(torch.zeros(0, 2, 3)), "an empty batch"
+    yield call(torch.arange(6.0).view(3, 2).T[:1]), "one row, whose own stride is never used"
+    yield call(torch.zeros(3, 2)), "fewer columns than rows"
+    yield call(torch.zeros(0, 2)), "no rows"
+    yield call(torch.arange(5.0).expand(3, 5)), "expanded rows would need the stride 0 - 1"
+    yield call(torch.zeros(5, 3).T), "column-major: the stride would be negative"
+    yield call(torch.zeros(3, 2).T), "two rows are enough to need a negative stride"
+    yield call(torch.arange(6.0).unfold(0, 4, 1)), "windows that overlap already: row - column is 0"
+
+
+toeplitz_view.contract(contracts.shares_storage([call(torch.zeros(4, 64, 127))]))
+
+
+@toeplitz_view.mistake(
+    "Your rows shift the other way: each begins one place further *right*. Going down a row in T goes "
+    "left in x, so subtract the column's stride."
+)
+def _(x):
+    y = strides.toeplitz_view(x)
+    *outer, row, column = x.stride()
+    return x.as_strided(y.shape, (*outer, row + column, column), x.storage_offset())
+
+
+@toeplitz_view.mistake(
+    "You do not shift at all: these are the last columns of x. Each row has to begin one place further "
+    "left than the row above."
+)
+def _(x):
+    strides.toeplitz_view(x)
+    return x[..., x.size(-2) - 1 :]
+
+
+@toeplitz_view.mistake(
+    "You start at x[0, 0]. The first row reads from relative position 0, which is column n - 1."
+)
+def _(x):
+    y = strides.toeplitz_view(x)
+    return y.as_strided(y.shape, y.stride(), x.storage_offset())
+
+
+@toeplitz_view.mistake(
+    "You take the strides of x to be (p, 1). x may be a slice with gaps: start from `x.stride()`."
+)
+def _(x):
+    y = strides.toeplitz_view(x)
+    *outer, _, _ = y.stride()
+    p = x.size(-1)
+    return x.as_strided(y.shape, (*outer, p - 1, 1), x.storage_offset() + x.size(-2) - 1)
+
+
+@toeplitz_view.mistake(
+    "The elements are right, but you gathered them into new memory. Shifted rows are only other strides."
+)
+def _(x):
+    n, m = strides.toeplitz_view(x).shape[-2:]
+    i, j = torch.arange(n)[:, None], torch.arange(m)
+    return x[..., i, j - i + n - 1]
+
+
+@toeplitz_view.mistake(
+    "You return the rows in reverse order: T[0, 0] is x[0, n - 1], in the first row of x."
+)
+def _(x):
+    y = strides.toeplitz_view(x)
+    return y if y.size(-2) == 1 else y.flip(-2)
+
+
+@toeplitz_view.mistake(
+    "You pad the scores first, as the published versions do; that copies them all. Their strides are "
+    "enough.",
+    cost=True,
+)
+def _(x):
+    torch.nn.functional.pad(x, (1, 0))
+    return strides.toeplitz_view(x)
+
+
+@toeplitz_view.alternative("drop the first n - 1 columns, then lean the rows")
+def _(x):
+    n, p = x.shape[-2:]
+    row, column = x.stride()[-2:]
+    if n < 1 or p < n or (n > 1 and row < column):
+        raise ValueError((n, p))
+    first = x[..., n - 1 :]
+    lean = row - column if n > 1 else row
+    return first.as_strided(first.shape, (*x.stride()[:-2], lean, column))
+
+
+@toeplitz_view.alternative("a diagonal of windows: window n - 1 - i of row i")
+def _(x):
+    n, p = x.shape[-2:]
+    if not 1 <= n <= p:
+        raise ValueError((n, p))
+    if n == 1:
+        return x.unsqueeze(-2)[..., 0, :, :]
+    if x.stride(-2) < x.stride(-1):
+        raise ValueError(x.stride())
+    windows = x.unfold(-1, p - n + 1, 1)
+    start = windows[..., 0, n - 1, :].storage_offset() if x.numel() else x.storage_offset()
+    steps = (*x.stride()[:-2], windows.stride(-3) - windows.stride(-2), windows.stride(-1))
+    return x.as_strided((*x.shape[:-1], p - n + 1), steps, start)

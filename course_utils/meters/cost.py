@@ -1,0 +1,99 @@
+"""``Cost``: the figures of one measured block, and how they read."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from html import escape
+from typing import Any
+
+
+@dataclass
+class Cost:
+    """What a block of torch code cost. All figures are counted, none is timed.
+
+    flops: floating-point operations of matrix products, convolutions and attention, as
+        `torch.utils.flop_counter` counts them (a product of (m, k) and (k, n) is 2·m·n·k;
+        elementwise work counts 0).
+    kernels: operations that compute or move data. Views, metadata (`view`, `transpose`,
+        `detach`, `resize_`), reading one number and `empty` are not among them.
+    ops: every operation by name, views and `empty` included.
+    bytes_allocated: sum of the sizes of the storages that the block made.
+    bytes_peak: most bytes of such storages alive at once.
+    bytes_largest: size of the largest of them.
+    bytes_saved: sizes of the distinct storages that autograd saved for backward, each counted
+        whole and once, those made before the block too.
+    left_torch: the ways in which data became Python or NumPy values, in order of appearance.
+    elements_left: how many elements did.
+    """
+
+    flops: int = 0
+    kernels: int = 0
+    ops: Counter[str] = field(default_factory=Counter)
+    bytes_allocated: int = 0
+    bytes_peak: int = 0
+    bytes_largest: int = 0
+    bytes_saved: int = 0
+    left_torch: tuple[str, ...] = ()
+    elements_left: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as plain JSON values."""
+        return asdict(self) | {"ops": dict(self.ops), "left_torch": list(self.left_torch)}
+
+    @classmethod
+    def from_dict(cls, figures: Mapping[str, Any]) -> "Cost":
+        """The inverse of `as_dict`."""
+        return cls(
+            **{
+                **figures,
+                "ops": Counter(figures["ops"]),
+                "left_torch": tuple(figures["left_torch"]),
+            }
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and text of each figure, as the displays show them."""
+        left = "nothing"
+        if self.left_torch:
+            left = f"{', '.join(self.left_torch)} ({_count(self.elements_left, 'element')})"
+        return [
+            ("FLOPs", f"{self.flops:,}"),
+            ("kernels", f"{self.kernels:,} of {_count(self.ops.total(), 'operation')}"),
+            ("bytes allocated", format_bytes(self.bytes_allocated)),
+            ("… at the peak", format_bytes(self.bytes_peak)),
+            ("… largest tensor", format_bytes(self.bytes_largest)),
+            ("bytes saved for backward", format_bytes(self.bytes_saved)),
+            ("left torch", left),
+        ]
+
+    def __repr__(self) -> str:
+        width = max(len(label) for label, _ in self.rows())
+        return "\n".join(f"{label:<{width}}  {text}" for label, text in self.rows())
+
+    def _repr_html_(self) -> str:
+        body = "".join(
+            f'<tr><th scope="row" style="text-align:left">{escape(label)}</th>'
+            f'<td style="text-align:right">{escape(text)}</td></tr>'
+            for label, text in self.rows()
+        )
+        return f'<table class="cost"><tbody>{body}</tbody></table>'
+
+
+def format_bytes(n: int) -> str:
+    """`n` bytes in the largest binary unit that keeps the number above one.
+
+    >>> format_bytes(1000), format_bytes(1536), format_bytes(3 * 2**20)
+    ('1,000 B', '1.5 KiB', '3 MiB')
+    """
+    if abs(n) < 1024:
+        return f"{n:,} B"
+    size = float(n)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        size /= 1024
+        if abs(size) < 1024 or unit == "TiB":
+            return f"{size:,.2f}".rstrip("0").rstrip(".") + f" {unit}"
+    raise AssertionError("unreachable")
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
