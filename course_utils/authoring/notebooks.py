@@ -39,7 +39,7 @@ if importlib.util.find_spec("course_utils") is None:
     elif REPOSITORY:
         %pip install -q git+{{REPOSITORY}}
     else:
-        raise ModuleNotFoundError("course_utils is not here: in the course's folder, run `make lab`")
+        raise ModuleNotFoundError("course_utils is not here: run `make lab` in its folder")
 """
 
 

@@ -42,7 +42,9 @@ def reference_passes(exercise: Exercise) -> int:
 
 
 def has_cases_by_hand(exercise: Exercise) -> None:
-    assert any(check.case.rung == BY_HAND for check in checks_of(exercise)), "no case worked by hand"
+    assert any(check.case.rung == BY_HAND for check in checks_of(exercise)), (
+        "no case worked by hand"
+    )
 
 
 def stub_is_rejected(exercise: Exercise) -> None:
@@ -187,5 +189,3 @@ PROOFS = {
     "the declaration is whole": declaration_is_whole,
     "the probe needs nothing else": probe_needs_nothing_else,
 }
-
-

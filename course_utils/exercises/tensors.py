@@ -67,6 +67,7 @@ def _(draw):
 def _():
     yield call(torch.full((2, 3), 9), 9), "nothing but padding"
     yield call(torch.tensor([[0, 0, 4]]), 9), "the id 0 is a real token here"
+    yield call(torch.tensor([[9, 9, 4, 7]]), 9), "padding on the left: the count is the same"
     yield call(torch.empty(0, 3, dtype=torch.int64), 9), "an empty batch"
     yield call(torch.empty(2, 0, dtype=torch.int64), 9), "rows without a position"
     yield call(torch.tensor([[1, 2], [3, -1], [-1, -1]]).T.contiguous().T, -1), "not contiguous"
@@ -216,8 +217,8 @@ def _(hidden, lengths):
 
 
 @last_token_states.mistake(
-    "The values are right, but a Python loop launches one kernel or more for each sequence. "
-    "Integer indexing does the whole batch in one.",
+    "The values are right, but Python goes through the batch, one sequence at a time (or takes the "
+    "lengths out of torch). Integer indexing does the whole batch in one kernel.",
     cost=True,
 )
 def _(hidden, lengths):
@@ -376,6 +377,17 @@ causal_mask.contract(
 )
 
 
+def from_a_list(costs, cases):
+    """A complaint where the mask came ready-made from Python instead of from torch's kernels."""
+    made = any("lift_fresh" in cost.ops and cost.kernels < 2 for cost in costs)
+    return "it is built in Python, element by element, and then copied" if made else None
+
+
+causal_mask.contract(
+    contracts.Contract("the mask is made by torch, not from a list", (call(4, 6),), from_a_list)
+)
+
+
 @causal_mask.mistake(
     "Your triangle starts in the upper left corner. The queries are the last T positions, so when "
     "S > T the first of them may already see S - T earlier keys."
@@ -420,6 +432,16 @@ def _(T, S):
     for i in range(T):
         mask[i, : S - T + i + 1] = True
     return mask
+
+
+@causal_mask.mistake(
+    "The values are right, but Python computes T × S of them one at a time, and torch only copies the "
+    "list. For a context of 8,192 that is 67 million steps.",
+    cost=True,
+)
+def _(T, S):
+    rows = [[j <= i + S - T for j in range(S)] for i in range(T)]
+    return torch.tensor(rows, dtype=torch.bool).reshape(T, S)
 
 
 @causal_mask.alternative("compare positions, broadcast")
@@ -603,6 +625,13 @@ one_hot_by_scatter.contract(
         says="no tensor larger than the result",
     )
 )
+one_hot_by_scatter.contract(
+    contracts.largest_tensor(
+        [call(integers(1000, 2, 3), 1000)],
+        limit=4 * nbytes(2, 3, 1000),
+        says="no (V, V) tensor",
+    )
+)
 
 
 @one_hot_by_scatter.mistake(
@@ -647,6 +676,15 @@ def _(ids, vocab_size):
 )
 def _(ids, vocab_size):
     return torch.eye(vocab_size)[ids]
+
+
+@one_hot_by_scatter.mistake(
+    "The values are right, but on the way there is a tensor larger than the result: an int64 or float64 "
+    "one has eight bytes an element, twice as many. Make the zeros float32 from the start.",
+    cost=True,
+)
+def _(ids, vocab_size):
+    return F.one_hot(ids, vocab_size).float()
 
 
 @one_hot_by_scatter.mistake(

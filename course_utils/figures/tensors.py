@@ -35,8 +35,8 @@ def draw_tensors(**named: Tensor) -> Drawing:
         note(ax, -7.0, y + 0.75, name, family="monospace", fontweight="bold")
         about = f"shape {tuple(x.shape)} · strides {x.stride()} · offset {x.storage_offset()}"
         note(ax, -7.0, y + 0.15, about, color=FAINT, fontsize=7.5)
-        reached = torch.as_strided(torch.arange(n), x.shape, x.stride(), x.storage_offset())
-        reached = set(reached.flatten().tolist())
+        places = torch.arange(n).as_strided(x.shape, x.stride(), x.storage_offset())
+        reached = set(places.flatten().tolist())
         for i in range(n):
             if i in reached:
                 slot(ax, i, y, storage[i].item(), (BLUE, ORANGE, GREEN, PINK)[row % 4])

@@ -150,9 +150,7 @@ def wrong_elements(
             return ~torch.isclose(got.to(torch.complex128), want.to(torch.complex128)), None
         if not (want.is_floating_point() or got.is_floating_point()):
             return got.long() != want.long(), None
-    exact = (
-        oracle if isinstance(oracle, Tensor) and oracle.shape == want.shape else want
-    ).double()
+    exact = (oracle if isinstance(oracle, Tensor) and oracle.shape == want.shape else want).double()
     allowed = (
         allowed_error(want if want.is_floating_point() else exact, exact, length)
         if want.numel()

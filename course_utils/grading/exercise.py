@@ -13,6 +13,7 @@ from . import probes
 from .case import BY_HAND, EDGE, GRADIENTS, RANDOM, Case
 from .contracts import Contract
 from .probes import Probe
+from .values import dumps
 
 CONTRACTS = "contracts"
 GRADIENT_CASES = 6
@@ -142,9 +143,7 @@ class Exercise:
         return lambda *objects: self.mistakes.append(Mistake(says, self.subject(*objects), cost))
 
     def alternative(self, style: str) -> Callable[..., None]:
-        return lambda *objects: self.alternatives.append(
-            Alternative(style, self.subject(*objects))
-        )
+        return lambda *objects: self.alternatives.append(Alternative(style, self.subject(*objects)))
 
     def contract(self, contract: Contract) -> None:
         self.contracts.append(contract)
@@ -168,14 +167,14 @@ class Exercise:
 
     def cases_by_hand(self) -> list[Case]:
         return [
-            case.on(BY_HAND, expected=expected) for body in self._by_hand for case, expected in body()
+            case.on(BY_HAND, expected=expected)
+            for body in self._by_hand
+            for case, expected in body()
         ]
 
     def random_cases(self, seed: int) -> list[Case]:
         cases = [
-            case.on(RANDOM)
-            for body, count in self._random
-            for case in collect(body, count, seed)
+            case.on(RANDOM) for body, count in self._random for case in collect(body, count, seed)
         ]
         return sorted(cases, key=lambda case: case.size)
 
@@ -183,7 +182,8 @@ class Exercise:
         if not self.gradients:
             return []
         return [
-            case.on(GRADIENTS, grad=self.gradients) for case in (random + self.cases_by_hand())[:GRADIENT_CASES]
+            case.on(GRADIENTS, grad=self.gradients)
+            for case in (random + self.cases_by_hand())[:GRADIENT_CASES]
         ]
 
     def edge_cases(self) -> list[Case]:
@@ -196,17 +196,21 @@ class Exercise:
 
 
 def collect(body: Callable[..., Iterator[Case]], count: int, seed: int) -> list[Case]:
-    """The cases that a generator yields in `count` reproducible hypothesis draws, without repeats."""
+    """The cases that a generator yields in `count` hypothesis draws, without repeats.
+
+    The same seed gives the same cases on every machine and whatever else is loaded.
+    """
     import hypothesis
     from hypothesis import strategies as st
 
-    from .values import dumps
+    from .draws import BY_SEED_ALONE
 
     found: dict[bytes, Case] = {}
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
         max_examples=count,
+        backend=BY_SEED_ALONE,
         database=None,
         deadline=None,
         derandomize=False,
@@ -267,6 +271,9 @@ def find(key: str) -> Exercise:
             return found[key]
     known = list(every()) + list(_extra)
     near = get_close_matches(str(key), known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are: {', '.join(known)}"
+    hint = (
+        f"did you mean {' or '.join(map(repr, near))}?"
+        if near
+        else f"there are: {', '.join(known)}"
+    )
     raise UnknownKey(f"no exercise {key!r}; {hint}")
-

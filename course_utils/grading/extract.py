@@ -113,9 +113,7 @@ def undecorated(node: ast.stmt) -> ast.stmt:
             d
             for d in node.decorator_list  # type: ignore[attr-defined]
             if not (
-                isinstance(d, ast.Call)
-                and isinstance(d.func, ast.Name)
-                and d.func.id == "exercise"
+                isinstance(d, ast.Call) and isinstance(d.func, ast.Name) and d.func.id == "exercise"
             )
         ]
     return node

@@ -133,7 +133,9 @@ def differs_in_exception(got: Observation, want: Observation) -> tuple[str, Diff
     if got.raised and want.raised and want.raised.kind in got.raised.kinds:
         return None
     if want.raised:
-        came = f"your code raised {got.raised.kind}" if got.raised else "your code returned a result"
+        came = (
+            f"your code raised {got.raised.kind}" if got.raised else "your code returned a result"
+        )
         return "exception", Difference(KIND, "", f"{want.raised.kind} is expected here; {came}")
     assert got.raised
     return "exception", Difference(KIND, "", exception_sentence(got))
@@ -175,7 +177,9 @@ def kind_problem(reference: Any, mine: Any) -> str | None:
     if not callable(mine):
         return f"`{reference.__name__}` must be callable; came {name_of(mine)}"
     if inspect.isgeneratorfunction(mine) and not inspect.isgeneratorfunction(reference):
-        return f"`{reference.__name__}` contains `yield`, so it returns a generator; return the value"
+        return (
+            f"`{reference.__name__}` contains `yield`, so it returns a generator; return the value"
+        )
     return None
 
 
@@ -207,7 +211,9 @@ def differing_parameters(name: str, reference: Any, mine: Any) -> str | None:
     missing = [p.name for p in want if p.name not in given]
     extra = [p.name for p in have if p.name not in [w.name for w in want] and p.default is p.empty]
     if missing or extra or given[: len(want)] != [p.name for p in want]:
-        return f"`{name}` takes ({', '.join(p.name for p in want)}); yours takes ({', '.join(given)})"
+        return (
+            f"`{name}` takes ({', '.join(p.name for p in want)}); yours takes ({', '.join(given)})"
+        )
     for w, h in zip(want, have, strict=False):
         if (w.default is w.empty) != (h.default is h.empty) or not equal_defaults(w, h):
             return f"the default of `{w.name}` is {default(w)}; yours has {default(h)}"
@@ -424,9 +430,9 @@ def grade(exercise: Exercise, *objects: Any, seed: int = 0, explain: bool = True
     plan = ladder.plan()
     passed = all(rung.ok for rung in ladder.rungs) and len(ladder.rungs) == len(plan)
     outcome = PASSED if passed else FAILED
-    if ladder.stopped and ladder.stopped.raised:
-        if ladder.stopped.raised.kind == observing.INTERRUPTED:
-            outcome = INTERRUPTED
+    stopped = ladder.stopped.raised if ladder.stopped else None
+    if stopped and stopped.kind == observing.INTERRUPTED:
+        outcome = INTERRUPTED
     diagnosis = diagnose(ladder) if outcome == FAILED and explain else None
     return Verdict(
         exercise.key,

@@ -43,9 +43,7 @@ def changed_arguments(subject: Any, before: Any, after: Any) -> dict[str, Any]:
     }
 
 
-def named_arguments(
-    subject: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
+def named_arguments(subject: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     try:
         return dict(inspect.signature(subject).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):
@@ -146,7 +144,7 @@ def strides_of(subject: Any, case: Case) -> dict[str, Any]:
     Strides of axes of size one and of empty tensors are never used, so no value of them is wrong.
     """
     shape, result = case.args[-1], subject(*case.args)
-    if not (isinstance(result, tuple) and len(result) == len(shape)):
+    if not (isinstance(result, tuple | list) and len(result) == len(shape)):
         return {"result": result}
     if 0 in shape:
         return {"result": (None,) * len(shape)}
@@ -157,8 +155,8 @@ def never_negative(subject: Any, case: Case) -> dict[str, Any]:
     """Call it, and say whether the result has a negative element, however small."""
     seen = call(subject, case)
     result = seen.get("result")
-    if is_plain_tensor(result):
-        seen["some element is negative"] = bool((result < 0).any())
+    if isinstance(result, Tensor) and is_plain_tensor(result):
+        seen["some element is negative"] = bool(result.lt(0).any())
     return seen
 
 

@@ -46,7 +46,9 @@ def read_frame(stream: IO[bytes], largest: int = LARGEST_FRAME) -> Any:
 class Remote:
     """A process that runs students' code, one program after another."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None, cwd: str | None = None) -> None:
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, cwd: str | None = None
+    ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "course_utils.grading.remote"],
             stdin=subprocess.PIPE,
@@ -71,7 +73,9 @@ class Remote:
             return found
         except (EOFError, BrokenPipeError) as error:
             _, complaint = self.process.communicate()
-            raise RuntimeError(f"the student's process died: {complaint.decode()[-2000:]}") from error
+            raise RuntimeError(
+                f"the student's process died: {complaint.decode()[-2000:]}"
+            ) from error
 
     def close(self) -> None:
         self.process.kill()

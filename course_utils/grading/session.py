@@ -85,7 +85,7 @@ class Panel:
             out += f'<div style="display:flex;flex-wrap:wrap;gap:1.5em">{columns}</div>'
         return (
             '<div style="border:1px solid rgba(128,128,128,.5);border-radius:6px;padding:.5em .9em;'
-            'margin:.3em 0;max-width:70em;color:inherit;font-family:system-ui,sans-serif;'
+            "margin:.3em 0;max-width:70em;color:inherit;font-family:system-ui,sans-serif;"
             f'font-size:.95em;line-height:1.45">{out}</div>'
         )
 

@@ -166,8 +166,4 @@ def code_spans(text: str) -> str:
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return text
-    return "".join(
-        f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts)
-    )
-
-
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))

@@ -123,9 +123,13 @@ def is_empty(node: ast.FunctionDef) -> bool:
 
 def raises_only(obj: Any) -> bool:
     """The same question where no source is to be had, from the compiled code."""
-    functions = [f for f in vars(obj).values() if inspect.isfunction(f)] if inspect.isclass(obj) else [obj]
+    functions = (
+        [f for f in vars(obj).values() if inspect.isfunction(f)] if inspect.isclass(obj) else [obj]
+    )
     codes = [getattr(f, "__code__", None) for f in functions]
-    return bool(codes) and all(c is not None and c.co_names == ("NotImplementedError",) for c in codes)
+    return bool(codes) and all(
+        c is not None and c.co_names == ("NotImplementedError",) for c in codes
+    )
 
 
 # ------------------------------------------------------------------------------ what it needs

@@ -79,9 +79,7 @@ def fresh(tree: Tree) -> Tree:
             storages[storage.data_ptr()] = storage.clone()
         with torch.no_grad():
             new = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
-            new.set_(
-                storages[storage.data_ptr()], leaf.storage_offset(), leaf.shape, leaf.stride()
-            )
+            new.set_(storages[storage.data_ptr()], leaf.storage_offset(), leaf.shape, leaf.stride())
         return new.requires_grad_() if leaf.requires_grad else new
 
     return map_tree(copy, tree)

@@ -191,14 +191,14 @@ quiz = Quiz(
             "`h` is (B, T, D) and `n` holds B lengths. What is `h[:, n - 1]`?",
             [
                 Choice(
-                    "(B, B, D): every row at every one of the B positions",
-                    "`:` takes all rows, and the index list picks columns for all of them.",
-                    right=True,
-                ),
-                Choice(
                     "(B, D): the last state of each row",
                     "That is `h[torch.arange(B), n - 1]`: rows and columns must both be index tensors "
                     "to be walked in step.",
+                ),
+                Choice(
+                    "(B, B, D): every row at every one of the B positions",
+                    "`:` takes all rows, and the index list picks columns for all of them.",
+                    right=True,
                 ),
                 Choice(
                     "(B, T, D) with the padding removed",
@@ -245,20 +245,21 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "A loss runs on 0-dim CPU tensors and CUDA logits: `logits * temperature`. What happens?",
+            "`logits` is on the GPU; `temperature` is a tensor without axes on the CPU. What does "
+            "`logits * temperature` do?",
             [
                 Choice(
-                    "It works: a 0-dim CPU tensor counts as a number",
-                    "Tensors without axes are the one exception to the rule of one device.",
-                    right=True,
+                    "The logits are moved to the CPU",
+                    "Torch never moves a tensor with axes for you: a hidden copy would be too dear.",
                 ),
                 Choice(
                     "An error: two devices",
                     "That is what happens from one axis on, a shape of (1,) included.",
                 ),
                 Choice(
-                    "The logits are moved to the CPU",
-                    "Torch never moves a tensor with axes for you: a hidden copy would be too dear.",
+                    "It works: a 0-dim CPU tensor counts as a number",
+                    "Tensors without axes are the one exception to the rule of one device.",
+                    right=True,
                 ),
             ],
         ),

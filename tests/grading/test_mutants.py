@@ -23,7 +23,11 @@ def engine_digest() -> str:
 
 
 def jobs_of(exercise: Exercise) -> list[Job]:
-    chapter = [p for p in (PACKAGE / f"{r}/{exercise.chapter}.py" for r in ("reference", "exercises")) if p.exists()]
+    chapter = [
+        p
+        for p in (PACKAGE / f"{r}/{exercise.chapter}.py" for r in ("reference", "exercises"))
+        if p.exists()
+    ]
     base = digest(engine_digest(), *chapter, exercise.key)
     return [
         Job(mutant.id, digest(base, mutant.source), (exercise, n, mutant.source))
@@ -76,7 +80,9 @@ def test_mutants_die(key):
 
 def test_a_survivor_without_an_argument_fails_the_suite(tmp_path):
     """The toy softmax without its edge cases no longer notices that the maximum is not subtracted."""
-    weak = toys.softmax.__class__(toys.ref.temperature_softmax, "t", 1, 1, 1, key="toys.temperature_softmax")
+    weak = toys.softmax.__class__(
+        toys.ref.temperature_softmax, "t", 1, 1, 1, key="toys.temperature_softmax"
+    )
     weak._random = list(toys.softmax._random)
     _, living = survivors(weak, tmp_path)
     assert any("amax" in m for m in living)

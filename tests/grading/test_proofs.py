@@ -50,7 +50,9 @@ def test_a_wrong_reference_is_caught():
 
 def test_a_mistake_that_passes_is_caught():
     toy = broken_copy(mistakes=list(toys.softmax.mistakes))
-    toy.mistake("Not a mistake at all.")(lambda x, temperature=1.0: ref.temperature_softmax(x, temperature))
+    toy.mistake("Not a mistake at all.")(
+        lambda x, temperature=1.0: ref.temperature_softmax(x, temperature)
+    )
     with pytest.raises(AssertionError, match="this mistake passes"):
         proofs.mistakes_are_diagnosed(toy)
 
@@ -69,7 +71,9 @@ def test_too_few_mistakes_are_caught():
 
 
 def test_a_stub_whose_signature_drifted_is_caught(monkeypatch):
-    stub = proofs.stub_source(ref.temperature_softmax).replace("temperature: float = 1.0", "t: float = 1")
+    stub = proofs.stub_source(ref.temperature_softmax).replace(
+        "temperature: float = 1.0", "t: float = 1"
+    )
     monkeypatch.setattr(proofs, "stub_source", lambda part: stub)
     with pytest.raises(AssertionError, match="stub and reference disagree"):
         proofs.stub_agrees_with_reference(toys.softmax)
@@ -91,7 +95,9 @@ def test_a_contract_that_binds_nobody_is_caught():
 
 
 def test_an_exercise_without_cases_is_an_error_and_never_a_pass():
-    empty = Exercise(ref.unit_norm, key="toys.unit_norm", title="t", difficulty=1, minutes=1, points=1)
+    empty = Exercise(
+        ref.unit_norm, key="toys.unit_norm", title="t", difficulty=1, minutes=1, points=1
+    )
     with pytest.raises(NoChecks, match="declares no case"):
         grade(empty, ref.unit_norm)
 

@@ -13,7 +13,10 @@ from course_utils.grading import UnknownKey, VerdictError, stub_cell
 from course_utils.grading import check_notebook as check
 
 HEAD = '@exercise("toys.temperature_softmax")\ndef temperature_softmax(x, temperature=1.0):\n'
-RIGHT = HEAD + "    if temperature <= 0:\n        raise ValueError\n    return torch.softmax(x / temperature, -1)\n"
+RIGHT = (
+    HEAD
+    + "    if temperature <= 0:\n        raise ValueError\n    return torch.softmax(x / temperature, -1)\n"
+)
 MULTIPLIES = RIGHT.replace("x / temperature", "x * temperature")
 
 
@@ -43,14 +46,16 @@ def test_wrong_answer_is_shown_small_explained_and_stays_bound(notebook):
 
 
 def test_one_difference_in_one_element_shows_where(notebook):
-    text = notebook.run(HEAD + "    y = torch.softmax(x / temperature, -1)\n    y[..., -1] += 0.25\n    return y\n")
+    text = notebook.run(
+        HEAD + "    y = torch.softmax(x / temperature, -1)\n    y[..., -1] += 0.25\n    return y\n"
+    )
     assert "differ" in text and "you " in text and "expected " in text
 
 
 def test_class_in_a_cell(notebook):
     text = notebook.run(stub_cell("toys.Momentum"))
     assert "○ Momentum · not attempted" in text
-    source = '''@exercise("toys.Momentum")
+    source = """@exercise("toys.Momentum")
 class Momentum:
     def __init__(self, position, lr=0.1, beta=0.9):
         self.position, self.velocity = position.clone(), torch.zeros_like(position)
@@ -62,7 +67,7 @@ class Momentum:
         self.position = self.position - self.lr * self.velocity
         self.step_count += 1
         return self.position
-'''
+"""
     assert "✓ Momentum · passed" in notebook.run(source)
     assert "attribute `step_count` at the end" in notebook.run(
         source.replace("self.step_count += 1", "pass")
@@ -91,7 +96,12 @@ def test_strict_raises(notebook):
 
 
 def test_hints_come_one_by_one_and_the_fitting_one_first(notebook):
-    notebook.run(RIGHT.replace("torch.softmax(x / temperature, -1)", "(x / temperature).exp() / (x / temperature).exp().sum(-1, keepdim=True)"))
+    notebook.run(
+        RIGHT.replace(
+            "torch.softmax(x / temperature, -1)",
+            "(x / temperature).exp() / (x / temperature).exp().sum(-1, keepdim=True)",
+        )
+    )
     assert "exp overflows" in notebook.run('hint("toys.temperature_softmax")')
     assert "Divide first." in notebook.run('hint("toys.temperature_softmax")')
     last = notebook.run('hint("toys.temperature_softmax")')
@@ -132,23 +142,29 @@ def test_progress_counts_what_passed(notebook, monkeypatch):
 
 
 def test_unknown_key(notebook):
-    with pytest.raises(UnknownKey, match="did you mean 'toys.temperature_softmax'"):
+    with pytest.raises(UnknownKey, match=r"did you mean 'toys\.temperature_softmax'"):
         notebook.run('@exercise("toys.temperatur_softmax")\ndef f(x): pass')
     with pytest.raises(UnknownKey, match="no exercise 3"):
         notebook.run("hint(3)")
 
 
 def test_other_arguments(notebook):
-    text = notebook.run('@exercise("toys.temperature_softmax")\ndef temperature_softmax(logits, t):\n    return 1\n')
+    text = notebook.run(
+        '@exercise("toys.temperature_softmax")\ndef temperature_softmax(logits, t):\n    return 1\n'
+    )
     assert "`temperature_softmax` takes (x, temperature); yours takes (logits, t)" in text
 
 
 def test_other_default(notebook):
-    assert "the default of `temperature` is 1.0; yours has 2.0" in notebook.run(RIGHT.replace("=1.0", "=2.0"))
+    assert "the default of `temperature` is 1.0; yours has 2.0" in notebook.run(
+        RIGHT.replace("=1.0", "=2.0")
+    )
 
 
 def test_class_where_a_function_is_due(notebook):
-    text = notebook.run('@exercise("toys.temperature_softmax")\nclass temperature_softmax:\n    x = 1\n')
+    text = notebook.run(
+        '@exercise("toys.temperature_softmax")\nclass temperature_softmax:\n    x = 1\n'
+    )
     assert "must be a function; came a class" in text
 
 
@@ -195,8 +211,13 @@ def test_interrupted_by_the_student(notebook):
 
 
 def test_recursive_answer(notebook):
-    text = notebook.run(HEAD + "    if x.ndim > 1 and len(x):\n        return torch.stack([temperature_softmax(row, temperature) for row in x])\n    if temperature <= 0:\n        raise ValueError\n    return torch.softmax(x / temperature, -1)\n")
-    assert "rung 6 of 6, contracts" in text or "contracts" in text  # right values through its own name
+    text = notebook.run(
+        HEAD
+        + "    if x.ndim > 1 and len(x):\n        return torch.stack([temperature_softmax(row, temperature) for row in x])\n    if temperature <= 0:\n        raise ValueError\n    return torch.softmax(x / temperature, -1)\n"
+    )
+    assert (
+        "rung 6 of 6, contracts" in text or "contracts" in text
+    )  # right values through its own name
     text = notebook.run(HEAD + "    return temperature_softmax(x, temperature)\n")
     assert "RecursionError" in text
 

@@ -14,9 +14,11 @@ from course_utils.grading.values import dumps, fresh, loads, same, upcast
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 trees = st.recursive(
     plain | draws.strided_tensors() | st.just(torch.bfloat16),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.tuples(inner, inner)
-    | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -42,7 +44,10 @@ def test_shared_storage_stays_shared():
         assert b[0] == 99.0
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.bool, torch.complex64, torch.uint8])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float16, torch.bfloat16, torch.float64, torch.bool, torch.complex64, torch.uint8],
+)
 def test_dtypes_survive(dtype):
     x = torch.ones(3, 2).to(dtype)
     back = loads(dumps(x))
@@ -111,5 +116,8 @@ def test_tolerance_admits_another_order_of_summation_and_no_more(n):
 def test_half_precision_is_judged_by_its_own_epsilon():
     x = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
     want = x @ x
-    assert compare((x.float() @ x.float()).bfloat16(), want, x.double() @ x.double(), length=64) is None
+    assert (
+        compare((x.float() @ x.float()).bfloat16(), want, x.double() @ x.double(), length=64)
+        is None
+    )
     assert compare(want * 1.1, want, x.double() @ x.double(), length=64)

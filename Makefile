@@ -1,0 +1,46 @@
+# `make lab` and `make test` do all of their own set-up, in .venv. Each target says what it is: `make help`.
+# Choices:  TORCH=cu130 (a CUDA build; kept until changed)   PYTHON=/path/to/python3.12   WORKERS=4
+.POSIX:
+SHELL = /bin/sh
+WORKERS = 2
+NOTEBOOK = notebooks/01_tensors.ipynb
+RUN = .venv/bin/python
+PYTEST = $(RUN) -m pytest --complete -n $(WORKERS) --dist loadscope --nbval-lax --nbval-current-env --nbval-cell-timeout=120
+
+.PHONY: help setup lab test check fix book bench lock clean
+
+help:            ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
+
+setup:           ## what every target starts with: .venv with torch, the locked requirements and the course
+	@TORCH="$(TORCH)" PYTHON="$(PYTHON)" sh tools/setup.sh
+
+lab: setup       ## JupyterLab on the first chapter (or on NOTEBOOK=notebooks/02_strides.ipynb)
+	@$(RUN) -m course_utils.lab $(NOTEBOOK)
+
+test: check      ## every check of the project
+	$(RUN) -m course_utils.cli solve -o _build/solved
+	CHROMIUM="$$($(RUN) -m course_utils.authoring.browser)" COURSE_REQUIRE_BROWSER=1 $(PYTEST) tests notebooks _build/solved
+
+check: setup     ## the quick ones: lint, format, types, notebooks; fit for a pre-commit hook
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+	$(RUN) -m course_utils.cli normalise --check
+
+fix: setup       ## what can be put right without thinking: format, imports, notebooks
+	$(RUN) -m ruff check --fix
+	$(RUN) -m ruff format
+	$(RUN) -m course_utils.cli normalise
+
+book: setup      ## the site, in _build/html
+	.venv/bin/jupyter-book build . -W -n --keep-going
+
+bench: setup     ## how long things take, measured here and now
+	@for script in tests/bench/*.py; do echo "$$script"; OMP_NUM_THREADS=1 $(RUN) "$$script" || exit 1; done
+
+lock: setup      ## requirements.in -> requirements.txt
+	@sh tools/lock.sh
+
+clean:           ## everything that was made, the environment aside
+	rm -rf _build .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,51 @@
+"""The only place where the site talks to ``course_utils``; imported lazily, as torch is slow."""
+
+import atexit
+import os
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+
+def package() -> Path:
+    """Folder of ``course_utils``."""
+    from importlib.util import find_spec
+
+    spec = find_spec("course_utils")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("course_utils is not installed: run `make setup` first")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+@lru_cache
+def hints(key: str) -> tuple[tuple[str, str | None], ...]:
+    """The exercise's staged hints, first to last: Markdown, and the rung that it fits or None."""
+    from course_utils.grading import find
+
+    return tuple((hint.text, hint.rung) for hint in find(key).staged_hints)
+
+
+@lru_cache
+def solution(key: str) -> str:
+    """Source of the cell that answers the exercise with the book's solution."""
+    from course_utils.grading import solution_cell
+
+    return solution_cell(key)
+
+
+def fresh_home() -> None:
+    """Give the next kernel an empty progress file: not the author's, nor another notebook's."""
+    os.environ["COURSE_HOME"] = tempfile.mkdtemp(prefix="course-book-", dir=_homes())
+
+
+@lru_cache
+def _homes() -> str:
+    folder = tempfile.TemporaryDirectory(prefix="course-book-")
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
+def prepare_kernels() -> None:
+    """Let kernels be the ones of the Python that builds the site."""
+    os.environ.pop("JUPYTER_PATH", None)
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"

@@ -1,0 +1,211 @@
+"""A notebook as committed → the notebook that its page is made of.
+
+At ``source-read`` the JSON is rewritten in memory; the file, which readers download, stays as it
+is. Stubs are shown and the book's solutions are executed beneath them.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.util import logging
+
+from . import engine, markdown
+from .dependencies import digest
+
+logger = logging.getLogger(__name__)
+
+Cell = dict[str, Any]
+ALT = re.compile(r"#\s*alt:\s*(.+(?:\n# {3,}\S.*)*)\n?")
+CODE_CELL = re.compile(r"(?P<head>^```\{code-cell\}[^\n]*)\n(?P<source>.*?)^```", re.M | re.S)
+NOT_RECORDED = "Not recorded on a GPU yet."
+
+
+def setup(app: Sphinx) -> None:
+    """Register the rewriting of notebooks and its switches."""
+    app.add_config_value("course_solutions", True, "env", [bool])
+    app.connect("config-inited", _read_switch)
+    app.connect("source-read", rewrite)
+
+
+def rewrite(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Sphinx's ``source-read``: replace the notebook's text by its page's."""
+    path = Path(app.env.doc2path(docname))
+    chapter = re.sub(r"^\d+_", "", path.stem)
+    if path.suffix == ".ipynb":
+        notebook = json.loads(source[0])
+        notebook["cells"] = page_cells(
+            notebook["cells"], solutions=app.config.course_solutions, warn=_warner(docname)
+        )
+        add_digest(notebook["cells"], chapter, engine.package())
+        source[0] = json.dumps(notebook)
+    elif path.suffix == ".md":
+        source[0] = with_digest(source[0], chapter, engine.package())
+    engine.fresh_home()
+
+
+def with_digest(page: str, chapter: str, package: Path) -> str:
+    """The digest as an option of a Markdown page's first ``code-cell``, if it has any."""
+    cells = [found["source"] for found in CODE_CELL.finditer(page)]
+    if not cells:
+        return page
+    line = f"\n:depends: {digest(cells, chapter, package)}\n"
+    return CODE_CELL.sub(
+        lambda found: found["head"] + line + found["source"] + "```", page, count=1
+    )
+
+
+def page_cells(cells: list[Cell], *, solutions: bool, warn: Callable[[str], None]) -> list[Cell]:
+    """The page's cells for the notebook's.
+
+    solutions: show the hints and the executed solution of each exercise; otherwise the stub runs.
+    warn: called with a sentence for each defect, which fails a build that is strict.
+    """
+    page = [
+        made
+        for at, cell in enumerate(cells)
+        for made in _page_cell(cell, _next_exercise(cells[at:]), solutions, warn)
+    ]
+    for number, cell in enumerate(page):
+        cell.setdefault("id", f"page-{number}")
+    return page
+
+
+def add_digest(cells: list[Cell], chapter: str, package: Path) -> None:
+    """Put the digest of what the cells depend on into the first code cell's metadata."""
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    if code:
+        sources = [text(cell) for cell in code]
+        code[0]["metadata"]["depends"] = digest(sources, chapter, package)
+
+
+def text(cell: Cell) -> str:
+    """The cell's source as one string; nbformat allows a list of lines."""
+    source = cell["source"]
+    return source if isinstance(source, str) else "".join(source)
+
+
+def _read_switch(app: Sphinx, config: Config) -> None:
+    """``-D course_solutions=0`` arrives as text; ``make book EDITION=students`` as environment."""
+    if os.environ.get("EDITION") == "students":
+        config.course_solutions = False
+    config.course_solutions = str(config.course_solutions).lower() not in {"0", "false", "no"}
+    if config.course_solutions:
+        app.tags.add("solutions")  # for `only` in pages
+
+
+def _warner(docname: str) -> Callable[[str], None]:
+    return lambda sentence: logger.warning(sentence, location=docname, type="course")
+
+
+def _next_exercise(cells: list[Cell]) -> str | None:
+    return next((key for cell in cells if (key := cell["metadata"].get("exercise"))), None)
+
+
+def _page_cell(
+    cell: Cell, key: str | None, solutions: bool, warn: Callable[[str], None]
+) -> Iterator[Cell]:
+    tags = cell["metadata"].get("tags", [])
+    if cell["cell_type"] == "markdown":
+        yield _markdown_cell(cell, key, warn)
+    elif cell["cell_type"] != "code":
+        yield cell
+    elif "exercise" in cell["metadata"]:
+        yield from _exercise_cells(cell, solutions)
+    elif "setup" in tags:
+        yield _tagged(cell, "remove-cell")
+    elif "gpu" in tags:
+        yield from _gpu_cells(cell)
+    else:
+        yield _figure_cell(cell, warn)
+
+
+def _markdown_cell(cell: Cell, key: str | None, warn: Callable[[str], None]) -> Cell:
+    try:
+        return cell | {"source": markdown.to_myst(text(cell), key)}
+    except ValueError as error:
+        warn(str(error))
+        return cell
+
+
+def _exercise_cells(cell: Cell, solutions: bool) -> Iterator[Cell]:
+    """Stub, hints and solution; the stub alone, executed, in an edition without solutions."""
+    if not solutions:
+        yield _tagged(cell, "exercise-stub")
+        return
+    key = cell["metadata"]["exercise"]
+    yield _tagged(cell, "exercise-stub", "skip-execution")
+    yield _new_markdown(hints_markdown(engine.hints(key)))
+    prompts = {
+        "code_prompt_show": "Show the book's solution",
+        "code_prompt_hide": "Hide the solution",
+    }
+    metadata = {"tags": ["exercise-solution", "hide-input"], "mystnb": prompts}
+    yield _new_code(engine.solution(key), metadata)
+
+
+def hints_markdown(hints: tuple[tuple[str, str | None], ...]) -> str:
+    """Each hint folded by itself, so that one can stop after the first."""
+    folded = []
+    for at, (hint, rung) in enumerate(hints, start=1):
+        title = f"Hint {at} of {len(hints)}" + (f" · {rung}" if rung else "")
+        folded.append(markdown.dropdown(title, hint, kind="hint"))
+    return "\n\n".join(folded)
+
+
+def _gpu_cells(cell: Cell) -> Iterator[Cell]:
+    """The cell with its recorded outputs and where they come from, never executed here."""
+    outputs = json.dumps(cell["outputs"], sort_keys=True).encode()
+    seen = {"recorded_outputs": hashlib.sha256(outputs).hexdigest()} if cell["outputs"] else {}
+    marked = _tagged(cell, "skip-execution")
+    marked["metadata"] |= seen  # cached execution compares metadata, but not outputs
+    yield marked
+    yield _new_markdown(f":::{{div}} course-recorded\n{_stamp(cell)}\n:::")
+
+
+def _stamp(cell: Cell) -> str:
+    """Which machine recorded the outputs: the cell's metadata ``recorded``."""
+    if not cell["outputs"]:
+        return NOT_RECORDED
+    recorded = cell["metadata"].get("recorded")
+    if recorded is None:
+        return "Recorded on a GPU that was not noted."
+    return f"Recorded on {recorded['gpu']} with torch {recorded['torch']}, {recorded['date']}."
+
+
+def _figure_cell(cell: Cell, warn: Callable[[str], None]) -> Cell:
+    source = text(cell)
+    alt = ALT.match(source)
+    if alt is None:
+        if "figure" in cell["metadata"].get("tags", []):
+            warn(f"a figure's cell starts with `# alt: what it shows`: {source[:60]!r}")
+        return cell
+    described = re.sub(r"\s*\n#\s*", " ", alt[1]).strip()
+    options = cell["metadata"].get("mystnb", {}) | {"image": {"alt": described}}
+    metadata = cell["metadata"] | {"mystnb": options}
+    return cell | {"source": source[alt.end() :], "metadata": metadata}
+
+
+def _tagged(cell: Cell, *tags: str) -> Cell:
+    before = [tag for tag in cell["metadata"].get("tags", []) if tag not in tags]
+    return cell | {"metadata": cell["metadata"] | {"tags": [*before, *tags]}}
+
+
+def _new_markdown(source: str) -> Cell:
+    return {"cell_type": "markdown", "metadata": {}, "source": source}
+
+
+def _new_code(source: str, metadata: dict[str, Any]) -> Cell:
+    return {
+        "cell_type": "code",
+        "execution_count": None,
+        "metadata": metadata,
+        "outputs": [],
+        "source": source,
+    }

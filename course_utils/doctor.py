@@ -1,0 +1,141 @@
+"""Is everything here that the course needs? One line each, with what to do about what is not."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from course_utils.settings import settings
+
+GOOD, BAD, ABSENT = "✓", "✗", "–"
+ENOUGH_MEMORY = 2 * 2**30
+"""Bytes that a chapter's kernel, JupyterLab and a browser are comfortable in."""
+
+SET_UP = "in the course's folder, run `make lab`; on Windows, the pip lines of the README"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. mark: GOOD, BAD (the course needs it) or ABSENT (it can do without)."""
+
+    name: str
+    mark: str
+    found: str
+    advice: str = ""
+
+
+def python() -> Finding:
+    found = f"{sys.version.split()[0]} ({sys.executable})"
+    if sys.version_info >= (3, 14):
+        return Finding(
+            "Python", ABSENT, found, "the course is tested on Python 3.11, 3.12 and 3.13"
+        )
+    return Finding("Python", GOOD, found)
+
+
+def torch() -> Finding:
+    try:
+        found = version("torch")
+        import torch
+    except PackageNotFoundError:
+        return Finding("torch", BAD, "not installed", SET_UP)
+    except (ImportError, OSError) as error:
+        advice = "remove .venv, then " + SET_UP
+        return Finding("torch", BAD, f"{found} does not load: {error}", advice)
+    threads = torch.get_num_threads()
+    return Finding("torch", GOOD, f"{found}, {threads} thread{'s' if threads > 1 else ''}")
+
+
+def device() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        memory = torch.cuda.get_device_properties(0).total_memory / 2**30
+        return Finding("device", GOOD, f"cuda: {torch.cuda.get_device_name(0)}, {memory:.0f} GiB")
+    if torch.backends.mps.is_available():
+        return Finding("device", GOOD, "mps (the Mac's GPU); cells for CUDA are skipped")
+    if shutil.which("nvidia-smi"):
+        advice = "this build of torch cannot use the NVIDIA GPU: make lab TORCH=cu130"
+        return Finding("device", ABSENT, "cpu", advice)
+    return Finding("device", GOOD, "cpu: every chapter runs; cells for CUDA are skipped")
+
+
+def gloo() -> Finding:
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_gloo_available():
+        return Finding("gloo", GOOD, "processes on this machine can talk to each other")
+    advice = "this build of torch cannot run the chapters on many ranks; " + SET_UP
+    return Finding("gloo", BAD, "absent", advice)
+
+
+def jupyterlab() -> Finding:
+    try:
+        return Finding("JupyterLab", GOOD, version("jupyterlab"))
+    except PackageNotFoundError:
+        advice = "the notebooks open in another Jupyter too; for JupyterLab, " + SET_UP
+        return Finding("JupyterLab", ABSENT, "not installed", advice)
+
+
+def chromium() -> Finding:
+    from course_utils.authoring import browser
+
+    path = browser.find()
+    if path:
+        return Finding("Chromium", GOOD, path)
+    return Finding("Chromium", ABSENT, "none; only `make test` needs it", browser.ADVICE)
+
+
+def memory() -> Finding:
+    import psutil
+
+    free = psutil.virtual_memory().available
+    found = f"{free / 2**30:.1f} GiB free"
+    if free < ENOUGH_MEMORY:
+        return Finding("memory", ABSENT, found, "shut down kernels and programs you do not use")
+    return Finding("memory", GOOD, found)
+
+
+def course() -> Finding:
+    where = Path(__file__).resolve().parent
+    return Finding("course", GOOD, f"{settings.title}, edition {settings.edition} ({where})")
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    python,
+    torch,
+    device,
+    gloo,
+    jupyterlab,
+    chromium,
+    memory,
+    course,
+)
+
+
+def examine() -> list[Finding]:
+    """Every finding, in the order of the report; a check that breaks is a finding too."""
+    return [_finding(check) for check in CHECKS]
+
+
+def _finding(check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except Exception as error:
+        needs_torch = check in (device, gloo) and isinstance(error, ImportError)
+        advice = "torch comes first" if needs_torch else "please report this"
+        return Finding(check.__name__, BAD, f"{type(error).__name__}: {error}", advice)
+
+
+def report(findings: list[Finding]) -> str:
+    """The findings as text, a line each, and what to do on a line of its own."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.mark} {finding.name:<11}{finding.found}")
+        if finding.advice:
+            lines.append(f"  {'':<11}→ {finding.advice}")
+    bad = sum(finding.mark == BAD for finding in findings)
+    lines.append("" if bad == 0 else f"\n{bad} of {len(findings)} must be put right first.")
+    return "\n".join(lines).rstrip()

@@ -1,0 +1,54 @@
+"""What holds for every unit test: shapes are checked, hypothesis repeats itself, nothing leaves this machine."""
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+REFERENCE = "course_utils.reference"
+
+if os.environ.get("COURSE_SHAPE_CHECKS", "1") != "0":
+    early = [name for name in sys.modules if name.startswith(REFERENCE + ".")]
+    if early:
+        raise RuntimeError(f"imported before their shapes could be checked: {', '.join(early)}")
+    install_import_hook(REFERENCE, "beartype.beartype")
+
+settings.register_profile("course", deadline=None, derandomize=True, database=None)
+settings.load_profile("course")
+
+
+def stays_here(address: Any) -> bool:
+    """Is this socket address on this machine? (A path is a Unix socket.)"""
+    if not isinstance(address, tuple):
+        return True
+    host = address[0]
+    if host in ("", "localhost"):
+        return True
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_network() -> Iterator[None]:
+    """A test that connects to another machine fails, and says where it wanted to go."""
+
+    def guarded(connect: Any) -> Any:
+        def checked(self: socket.socket, address: Any) -> Any:
+            if not stays_here(address):
+                pytest.fail(f"a test may not use the network; it connected to {address}")
+            return connect(self, address)
+
+        return checked
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", guarded(socket.socket.connect))
+        patch.setattr(socket.socket, "connect_ex", guarded(socket.socket.connect_ex))
+        yield

@@ -1,0 +1,46 @@
+"""Cases are reproducible: the same seed, the same cases, whatever else is loaded."""
+
+import os
+import subprocess
+import sys
+
+from course_utils.grading import every
+
+DIGEST = """
+import hashlib, sys
+sys.path.insert(0, {folder!r})
+{extra}
+from course_utils.grading import every
+from course_utils.grading.values import dumps
+total = hashlib.sha256()
+for key, exercise in every().items():
+    for case in exercise.all_cases(7):
+        total.update(dumps((case.args, case.kwargs)))
+print(total.hexdigest())
+"""
+
+
+def cases_digest(folder, extra=""):
+    done = subprocess.run(
+        [sys.executable, "-c", DIGEST.format(folder=str(folder), extra=extra)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+        env=os.environ | {"COURSE_HOME": str(folder / "home")},
+    )
+    return done.stdout.strip()
+
+
+def test_the_seed_alone_decides(tmp_path):
+    constants = [1000 + 37 * i for i in range(200)]
+    (tmp_path / "loaded.py").write_text(f"numbers = {constants}\n")
+    assert cases_digest(tmp_path) == cases_digest(tmp_path, "import loaded, json, sqlite3")
+    assert not (tmp_path / ".hypothesis").exists(), "the working folder was littered"
+
+
+def test_another_seed_gives_other_cases():
+    for key, exercise in every().items():
+        if exercise._random:
+            a, b = ([c.as_tree() for c in exercise.random_cases(seed)] for seed in (0, 1))
+            assert repr(a) != repr(b), key

@@ -1,0 +1,160 @@
+"""The `course` command: doctor, check, progress."""
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from course_utils import doctor
+from course_utils.authoring import browser
+from course_utils.cli import app
+
+
+def course(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_help_comes_fast_and_names_every_verb() -> None:
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "course_utils.cli", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert time.perf_counter() - began < 5
+    for verb in ("lab", "doctor", "progress", "check", "normalise", "percent", "solve"):
+        assert f"\n  {verb} " in done.stdout
+    assert "| torch\n" not in done.stderr, "help must not wait for torch"
+
+
+def test_doctor_names_everything_and_passes_here() -> None:
+    result = course("doctor")
+    assert result.exit_code == 0, result.output
+    for name in ("Python", "torch", "device", "gloo", "JupyterLab", "Chromium", "memory", "course"):
+        assert any(line[2:].startswith(name) for line in result.output.splitlines()), name
+
+
+def test_doctor_fails_with_advice_where_something_needed_is_missing(monkeypatch) -> None:
+    def absent(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "version", absent)
+    result = course("doctor")
+    assert result.exit_code == 1
+    assert "✗ torch      not installed\n" in result.output
+    assert "run `make lab`" in result.output
+    assert "– JupyterLab" in result.output
+    assert "1 of 8 must be put right first" in result.output
+
+
+def test_doctor_can_do_without_a_browser(monkeypatch) -> None:
+    monkeypatch.setattr(browser, "find", lambda: None)
+    result = course("doctor")
+    assert result.exit_code == 0
+    assert "– Chromium" in result.output
+    assert "apt-get install chromium" in result.output
+
+
+def test_doctor_says_when_memory_is_short(monkeypatch) -> None:
+    monkeypatch.setattr(doctor, "ENOUGH_MEMORY", 2**80)
+    assert doctor.memory().mark == doctor.ABSENT
+
+
+def test_a_check_that_breaks_is_a_finding(monkeypatch) -> None:
+    def broken() -> doctor.Finding:
+        raise OSError("no such thing")
+
+    monkeypatch.setattr(doctor, "CHECKS", (broken,))
+    (finding,) = doctor.examine()
+    assert finding.mark == doctor.BAD
+    assert "no such thing" in finding.found
+
+
+def test_a_browser_can_be_named(monkeypatch) -> None:
+    monkeypatch.setenv("CHROMIUM", sys.executable)
+    assert browser.find() == sys.executable
+    monkeypatch.setenv("CHROMIUM", "/nowhere/chromium")
+    assert browser.find() is None
+
+
+# course check, on answers that a student may have written
+
+SETUP = "import torch\nfrom course_utils import exercise\n"
+WRONG = '@exercise("strides.flat_index")\ndef flat_index(index, stride, offset=0):\n    return 0\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+    (tmp_path / "notebooks").mkdir()
+    return tmp_path
+
+
+def write(folder: Path, *sources: str) -> Path:
+    cells = [
+        {"cell_type": "code", "metadata": {}, "source": source, "outputs": []} for source in sources
+    ]
+    path = folder / "notebooks" / "02_strides.ipynb"
+    path.write_text(
+        json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    )
+    return path
+
+
+@pytest.mark.parametrize("what", [(), ("notebooks/02_strides.ipynb",), ("strides.flat_index",)])
+def test_check_judges_a_wrong_answer(folder: Path, what: tuple[str, ...]) -> None:
+    write(folder, SETUP, WRONG)
+    result = course("check", *what)
+    assert result.exit_code == 1
+    assert "flat_index" in result.stdout
+    assert result.stdout.rstrip().endswith("1 failed")
+
+
+def test_check_of_nothing_is_an_error(folder: Path) -> None:
+    write(folder, SETUP)
+    result = course("check")
+    assert result.exit_code == 1
+    assert "no exercise was checked" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("strides.flat_indx", "strides.flat_index"),
+        ("notebooks/07_absent.ipynb", "no such file"),
+    ],
+)
+def test_check_says_what_it_does_not_know(folder: Path, what: str, says: str) -> None:
+    write(folder, SETUP, WRONG)
+    result = course("check", what)
+    assert result.exit_code == 1
+    assert says in result.stderr
+
+
+def test_check_outside_of_the_course_says_where_to_go(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = course("check")
+    assert result.exit_code == 1
+    assert "run this in the course's folder" in result.stderr
+
+
+def test_a_file_that_is_no_notebook_is_said_to_be_none(folder: Path) -> None:
+    path = folder / "notebooks" / "02_strides.ipynb"
+    path.write_text("not json")
+    result = course("check", path)
+    assert result.exit_code == 1
+    assert "not a readable notebook" in result.stderr
+
+
+def test_progress_shows_the_chapters(folder: Path) -> None:
+    result = course("progress")
+    assert result.exit_code == 0, result.output
+    assert "strides" in result.output.lower()

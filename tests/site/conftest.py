@@ -1,0 +1,41 @@
+"""The site is built once a session, whatever number of workers test it."""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from site_build import ROOT, Built, build
+from site_visit import served
+
+from tests.browser import browser
+
+__all__ = ["browser"]
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Built:
+    """The whole site, in a folder of this session's."""
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared if worker_id == "master" else shared.parent
+    record = shared / "site.pickle"
+    with FileLock(shared / "site.lock"):
+        if not record.exists():
+            record.write_bytes(pickle.dumps(build(ROOT, shared / "site")))
+    return pickle.loads(record.read_bytes())
+
+
+@pytest.fixture(scope="session")
+def html(built: Built) -> Path:
+    """The site's pages, which a build with warnings leaves too."""
+    if not (built.html / "index.html").exists():
+        pytest.fail(f"the site was not built:\n{built.log[-4000:]}", pytrace=False)
+    return built.html
+
+
+@pytest.fixture(scope="session")
+def site(html: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of the site, served from a path below the host's root."""
+    with served(html, tmp_path_factory.mktemp("www")) as address:
+        yield address

@@ -1,0 +1,84 @@
+"""Builds a site as `make book` does, into a folder of its own; and a tiny one to break on purpose."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import yaml
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+ROOT = Path(__file__).parents[2]
+JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"  # -m would import it and do nothing
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build left: its exit status, what it printed, and its pages."""
+
+    status: int
+    log: str
+    html: Path
+
+    @property
+    def warnings(self) -> list[str]:
+        """Lines of the log that warn or report an error."""
+        return [line for line in self.log.splitlines() if "WARNING: " in line or "ERROR: " in line]
+
+
+def build(project: Path, out: Path, *, first: str = "", **environment: str) -> Built:
+    """Build the book in `project` strictly; its pages go to `out`.
+
+    first: Python to run in the build's process before it.
+    """
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-c", f"{first}\n{JUPYTER_BOOK}", "build", str(project), "-W", "-n"]
+    ran = subprocess.run(
+        [*command, "--keep-going", "--path-output", str(out)],
+        env=os.environ | {"PYTHONPATH": path, "NO_COLOR": "1"} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return Built(ran.returncode, ran.stdout, out / "_build" / "html")
+
+
+def pages_of(project: Path) -> list[str]:
+    """The pages of the table of contents, root first."""
+    toc = yaml.safe_load((project / "_toc.yml").read_text(encoding="utf-8"))
+    parts = toc.get("parts", [toc])
+    return [toc["root"], *(page["file"] for part in parts for page in part.get("chapters", ()))]
+
+
+def tiny_book(folder: Path, pages: dict[str, str | list]) -> Path:
+    """A book with the course's own configuration and the given pages, the first of them its root.
+
+    pages: by name; Markdown, or the cells of a notebook.
+    """
+    folder.mkdir()
+    (folder / "_config.yml").write_bytes((ROOT / "_config.yml").read_bytes())
+    (folder / "book").symlink_to(ROOT / "book")
+    root, *others = pages
+    toc: dict = {"format": "jb-book", "root": root}
+    if others:
+        toc["chapters"] = [{"file": name} for name in others]
+    (folder / "_toc.yml").write_text(yaml.safe_dump(toc), encoding="utf-8")
+    for name, content in pages.items():
+        if isinstance(content, str):
+            (folder / f"{name}.md").write_text(content, encoding="utf-8")
+        else:
+            notebook = new_notebook(cells=content, metadata={"kernelspec": KERNEL})
+            nbformat.write(notebook, folder / f"{name}.ipynb")
+    return folder
+
+
+def markdown(source: str) -> nbformat.NotebookNode:
+    return new_markdown_cell(source)
+
+
+def code(source: str, **metadata: object) -> nbformat.NotebookNode:
+    return new_code_cell(source, metadata=metadata)

@@ -1,0 +1,87 @@
+"""Visits pages in a real browser and notes whatever a reader should never meet."""
+
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page
+
+LOOKS = {
+    "light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
+    "narrow": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
+}
+SUBPATH = "strides-to-shards"
+
+
+class Silent(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: failures are seen in the browser."""
+
+
+@contextmanager
+def served(html: Path, folder: Path) -> Iterator[str]:
+    """Address of the site on this machine, below a path as on GitHub Pages."""
+    (folder / SUBPATH).symlink_to(html)
+    handler = functools.partial(Silent, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/{SUBPATH}/"
+        server.shutdown()
+
+
+@dataclass
+class Visit:
+    """A page, open, and what went wrong while it loaded or was used."""
+
+    page: Page
+    errors: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def visiting(browser: Browser, site: str, path: str, look: str = "light") -> Iterator[Visit]:
+    """The page at `path`, loaded to the end; requests to other hosts are refused and noted."""
+    context = browser.new_context(**LOOKS[look])
+    visit = Visit(context.new_page())
+    errors, page = visit.errors, visit.page
+
+    def only_this_site(route):
+        if route.request.url.startswith(site):
+            route.continue_()
+        else:
+            errors.append(f"request to {route.request.url}")
+            route.abort()
+
+    context.route("**/*", only_this_site)
+    page.on("console", lambda m: errors.append(f"console: {m.text}") if m.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(f"script: {error}"))
+    page.on(
+        "response", lambda r: errors.append(f"{r.status} for {r.url}") if r.status >= 400 else None
+    )
+    try:
+        page.goto(site + path)
+        page.wait_for_load_state("networkidle")
+        yield visit
+    finally:
+        context.close()
+
+
+def unfold(page: Page) -> list[str]:
+    """Open each fold as a reader does, outer ones first; those that stay closed or show nothing."""
+    stuck = []
+    for fold in page.locator("details").all():
+        if fold.get_attribute("open") is None:
+            fold.locator("> summary").click()
+        content = fold.locator("> :not(summary)").first
+        if fold.get_attribute("open") is None or not content.is_visible():
+            stuck.append(fold.inner_text()[:80])
+    return stuck
+
+
+def overflow(page: Page) -> int:
+    """Pixels by which the page is wider than the window."""
+    return page.evaluate("document.documentElement.scrollWidth - window.innerWidth")

@@ -1,0 +1,311 @@
+"""The Sphinx extension, piece by piece: no build."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+from site_build import ROOT, code, markdown
+from test_pages import NOTEBOOKS
+
+sys.path.append(str(ROOT / "book" / "_ext"))
+from course_book import notebooks, site
+from course_book.dependencies import closure, digest
+from course_book.markdown import to_myst
+
+KEY = "strides.flat_index"
+
+
+def no_defect(sentence: str) -> None:
+    raise AssertionError(sentence)
+
+
+def page_cells(*cells: nbformat.NotebookNode, solutions: bool = True) -> list[dict]:
+    plain = json.loads(json.dumps(cells))
+    return notebooks.page_cells(plain, solutions=solutions, warn=no_defect)
+
+
+# Markdown
+
+
+@pytest.mark.parametrize(
+    ("lead", "kind"),
+    [("Predict", "predict"), ("Note", "note"), ("Pitfall", "pitfall"), ("On a GPU", "gpu")],
+)
+def test_a_quotation_with_a_lead_in_becomes_an_admonition(lead: str, kind: str) -> None:
+    made = to_myst(f"> **{lead}.** One\n> two.\n>\n> - three")
+    assert made.strip() == (
+        f":::{{admonition}} {lead}\n:class: course-{kind}\n\nOne\ntwo.\n\n- three\n:::"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "> A quotation of **Note.** somebody.\n> Two lines.",
+        "Plain **Note.** text, `> **Note.** code`, $a > b$.",
+        "```python\n> **Note.** output\n<details>\n[a](b.ipynb#C)\n```",
+        "~~~\n```\n> **Note.** still code\n~~~",
+        "| a | b |\n|---|---|\n| `x > y` | 2 |",
+        "",
+    ],
+)
+def test_other_text_is_left_alone(text: str) -> None:
+    assert to_myst(text) == text
+
+
+def test_an_exercise_carries_its_key_and_its_numbers() -> None:
+    made = to_myst("> **Exercise 2.5 (merge, unmerge), ★★☆, 15 min.** Go *there*.", "strides.merge")
+    assert made.strip().split("\n") == [
+        ":::{course-exercise} merge, unmerge",
+        ":number: 2.5",
+        ":stars: ★★☆",
+        ":minutes: 15",
+        ":key: strides.merge",
+        "",
+        "Go *there*.",
+        ":::",
+    ]
+
+
+def test_an_exercise_without_a_cell_is_refused() -> None:
+    with pytest.raises(ValueError, match="no exercise cell follows"):
+        to_myst("> **Exercise 2.5 (f), ★★☆, 15 min.** Go.")
+
+
+def test_folds_nest_within_longer_fences() -> None:
+    made = to_myst(
+        "<details><summary>Why <code>expand</code>?</summary>\n\n> **Note.** Zero.\n\n</details>"
+    )
+    assert made.strip().split("\n")[0] == "::::{dropdown} Why expand?"
+    assert made.strip().endswith(":::\n::::")
+    inner = "<details>\n<summary>In</summary>\n\nx\n\n</details>"
+    assert "::::{dropdown} Out" in to_myst(
+        f"<details>\n<summary>Out</summary>\n\n{inner}\n\n</details>"
+    )
+    with pytest.raises(ValueError, match="never closed"):
+        to_myst("<details><summary>a</summary>\n\ntext")
+
+
+@pytest.mark.parametrize(
+    ("link", "becomes"),
+    [
+        ("[a](01_tensors.ipynb)", "[a](01_tensors.ipynb)"),
+        ("[a](01_tensors.ipynb#When-is-a-view-free?)", "[a](01_tensors.ipynb#when-is-a-view-free)"),
+        ("[a](#Two-Words)", "[a](#two-words)"),
+        (f"[a](02_strides.ipynb#exercise-{KEY})", f"[a](#exercise-{KEY})"),
+        ("[a](https://example.org/B#C)", "[a](https://example.org/B#C)"),
+    ],
+)
+def test_anchors_of_jupyterlab_become_those_of_the_page(link: str, becomes: str) -> None:
+    assert to_myst(f"See {link}.") == f"See {becomes}."
+
+
+# Cells
+
+
+def test_an_exercise_cell_becomes_stub_hints_and_solution() -> None:
+    stub, hints, solution = page_cells(code("stub", exercise=KEY))
+    assert stub["source"] == "stub"
+    assert "skip-execution" in stub["metadata"]["tags"]
+    assert hints["source"].count("{dropdown} Hint") >= 2
+    assert solution["source"].startswith(f'@exercise("{KEY}")')
+    assert "NotImplementedError" not in solution["source"]
+    assert "hide-input" in solution["metadata"]["tags"]
+
+
+def test_without_solutions_the_stub_is_executed_alone() -> None:
+    (stub,) = page_cells(code("stub", exercise=KEY), solutions=False)
+    assert stub["metadata"]["tags"] == ["exercise-stub"]
+
+
+def test_a_gpu_cell_is_kept_and_says_where_its_outputs_come_from() -> None:
+    bare, says = page_cells(code("f()", tags=["gpu"]))
+    assert bare["metadata"]["tags"] == ["gpu", "skip-execution"]
+    assert notebooks.NOT_RECORDED in says["source"]
+
+    seen = code("f()", tags=["gpu"], recorded={"gpu": "A", "torch": "2", "date": "2026-01-02"})
+    seen["outputs"] = [nbformat.v4.new_output("stream", text="1")]
+    first, says = page_cells(seen)
+    assert first["outputs"] == seen["outputs"]
+    assert "Recorded on A with torch 2, 2026-01-02." in says["source"]
+    seen["outputs"][0]["text"] = "2"
+    second, _ = page_cells(seen)
+    assert first["metadata"] != second["metadata"], "the cache would show the old recording"
+
+
+def test_the_alt_line_describes_the_image_and_is_not_shown() -> None:
+    (figure,) = page_cells(code("# alt: one\n#      two\n# a comment\ndraw()", tags=["figure"]))
+    assert figure["metadata"]["mystnb"]["image"]["alt"] == "one two"
+    assert figure["source"] == "# a comment\ndraw()"
+
+
+def test_the_setup_cell_is_removed_but_executed() -> None:
+    (setup,) = page_cells(code("import course_utils", tags=["setup"]))
+    assert setup["metadata"]["tags"] == ["setup", "remove-cell"]
+
+
+def test_other_cells_are_left_alone() -> None:
+    cells = json.loads(json.dumps([markdown("# Title"), code("x = 1")]))
+    assert page_cells(*cells) == cells
+
+
+# What a notebook depends on
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package with a chain of imports, chapters, a script and something unrelated."""
+    files = {
+        "__init__.py": '_HOMES = {"pack.verbs": ("exercise",)}',
+        "verbs.py": "from .engine import core",
+        "engine/__init__.py": "",
+        "engine/core.py": "def f():\n    from ..settings import x",
+        "settings.py": 'x = "course.toml"',
+        "course.toml": "",
+        "unrelated.py": "",
+        "figures/__init__.py": "",
+        "figures/walk.py": 'NAME = "walk.js"',
+        "figures/js/walk.js": "",
+        "reference/__init__.py": "",
+        "reference/a.py": "from . import b",
+        "reference/b.py": "",
+        "reference/c.py": "",
+        "exercises/a.py": "",
+        "exercises/c.py": "",
+    }
+    root = tmp_path / "pack"
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return root
+
+
+def reached(package: Path, *sources: str) -> set[str]:
+    return {file.relative_to(package).as_posix() for file in closure(sources, "a", package)}
+
+
+def test_the_closure_follows_imports_strings_chapters_and_data(package: Path) -> None:
+    always = {"__init__.py", "verbs.py", "engine/__init__.py", "engine/core.py", "settings.py"}
+    always |= {"course.toml", "reference/__init__.py", "reference/a.py", "reference/b.py"}
+    always |= {"exercises/a.py", "figures/__init__.py"}
+    assert reached(package, "from pack import exercise") == always
+    figures = {"figures/walk.py", "figures/js/walk.js"}
+    assert reached(package, "%%time\nimport pack.figures.walk as w") == always | figures
+    assert reached(package, 'f = mine("c.Layer")') == always | {"reference/c.py", "exercises/c.py"}
+    assert reached(package, "this is no Python") == always
+
+
+def add_a_line(file: Path) -> None:
+    file.write_text(file.read_text(encoding="utf-8") + "\n# changed", encoding="utf-8")
+
+
+def test_the_digest_changes_exactly_when_it_must(package: Path) -> None:
+    def now() -> str:
+        return digest(["from pack import exercise"], "a", package)
+
+    before = now()
+    for unrelated in ("unrelated.py", "reference/c.py", "figures/js/walk.js"):
+        add_a_line(package / unrelated)
+        assert now() == before
+    for needed in ("engine/core.py", "reference/b.py", "course.toml"):
+        add_a_line(package / needed)
+        assert now() != before
+        before = now()
+
+
+@pytest.mark.parametrize("page", [*NOTEBOOKS, "book/index"])
+def test_no_module_that_a_page_loads_is_missing_from_its_closure(page: str) -> None:
+    """Run the imports of the page, look its exercises up, and compare with what was loaded."""
+    chapter = page.split("/")[-1].split("_", 1)[-1]
+    if (ROOT / f"{page}.ipynb").exists():
+        cells = json.loads((ROOT / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        keys = [key for cell in cells if (key := cell["metadata"].get("exercise"))]
+    else:
+        text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
+        sources = [found["source"] for found in notebooks.CODE_CELL.finditer(text)]
+        keys = [KEY]
+    imports = [line for source in sources for line in source.split("\n") if "import " in line[:80]]
+    imports = [line for line in imports if line.startswith(("import ", "from "))]
+    script = "\n".join(
+        [
+            *[line for line in imports if not line.endswith("(")],
+            "import sys",
+            "from course_utils.grading import find",
+            f"[find(key) for key in {keys!r}]",
+            "for name, module in list(sys.modules.items()):",
+            "    if name.startswith('course_utils') and getattr(module, '__file__', None):",
+            "        print(module.__file__)",
+        ]
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    package = notebooks.engine.package()
+    loaded = {Path(line) for line in ran.stdout.splitlines()}
+    assert loaded
+    assert loaded - closure(sources, chapter, package) == set()
+
+
+def test_a_digest_in_the_metadata_changes_what_the_cache_looks_for(tmp_path: Path) -> None:
+    from jupyter_cache import get_cache
+
+    cache = get_cache(tmp_path / "cache")
+
+    def looked_for(depends: str) -> str:
+        cells = [code("x = 1", depends=depends)]
+        return cache.create_hashed_notebook(nbformat.v4.new_notebook(cells=cells))[1]
+
+    assert looked_for("a") == looked_for("a")
+    assert looked_for("a") != looked_for("b")
+
+
+def test_a_markdown_page_carries_the_digest_in_its_first_cell(package: Path) -> None:
+    page = "# T\n\n```{code-cell} python\n:tags: [x]\nimport pack\n```\n\n```{code-cell}\n1\n```\n"
+    made = notebooks.with_digest(page, "a", package)
+    assert made.count(":depends: ") == 1
+    assert "```{code-cell} python\n:depends: " in made
+    assert notebooks.with_digest("# T\n", "a", package) == "# T\n"
+
+
+# The site's settings
+
+
+@pytest.mark.parametrize(
+    ("repository", "colab"),
+    [("https://github.com/o/r", True), ("https://gitlab.com/o/r.git", False)],
+)
+def test_buttons_appear_with_the_address(repository: str, colab: bool) -> None:
+    options = site.repository_options(repository)
+    assert options["repository_url"] == repository.removesuffix(".git")
+    assert options["use_repository_button"]
+    assert ("colab_url" in options["launch_buttons"]) == colab
+
+
+@pytest.mark.parametrize("repository", ["", "https://github.com/o/r"])
+def test_the_configuration_follows_the_address(
+    repository: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from course_utils import settings
+
+    chosen = SimpleNamespace(title="T", subtitle="", edition="1", repository=repository)
+    monkeypatch.setattr(settings, "settings", chosen)
+    tags: list[str] = []
+    app = SimpleNamespace(srcdir=tmp_path, tags=SimpleNamespace(add=tags.append))
+    config = SimpleNamespace(html_theme_options={}, nb_execution_cache_path="")
+    site.configure(app, config)
+    assert config.html_title == "T"
+    assert ("repository_url" in config.html_theme_options) == bool(repository)
+    assert ("launch_buttons" in config.html_theme_options) == bool(repository)
+    assert tags == (["published"] if repository else [])
+
+
+def test_mathjax_is_vendored_with_its_licence() -> None:
+    folder = ROOT / "book" / "_static" / "mathjax"
+    assert "Apache License" in (folder / "LICENSE").read_text(encoding="utf-8")
+    assert (folder / "tex-chtml.js").stat().st_size > 1_000_000
+    assert len(list(folder.rglob("*.woff"))) == 23

@@ -1,0 +1,133 @@
+"""Every page of the site, as files and in a browser: light, dark and on a telephone."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import site_links as links
+from playwright.sync_api import Browser
+from site_build import ROOT, Built, pages_of
+from site_visit import LOOKS, overflow, unfold, visiting
+
+from course_utils.authoring.counts import count
+from course_utils.settings import settings
+
+PAGES = pages_of(ROOT)
+NOTEBOOKS = [page for page in PAGES if (ROOT / f"{page}.ipynb").exists()]
+
+
+def cells_of(page: str) -> list[dict]:
+    return json.loads((ROOT / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
+
+
+def exercises_of(page: str) -> list[str]:
+    """Keys of the exercises of a notebook, in their order."""
+    return [key for cell in cells_of(page) if (key := cell["metadata"].get("exercise"))]
+
+
+def test_the_site_builds_without_a_warning(built: Built) -> None:
+    assert "\n".join(built.warnings) == ""
+    assert built.status == 0, built.log
+
+
+def test_every_notebook_is_a_page() -> None:
+    committed = {f"notebooks/{path.stem}" for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert committed == set(NOTEBOOKS)
+
+
+def test_the_landing_page_links_the_chapters_that_exist() -> None:
+    landing = (ROOT / f"{PAGES[0]}.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\(\.\./(notebooks/\w+)\.ipynb\)", landing))
+    assert linked == set(NOTEBOOKS)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_anchors_and_images(html: Path, page: str) -> None:
+    file = html / f"{page}.html"
+    found = links.read(file)
+    assert found.links
+    assert found.resources
+    assert links.dead(file, found, html) == []
+    assert links.foreign(found) == []
+    assert [image for image in found.images if not (image.get("alt") or "").strip()] == []
+    count("pages")
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS)
+def test_an_exercise_has_an_anchor_and_an_executed_solution(html: Path, page: str) -> None:
+    text = (html / f"{page}.html").read_text(encoding="utf-8")
+    anchors = links.read(html / f"{page}.html").anchors
+    keys = exercises_of(page)
+    assert {f"exercise-{key}" for key in keys} <= anchors
+    assert text.count('class="cell tag_exercise-stub') == len(keys)
+    assert text.count('class="cell tag_exercise-solution') == len(keys)
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS)
+def test_the_setup_cell_is_not_shown(html: Path, page: str) -> None:
+    text = (html / f"{page}.html").read_text(encoding="utf-8")
+    assert 'class="cell tag_setup' not in text
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS)
+def test_buttons_that_need_an_address_follow_the_setting(html: Path, page: str) -> None:
+    text = (html / f"{page}.html").read_text(encoding="utf-8")
+    wanted = bool(settings.repository)
+    assert ('class="dropdown dropdown-source-buttons' in text) == wanted
+    assert ('class="dropdown dropdown-launch-buttons' in text) == wanted
+    assert "btn-download-source-button" in text
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("page", PAGES)
+def test_in_a_browser(site: str, browser: Browser, page: str, look: str) -> None:
+    with visiting(browser, site, f"{page}.html", look) as visit:
+        assert visit.page.locator("article h1").first.is_visible()
+        assert overflow(visit.page) <= 0
+        assert unfold(visit.page) == []
+        assert overflow(visit.page) <= 0
+        solutions = visit.page.locator(".tag_exercise-solution").all()
+        for solution in solutions:
+            verdict = solution.locator(".course-verdict")
+            assert verdict.count() == 1, solution.inner_text()
+            assert verdict.is_visible()
+            assert re.search(r"· (passed|skipped)", verdict.inner_text()), verdict.inner_text()
+        theme = visit.page.locator("html").get_attribute("data-theme")
+        assert theme == ("dark" if look == "dark" else "light")
+        for formula in visit.page.locator("span.math, div.math").all():
+            assert formula.locator("mjx-container").count(), formula.inner_text()
+        assert visit.errors == []
+        count("browser checks", 6 + len(solutions))
+
+
+def test_search_finds_a_chapter(site: str, browser: Browser) -> None:
+    with visiting(browser, site, f"search.html?q={NOTEBOOKS[-1].split('_')[-1]}") as visit:
+        results = visit.page.locator("#search-results a")
+        results.first.wait_for()
+        assert any(NOTEBOOKS[-1] in (link.get_attribute("href") or "") for link in results.all())
+        assert visit.errors == []
+        count("browser checks")
+
+
+@pytest.mark.parametrize("look", ["light", "narrow"])
+def test_the_root_leads_to_the_landing_page(site: str, browser: Browser, look: str) -> None:
+    with visiting(browser, site, "", look) as visit:
+        visit.page.wait_for_url(f"**/{PAGES[0]}.html")
+        assert visit.errors == []
+        count("browser checks")
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS)
+def test_the_downloaded_notebook_is_the_committed_one(
+    site: str, browser: Browser, page: str
+) -> None:
+    with visiting(browser, site, f"{page}.html") as visit:
+        visit.page.locator(".dropdown-download-buttons > button").click()
+        button = visit.page.locator("a.btn-download-source-button")
+        assert button.is_visible()
+        address = button.evaluate("link => link.href")
+        served = visit.page.request.get(address)
+        assert served.ok
+        assert served.body() == (ROOT / f"{page}.ipynb").read_bytes()
+        count("browser checks")
