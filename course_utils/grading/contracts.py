@@ -6,6 +6,7 @@ A contract names a promise, the calls to measure, and a judge of the costs that
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from course_utils.meters import Cost, format_bytes, measure
@@ -13,6 +14,7 @@ from course_utils.meters import Cost, format_bytes, measure
 from .case import Case
 
 Limit = int | Callable[[Case], int]
+Prepare = Callable[[Any, Case], Callable[[], Any]]
 
 
 @dataclass(frozen=True)
@@ -20,12 +22,27 @@ class Contract:
     """promise: what is bounded, in words. cases: the calls. judge: costs → complaint or None.
 
     watches_autograd: count bytes saved for backward too (torch.func's transforms refuse to run then).
+    prepare: what to do with the object and the case before measuring begins (build the module, fill
+    the gradients); it returns the function whose call is measured. By default the object is called.
     """
 
     promise: str
     cases: tuple[Case, ...]
     judge: Callable[[Sequence[Cost], Sequence[Case]], str | None]
     watches_autograd: bool = False
+    prepare: Prepare | None = None
+
+    def measured(self, subject: Any, case: Case) -> Cost:
+        """What one case costs, on copies of its tensors made beforehand."""
+        ready = case.fresh()
+        run = (
+            self.prepare(subject, ready)
+            if self.prepare
+            else partial(subject, *ready.args, **ready.kwargs)
+        )
+        with measure(saved=self.watches_autograd) as cost:
+            run()
+        return cost
 
 
 def resolve(limit: Limit, case: Case) -> int:
@@ -37,7 +54,12 @@ def bounded(
 ) -> Callable[..., Contract]:
     """A factory of contracts that bound one figure of a cost from above, case by case."""
 
-    def make(cases: Sequence[Case], limit: Limit, says: str | None = None) -> Contract:
+    def make(
+        cases: Sequence[Case],
+        limit: Limit,
+        says: str | None = None,
+        prepare: Prepare | None = None,
+    ) -> Contract:
         def judge(costs: Sequence[Cost], given: Sequence[Case]) -> str | None:
             for cost, case in zip(costs, given, strict=True):
                 figure, bound = getattr(cost, meter), resolve(limit, case)
@@ -45,7 +67,7 @@ def bounded(
                     return f"{what}: {unit(figure)}; allowed: {unit(bound)}"
             return None
 
-        return Contract(says or f"bounded: {what}", tuple(cases), judge, watches_autograd)
+        return Contract(says or f"bounded: {what}", tuple(cases), judge, watches_autograd, prepare)
 
     make.__doc__ = f"Bound, from above, the {what} of each case. limit: a number, or case → number."
     return make
@@ -63,7 +85,9 @@ kernels = bounded("kernels", "kernels", plain)
 flops = bounded("FLOPs", "flops", plain)
 
 
-def constant_kernels(cases: Sequence[Case], says: str | None = None) -> Contract:
+def constant_kernels(
+    cases: Sequence[Case], says: str | None = None, prepare: Prepare | None = None
+) -> Contract:
     """No more operations for the large cases than for the first, and no more data leaving torch.
 
     That rules out a Python loop over an axis, one of views only, and one hidden behind `.tolist()`
@@ -88,17 +112,9 @@ def constant_kernels(cases: Sequence[Case], says: str | None = None) -> Contract
         return None
 
     promise = says or "no Python loop: the number of operations does not grow"
-    return Contract(promise, tuple(cases), judge)
+    return Contract(promise, tuple(cases), judge, prepare=prepare)
 
 
 def shares_storage(cases: Sequence[Case]) -> Contract:
     """Not one byte is allocated: the result lives in the argument's storage."""
     return allocates(cases, limit=0, says="a view: 0 bytes allocated")
-
-
-def measured(subject: Any, case: Case, watches_autograd: bool = False) -> Cost:
-    """What one call costs, on copies of the arguments made beforehand."""
-    ready = case.fresh()
-    with measure(saved=watches_autograd) as cost:
-        subject(*ready.args, **ready.kwargs)
-    return cost

@@ -11,7 +11,7 @@ import torch
 from . import observe as observing
 from .case import BY_HAND, EDGE, GRADIENTS, RANDOM, Case
 from .compare import DEVICE, DTYPE, EVERYTHING, KIND, SHAPE, Difference, compare, name_of
-from .contracts import Contract, measured
+from .contracts import Contract
 from .exercise import CONTRACTS, Exercise, Mistake
 from .limits import TimeLimit, time_limit
 from .observe import Observation, observe, quiet, raised_by
@@ -335,9 +335,10 @@ class Ladder:
 
 def called_as(exercise: Exercise, case: Case) -> str:
     """The call as source, each argument by its name."""
+    says = getattr(exercise.probe, "called", None)
+    if says:
+        return str(says(exercise.names[0], case))
     names = named_arguments(exercise.parts[0], case.args, case.kwargs)
-    if exercise.is_class:
-        names = {f"step {i + 1}": a for i, a in enumerate(case.args)} | case.kwargs
     given = ", ".join(f"{name}={shown(value)}" for name, value in names.items())
     return f"{exercise.names[0]}({given})"
 
@@ -346,7 +347,7 @@ def broken(contract: Contract, subject: Any, limit_s: float) -> str | None:
     """The complaint about a broken contract, or None if it was kept."""
     try:
         with time_limit(limit_s), quiet():
-            costs = [measured(subject, case, contract.watches_autograd) for case in contract.cases]
+            costs = [contract.measured(subject, case) for case in contract.cases]
     except (Exception, TimeLimit, KeyboardInterrupt) as error:
         raised = raised_by(error)
         return f"it could not be measured: your code raised {raised.kind}: {raised.message}"

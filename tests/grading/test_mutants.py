@@ -18,7 +18,7 @@ CPU_SECONDS = 20.0
 
 def engine_digest() -> str:
     """Of all that can change a verdict besides the exercise itself."""
-    files = [*PACKAGE.glob("grading/*.py"), *PACKAGE.glob("meters/*.py")]
+    files = [*PACKAGE.glob("grading/**/*.py"), *PACKAGE.glob("meters/*.py")]
     return digest(*sorted(files))
 
 

@@ -1,0 +1,31 @@
+"""Probes: small functions that drive a student's object through a case and say what they saw.
+
+A probe takes the object (a function, a class, or a dict of several by name) and a case, and
+returns named arrays and plain values. It runs wherever the student's code runs: in the notebook,
+on many ranks, in an instructor's sandbox. So these modules import nothing of the references or of
+the exercises, and what a probe returns is data. A probe may carry an attribute `called`, a function
+of the object's name and the case, that says in a verdict what was called.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..case import Case
+from .functions import call, named_arguments, never_negative, there_and_back
+from .objects import steps
+from .randomness import glorot_weight
+from .views import strides_of, view
+
+Probe = Callable[[Any, Case], dict[str, Any]]
+
+__all__ = [
+    "Probe",
+    "call",
+    "glorot_weight",
+    "named_arguments",
+    "never_negative",
+    "steps",
+    "strides_of",
+    "there_and_back",
+    "view",
+]

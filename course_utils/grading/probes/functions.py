@@ -1,0 +1,87 @@
+"""Probes that call a function: its result, what it changed, the gradients that flow through it."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..case import Case
+from ..values import fresh, is_plain_tensor, same
+
+Probe = Callable[[Any, Case], dict[str, Any]]
+
+
+def call(subject: Any, case: Case) -> dict[str, Any]:
+    """Call it: the result, the arguments that it changed, and the gradients that the case names.
+
+    Gradients are those of a fixed weighted sum of the result (weights from -1 to 1), so that no
+    two elements can stand in for one another.
+    """
+    if case.grad:
+        return gradients(subject, case)
+    given = (case.args, case.kwargs)
+    before = fresh(given)
+    seen = {"result": subject(*case.args, **case.kwargs)}
+    if not same(before, given):
+        seen.update(changed_arguments(subject, before, given))
+    return seen
+
+
+def changed_arguments(subject: Any, before: Any, after: Any) -> dict[str, Any]:
+    old = named_arguments(subject, *before)
+    new = named_arguments(subject, *after)
+    return {
+        f"argument `{name}` afterwards": new[name] for name in new if not same(old[name], new[name])
+    }
+
+
+def named_arguments(subject: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return dict(inspect.signature(subject).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        return {str(i): value for i, value in enumerate(args)} | kwargs
+
+
+def gradients(subject: Any, case: Case) -> dict[str, Any]:
+    named = named_arguments(subject, case.args, case.kwargs)
+    leaves = {name: named[name].detach().clone().requires_grad_() for name in case.grad}
+    bound = inspect.signature(subject).bind(*case.args, **case.kwargs)
+    bound.arguments.update(leaves)
+    result = subject(*bound.args, **bound.kwargs)
+    outputs = [leaf for leaf in flat_tensors(result) if leaf.is_floating_point()]
+    if not any(output.requires_grad for output in outputs):
+        return {"the result requires grad": False}
+    total = torch.stack([(output * ramp(output)).sum() for output in outputs]).sum()
+    grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    return {f"gradient of `{name}`": g for name, g in zip(leaves, grads, strict=True)}
+
+
+def ramp(x: Tensor) -> Tensor:
+    """Fixed weights for the elements of x: -1 to 1 in equal steps."""
+    return torch.linspace(-1.0, 1.0, max(x.numel(), 1), dtype=x.dtype)[: x.numel()].view(x.shape)
+
+
+def flat_tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, tuple | list):
+        for item in tree:
+            yield from flat_tensors(item)
+
+
+def never_negative(subject: Any, case: Case) -> dict[str, Any]:
+    """Call it, and say whether the result has a negative element, however small."""
+    seen = call(subject, case)
+    result = seen.get("result")
+    if isinstance(result, Tensor) and is_plain_tensor(result):
+        seen["some element is negative"] = bool(result.lt(0).any())
+    return seen
+
+
+def there_and_back(subject: dict[str, Any], case: Case) -> dict[str, Any]:
+    """A pair, in the order of its names: what the first makes, and what the second makes of that."""
+    there, back = subject.values()
+    made = there(*case.args, **case.kwargs)
+    return {"there": fresh(made), "and back": back(made)}
