@@ -1426,7 +1426,9 @@ def _(draw):
     dtype = draw(st.sampled_from([torch.float32, torch.float64]))
     x = draw(draws.tensors((N, D), dtype))
     if draw(st.booleans()):
-        yield call(CROSS_ENTROPY, draw(draws.tensors((D, V), dtype)), x, draw(draws.indices((N,), V)))
+        yield call(
+            CROSS_ENTROPY, draw(draws.tensors((D, V), dtype)), x, draw(draws.indices((N,), V))
+        )
     else:
         f = draw(st.sampled_from([SQUARED_ERROR, TANH_ERROR]))
         y = draw(draws.tensors((N,), dtype))

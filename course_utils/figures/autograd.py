@@ -34,9 +34,7 @@ def saved_names(node: Any) -> list[str]:
     """What a node of the graph saved for its backward: the names that torch gives its tensors."""
     names = [name for name in dir(node) if name.startswith("_saved_")]
     return [
-        name.removeprefix("_saved_")
-        for name in names
-        if isinstance(getattr(node, name), Tensor)
+        name.removeprefix("_saved_") for name in names if isinstance(getattr(node, name), Tensor)
     ]
 
 
@@ -86,7 +84,9 @@ def layout(root: Any) -> dict[Any, tuple[float, float]]:
     return placed
 
 
-def draw_nodes(ax: Axes, placed: dict[Any, tuple[float, float]], names: Mapping[str, Tensor]) -> None:
+def draw_nodes(
+    ax: Axes, placed: dict[Any, tuple[float, float]], names: Mapping[str, Tensor]
+) -> None:
     box = WIDE - 0.6
     for node, (x, y) in placed.items():
         for below, _ in node.next_functions:
@@ -137,7 +137,15 @@ def draw_accumulation(added: Sequence[float], kept: Sequence[float]) -> Drawing:
     own = [now - before for before, now in zip([0.0, *added], added, strict=False)]
     left = [k - 0.2 for k in steps]
     ax.bar(left, own, 0.36, bottom=[0.0, *added[:-1]], color=ORANGE, label="this backward added")
-    ax.bar(left, [0.0, *added[:-1]], 0.36, color=PAPER, edgecolor=FAINT, hatch="//", label="was there before")
+    ax.bar(
+        left,
+        [0.0, *added[:-1]],
+        0.36,
+        color=PAPER,
+        edgecolor=FAINT,
+        hatch="//",
+        label="was there before",
+    )
     ax.bar([k + 0.2 for k in steps], kept, 0.36, color=BLUE, label="cleared before each")
     for k, a, b in zip(steps, added, kept, strict=True):
         ax.annotate(f"{a:g}", (k - 0.2, a), ha="center", va="bottom", color=INK)

@@ -11,7 +11,11 @@ leaves = Prediction(
         "z = x * x"
     ),
     asks=[
-        Ask("y.requires_grad", truth="y.requires_grad", why="One input that requires grad is enough."),
+        Ask(
+            "y.requires_grad",
+            truth="y.requires_grad",
+            why="One input that requires grad is enough.",
+        ),
         Ask("z.requires_grad", truth="z.requires_grad", why="None of its inputs does."),
         Ask(
             "z.is_leaf",
@@ -169,7 +173,11 @@ saved = Prediction(
         Ask("x + x", truth="kept(lambda x: x + x)", why="The derivative is a constant."),
         Ask("x * x", truth="kept(lambda x: x * x)", why="x is saved twice, and stored once."),
         Ask("x.exp()", truth="kept(lambda x: x.exp())", why="Its result."),
-        Ask("x * x.exp()", truth="kept(lambda x: x * x.exp())", why="x, and exp(x), which two saves share."),
+        Ask(
+            "x * x.exp()",
+            truth="kept(lambda x: x * x.exp())",
+            why="x, and exp(x), which two saves share.",
+        ),
         Ask(
             "(x[0] * x[0]).sum()",
             truth="kept(lambda x: (x[0] * x[0]).sum())",
@@ -243,7 +251,10 @@ quiz = Quiz(
                     why="The gradient is one more function with a graph, and reverse mode differentiates one number, g · v, in one pass.",
                 ),
                 Choice("n gradients.", why="That is the whole Hessian, row by row."),
-                Choice("n² numbers of memory.", why="Only if the Hessian is built, which the product avoids."),
+                Choice(
+                    "n² numbers of memory.",
+                    why="Only if the Hessian is built, which the product avoids.",
+                ),
             ],
         ),
         Question(

@@ -37,8 +37,9 @@ class StraightThroughRound(torch.autograd.Function):
 
     forward: x to the nearest whole number (halves to the even one), clamped to [low, high].
     backward: the incoming gradient where x rounds to a value inside [low, high], ends included;
-    zero where it was clamped. Saves one byte an element. Source: Bengio, Léonard and Courville
-    (2013), section 4, with the clipping of torch.fake_quantize_per_tensor_affine.
+    zero where it was clamped. Saves one byte an element. Source: the
+    straight-through estimator of Bengio, Léonard and Courville (2013), with the clipping of
+    torch.fake_quantize_per_tensor_affine.
     """
 
     @staticmethod
@@ -59,7 +60,7 @@ class SiLU(torch.autograd.Function):
     """x · sigmoid(x), which saves its input and nothing else.
 
     The derivative is s · (1 + x · (1 - s)) with s = sigmoid(x), recomputed in backward. It can be
-    differentiated again. Source: Hendrycks and Gimpel (2016), section 2; Elfwing et al. (2017).
+    differentiated again. Source: Hendrycks and Gimpel (2016); Elfwing et al. (2017).
     """
 
     @staticmethod

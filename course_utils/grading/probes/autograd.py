@@ -174,7 +174,9 @@ def called_with_function(name: str, case: Case) -> str:
     given = ", ".join([source, *map(shown, rest)])
     plain = {key: value for key, value in case.kwargs.items() if key != "grad"}
     given += "".join(f", {key}={shown(value)}" for key, value in plain.items())
-    return f"{name}({given})" + (f", where w.grad was {shown(before)}" if before is not None else "")
+    return f"{name}({given})" + (
+        f", where w.grad was {shown(before)}" if before is not None else ""
+    )
 
 
 def called_by_apply(name: str, case: Case) -> str:
