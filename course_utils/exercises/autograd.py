@@ -27,7 +27,7 @@ CURVED = (CUBES, QUARTIC, LOGSUMEXP, CHAIN, MIXED, SUM_CUBED, COLUMNS)
 
 SQUARED_ERROR = "lambda w, x, y: (x @ w - y).square().mean()"
 CROSS_ENTROPY = "lambda w, x, y: F.cross_entropy(x @ w, y)"
-TANH_ERROR = "lambda w, x, y: F.mse_loss((x @ w).tanh(), y)"
+TANH_ERROR = "lambda w, x, y: ((x @ w).tanh() - y).square().mean()"
 
 
 def normal(*shape, dtype=torch.float32, seed=0):
@@ -280,7 +280,8 @@ def _(draw):
 def _():
     halves = torch.arange(-2.5, 3.0)
     yield call(halves, -9, 9), "halves go to the even neighbour"
-    yield call(halves, -2, 2), "halves, at the ends of the range"
+    yield call(halves, -2, 2), "halves, at the even ends of the range"
+    yield call(halves, -1, 1), "halves, at the odd ends: 1.5 rounds to 2, and that is clamped"
     yield call(torch.tensor([126.6, 127.0, 127.4, 127.6, -128.4, -128.6]), -128, 127), "int8"
     yield call(torch.tensor([INF, -INF, 0.3]), -1, 1), "infinity is clamped"
     yield call(torch.tensor([NAN, 0.3]), -1, 1), "NaN"
@@ -554,8 +555,9 @@ class _HiddenDetach(Swish):
 
 
 @silu.mistake(
-    "You kept the finished derivative, or the sigmoid, from forward. It is neither input nor output, so "
-    "autograd takes it for a constant, and what is differentiated a second time is wrong. Save x."
+    "Your gradient cannot be differentiated again. What you saved is neither input nor output of "
+    "forward (the finished derivative, the sigmoid, a clone of x), so autograd takes it for a "
+    "constant; or backward is cut off as a whole. Save x itself."
 )
 class _SavesDerivative(Swish):
     @staticmethod

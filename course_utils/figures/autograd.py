@@ -1,6 +1,7 @@
 """The drawings of chapter 6: graphs read from grad_fn, and what backward leaves behind."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from course_utils.reference.autograd import numerical_gradient, saved_bytes
 
 from .style import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, RED, Drawing, note, paper, plot
 
-WIDE, HIGH = 4.2, 2.3  # a node's share of the paper, in squares
+BOX, GAP, BEND, HIGH = 3.4, 0.9, 0.9, 2.3  # width of a node, between two, of a bend; a row's height
 
 
 def nodes_below(root: Any) -> dict[Any, int]:
@@ -38,88 +39,137 @@ def saved_names(node: Any) -> list[str]:
     ]
 
 
-def draw_graph(y: Tensor, names: Mapping[str, Tensor], title: str = "y") -> Drawing:
-    """The graph behind y, read from its grad_fn: where backward goes, and what each node saved.
+@dataclass(eq=False)
+class Bend:
+    """A point that an arrow over more than one row passes through, so that it crosses no node."""
 
-    names: the leaves by name.
+    after: Any  # the node or bend that it leads to
+
+
+def draw_graph(results: Mapping[str, Tensor], leaves: Mapping[str, Tensor]) -> Drawing:
+    """The graph behind each result, read from its grad_fn: where backward goes, and what is saved.
+
+    results, leaves: tensors by name. Several results stand side by side.
     """
-    placed = layout(y.grad_fn)
-    width = max(x for x, _ in placed.values()) + WIDE
-    bottom = min(y for _, y in placed.values()) - 0.8
-    figure, ax = paper((-0.4, width + 0.1), (bottom, 3.1))
-    draw_nodes(ax, placed, names)
-    x, top = placed[y.grad_fn]
-    ax.annotate(
-        "",
-        (x + (WIDE - 0.6) / 2, top + 1.15),
-        (x + (WIDE - 0.6) / 2, 2.6),
-        arrowprops={"arrowstyle": "-|>", "color": GREEN, "lw": 1.6},
-    )
-    note(ax, x + WIDE / 2 + 0.1, 2.4, f"{title}.backward()", color=GREEN, fontweight="bold")
+    graphs = {name: layout(y.grad_fn) for name, y in results.items()}
+    widths = [max(abs(x) for x, _ in placed.values()) * 2 + BOX + 2.0 for placed in graphs.values()]
+    bottom = min(y for placed in graphs.values() for _, y in placed.values())
+    figure, ax = paper((0, sum(widths)), (bottom - 0.8, 3.1))
+    left = 0.0
+    for (name, placed), width in zip(graphs.items(), widths, strict=True):
+        middle = left + width / 2
+        moved = {node: (middle + x, y) for node, (x, y) in placed.items()}
+        draw_nodes(ax, moved, leaves)
+        note(ax, middle, 2.7, f"{name}.backward()", ha="center", color=GREEN, fontweight="bold")
+        arrow(ax, [(middle, 2.4), (middle, 1.15)])
+        left += width
     return figure
 
 
 def layout(root: Any) -> dict[Any, tuple[float, float]]:
-    """Lower left corner of each node: one row for each depth, a node near those that lead to it."""
+    """Middle of the lower edge of each node and bend: a row for each depth, centred about 0."""
     depth = nodes_below(root)
-    rows: dict[int, list[Any]] = {}
+    rows: dict[int, list[Any]] = {at: [] for at in range(max(depth.values()) + 1)}
+    parents: dict[Any, list[Any]] = {}
     for node, at in depth.items():
-        rows.setdefault(at, []).append(node)
-    widest = max(map(len, rows.values()))
+        rows[at].append(node)
+        for below, _ in node.next_functions:
+            way: Any = below
+            for between in range(depth.get(below, at) - 1, at, -1):
+                way = Bend(way)
+                rows[between].append(way)
+                parents.setdefault(way.after, []).append(way)
+            if below is not None:
+                parents.setdefault(way, []).append(node)
     placed: dict[Any, tuple[float, float]] = {}
-
-    def wish(node: Any) -> float:
-        above = [
-            (placed[p][0], i)
-            for p in placed
-            for i, (below, _) in enumerate(p.next_functions)
-            if below is node
-        ]
-        return sum(x + 0.1 * i for x, i in above) / max(len(above), 1)
-
-    for at in sorted(rows):
-        row = sorted(rows[at], key=wish)
-        left = (widest - len(row)) * WIDE / 2
-        placed |= {node: (left + i * WIDE, -at * HIGH) for i, node in enumerate(row)}
+    for at, row in rows.items():
+        row.sort(key=lambda node: wish(node, parents.get(node, []), placed))
+        widths = [BEND if isinstance(node, Bend) else BOX + GAP for node in row]
+        left = -sum(widths) / 2
+        for node, width in zip(row, widths, strict=True):
+            placed[node] = (left + width / 2, -at * HIGH)
+            left += width
     return placed
 
 
+def wish(node: Any, parents: Sequence[Any], placed: Mapping[Any, tuple[float, float]]) -> float:
+    """Where a node would like to stand: beneath its parents, first arguments to the left."""
+    wishes = []
+    for parent in parents:
+        x = placed[parent][0]
+        if not isinstance(parent, Bend):
+            targets = [below for below, _ in parent.next_functions]
+            x += next((0.1 * i for i, t in enumerate(targets) if t is end_of(node)), 0.0)
+        wishes.append(x)
+    return sum(wishes) / max(len(wishes), 1)
+
+
+def end_of(node: Any) -> Any:
+    while isinstance(node, Bend):
+        node = node.after
+    return node
+
+
 def draw_nodes(
-    ax: Axes, placed: dict[Any, tuple[float, float]], names: Mapping[str, Tensor]
+    ax: Axes, placed: Mapping[Any, tuple[float, float]], leaves: Mapping[str, Tensor]
 ) -> None:
-    box = WIDE - 0.6
+    bends = [node for node in placed if isinstance(node, Bend)]
     for node, (x, y) in placed.items():
+        if isinstance(node, Bend):
+            continue
+        used: set[int] = set()
         for below, _ in node.next_functions:
             if below is None:
                 continue
-            to_x, to_y = placed[below]
-            ax.annotate(
-                "",
-                (to_x + box / 2, to_y + 1.15),
-                (x + box / 2, y - 0.1),
-                arrowprops={"arrowstyle": "-|>", "color": GREEN, "lw": 1.6},
-            )
-        leaf = getattr(node, "variable", None)
+            way = [(x, y - 0.1)]
+            at = y
+            while at - placed[below][1] > HIGH + 0.1:
+                at -= HIGH
+                here = next(
+                    b
+                    for b in bends
+                    if end_of(b) is below and abs(placed[b][1] - at) < 0.1 and id(b) not in used
+                )
+                used.add(id(here))
+                way += [(placed[here][0], at + 1.15), (placed[here][0], at - 0.1)]
+            arrow(ax, [*way, (placed[below][0], placed[below][1] + 1.15)])
+        draw_node(ax, node, x, y, leaves)
+
+
+def draw_node(ax: Axes, node: Any, x: float, y: float, leaves: Mapping[str, Tensor]) -> None:
+    leaf = getattr(node, "variable", None)
+    if leaf is None:
+        label = node.name().removesuffix("0").removesuffix("Backward")
         saves = saved_names(node)
-        if leaf is None:
-            label = node.name().removesuffix("0").removesuffix("Backward")
-            under = "saved: " + ", ".join(saves) if saves else "saved nothing"
-        else:
-            label = next((n for n, t in names.items() if t is leaf), "a leaf")
-            under = "adds to .grad"
-        ax.add_patch(
-            FancyBboxPatch(
-                (x, y),
-                box,
-                1.05,
-                boxstyle="round,pad=0.1",
-                facecolor=(*hex_rgb(BLUE if leaf is not None else ORANGE), 0.3),
-                edgecolor=INK,
-                linewidth=0.8,
-            )
+        under = "saved: " + ", ".join(saves) if saves else "saved nothing"
+    else:
+        label = next((name for name, t in leaves.items() if t is leaf), "a leaf")
+        under = "adds to .grad"
+    ax.add_patch(
+        FancyBboxPatch(
+            (x - BOX / 2, y),
+            BOX,
+            1.05,
+            boxstyle="round,pad=0.1",
+            facecolor=(*hex_rgb(BLUE if leaf is not None else ORANGE), 0.3),
+            edgecolor=INK,
+            linewidth=0.8,
         )
-        note(ax, x + box / 2, y + 0.74, label, ha="center", fontweight="bold")
-        note(ax, x + box / 2, y + 0.25, under, ha="center", fontsize=8)
+    )
+    note(ax, x, y + 0.74, label, ha="center", fontweight="bold")
+    note(ax, x, y + 0.25, under, ha="center", fontsize=8)
+
+
+def arrow(ax: Axes, way: Sequence[tuple[float, float]]) -> None:
+    """A line through all points, with a head at the last."""
+    xs, ys = zip(*way, strict=True)
+    ax.plot(xs[:-1], ys[:-1], color=GREEN, lw=1.6)
+    ax.annotate(
+        "",
+        way[-1],
+        way[-2],
+        arrowprops={"arrowstyle": "-|>", "color": GREEN, "lw": 1.6, "shrinkA": 0},
+    )
 
 
 def hex_rgb(colour: str) -> tuple[float, float, float]:
