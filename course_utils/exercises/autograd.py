@@ -1020,8 +1020,8 @@ def _():
 
 hessian_vector_product.contract(
     contracts.largest_tensor(
-        [call(MIXED, normal(300), normal(300, seed=1))],
-        limit=4 * 4 * 300,
+        [call(MIXED, normal(60), normal(60, seed=1))],
+        limit=4 * 4 * 60,
         says="no tensor of the Hessian's size",
         prepare=call_with_function,
     )
