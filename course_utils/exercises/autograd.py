@@ -237,6 +237,342 @@ numerical_gradient.equivalent(
 )
 
 
+# ------------------------------------------------------------------------------- softmax_vjp
+
+softmax_vjp = Exercise(
+    autograd.softmax_vjp,
+    title="Backward of a softmax",
+    difficulty=2,
+    minutes=12,
+    points=3,
+    hints=(
+        "One row: ∂y_i/∂x_j is y_i · (1 if i == j else 0) - y_i · y_j. Multiply by grad_i and sum over i.",
+        "The sum splits in two: y_j · grad_j, and y_j times one number that all j of the row share.",
+        "That number is (grad * y).sum over the last axis; keepdim=True lets it broadcast.",
+    ),
+)
+
+
+@softmax_vjp.by_hand
+def _():
+    y = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
+    grad = torch.tensor([[1.0, 0.0], [4.0, 0.0]])
+    yield call(y, grad), torch.tensor([[0.25, -0.25], [0.75, -0.75]])
+
+
+@softmax_vjp.cases
+def _(draw):
+    shape = draw(draws.distinct_sizes(draw(st.integers(1, 3))))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    y = draw(draws.tensors(shape, dtype, scale=2.0)).softmax(-1)
+    yield call(y, draw(draws.tensors(shape, dtype)))
+
+
+@softmax_vjp.edge
+def _():
+    yield call(torch.ones(3, 1), normal(3, 1)), "one class: y cannot move"
+    yield call(torch.tensor([1.0, 0.0, 0.0]), normal(3)), "all mass on one class"
+    yield call(torch.zeros(0, 4), torch.zeros(0, 4)), "no rows"
+    yield call(normal(4, 3).softmax(0).T, normal(4, 3, seed=1).T), "not contiguous"
+    yield call(torch.tensor([0.5, 0.25, 0.25]), torch.ones(3)), "a constant gradient gives zero"
+    yield call(normal(2, 9).softmax(-1).bfloat16(), normal(2, 9, seed=1).bfloat16()), "bfloat16"
+
+
+softmax_vjp.contract(
+    contracts.largest_tensor(
+        [call(normal(4, 256).softmax(-1), normal(4, 256, seed=1))],
+        limit=2 * 4 * 4 * 256,
+        says="no (V, V) Jacobian",
+    )
+)
+softmax_vjp.contract(
+    contracts.constant_kernels(
+        [
+            call(normal(2, 5).softmax(-1), normal(2, 5, seed=1)),
+            call(normal(20, 50).softmax(-1), normal(20, 50, seed=1)),
+        ],
+        says="no Python loop over rows or classes",
+    )
+)
+
+
+@softmax_vjp.mistake(
+    "Only the diagonal of the Jacobian is there, y · (1 - y). A softmax is no elementwise function: "
+    "raising one score lowers all other probabilities."
+)
+def _(y, grad):
+    return grad * y * (1 - y)
+
+
+@softmax_vjp.mistake(
+    "You add up y · grad over the whole tensor. Every row is a softmax of its own: sum over the last "
+    "axis, with keepdim=True."
+)
+def _(y, grad):
+    return y * (grad - (grad * y).sum())
+
+
+@softmax_vjp.mistake("The last factor is missing: y multiplies the bracket, for every element.")
+def _(y, grad):
+    return grad - (grad * y).sum(-1, keepdim=True)
+
+
+@softmax_vjp.mistake(
+    "You subtract the plain mean of the gradient. The softmax weighs it: the sum of grad · y."
+)
+def _(y, grad):
+    return y * (grad - grad.mean(-1, keepdim=True))
+
+
+@softmax_vjp.mistake(
+    "You treat y as x and take its softmax again. y is the result of the forward pass already."
+)
+def _(y, grad):
+    y = y.softmax(-1)
+    return y * (grad - (grad * y).sum(-1, keepdim=True))
+
+
+@softmax_vjp.mistake(
+    "You write into the gradient that came in. It belongs to the caller, and other branches of the "
+    "graph may still add to it: an edit in place breaks them."
+)
+def _(y, grad):
+    return grad.sub_((grad * y).sum(-1, keepdim=True)).mul_(y)
+
+
+@softmax_vjp.mistake(
+    "The values are right, but you built the Jacobian: V² numbers a row, to multiply them once. For "
+    "V = 50,257 that is 10 GB a token.",
+    cost=True,
+)
+def _(y, grad):
+    jacobian = y.diag_embed() - y[..., :, None] * y[..., None, :]
+    return (jacobian @ grad[..., None])[..., 0]
+
+
+@softmax_vjp.mistake(
+    "The values are right, but you go row by row in Python; keepdim=True does all rows at once.",
+    cost=True,
+)
+def _(y, grad):
+    if y.ndim == 1 or y.size(0) == 0:
+        return y * (grad - (grad * y).sum())
+    rows = zip(y.reshape(-1, y.size(-1)), grad.reshape(-1, y.size(-1)))
+    return torch.stack([a * (g - (g * a).sum()) for a, g in rows]).view(y.shape)
+
+
+@softmax_vjp.alternative("an einsum")
+def _(y, grad):
+    return y * grad - y * torch.einsum("...v,...v->...", y, grad).unsqueeze(-1)
+
+
+@softmax_vjp.alternative("in float64, cast back")
+def _(y, grad):
+    p, g = y.double(), grad.double()
+    return (p * (g - (g * p).sum(-1, True))).to(y.dtype)
+
+
+# ------------------------------------------------------------------- cross_entropy_backward
+
+cross_entropy_backward = Exercise(
+    autograd.cross_entropy_backward,
+    title="Where a language model's gradient begins",
+    difficulty=2,
+    minutes=15,
+    points=3,
+    hints=(
+        "For one row, loss = logsumexp(logits) - logits[target]. Differentiate the two terms.",
+        "The first gives the softmax, the second a one at the target: softmax - one_hot.",
+        "The loss is a mean: divide by the number of rows that count, not by N.",
+        (
+            "edge cases",
+            "ignore_index is no column: replace it before you index. What if no row counts?",
+        ),
+        ("contracts", "one_hot is int64, eight bytes an element. Subtract 1 at N places instead."),
+    ),
+)
+
+
+@cross_entropy_backward.by_hand
+def _():
+    yield call(torch.zeros(1, 2), torch.tensor([1])), torch.tensor([[0.5, -0.5]])
+    yield (
+        call(torch.zeros(3, 2), torch.tensor([1, -100, 0])),
+        torch.tensor([[0.25, -0.25], [0.0, 0.0], [-0.25, 0.25]]),
+    )
+
+
+@cross_entropy_backward.cases
+def _(draw):
+    N, V = draw(draws.distinct_sizes(2))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    logits = draw(draws.tensors((N, V), dtype, scale=2.0))
+    targets = draw(draws.indices((N,), V))
+    ignore = draw(st.sampled_from([None, -100, -1, 0]))
+    if ignore is None:
+        yield call(logits, targets)
+    else:
+        spared = draw(draws.tensors((N,), torch.bool))
+        yield call(logits, torch.where(spared, targets, ignore), ignore)
+
+
+@cross_entropy_backward.edge
+def _():
+    yield call(torch.tensor([[1e4, 0.0, -1e4]]), torch.tensor([1])), "exp(10,000) overflows"
+    yield call(normal(2, 1), torch.tensor([0, 0])), "one class: nothing to learn"
+    yield call(normal(2, 1), torch.tensor([0, -100])), "one class, and a row that does not count"
+    yield call(normal(2, 3), torch.tensor([-100, -100])), "no row counts: zeros, not NaN"
+    yield call(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)), "no rows"
+    yield call(normal(5, 3).T, torch.tensor([4, 0, 2])), "not contiguous"
+    yield call(normal(3, 4), torch.tensor([1, 999, 2]), 999), "an ignore_index beyond V"
+
+
+cross_entropy_backward.contract(
+    contracts.largest_tensor(
+        [call(normal(16, 200), integers(200, 16))],
+        limit=4 * 16 * 200,
+        says="no tensor larger than the logits",
+    )
+)
+cross_entropy_backward.contract(
+    contracts.constant_kernels(
+        [call(normal(2, 9), integers(9, 2)), call(normal(24, 9), integers(9, 24))],
+        says="no Python loop over the rows",
+    )
+)
+
+
+def softmax_minus_one_hot(logits, targets, ignore_index):
+    """Per row and before the division; rows that do not count are zero."""
+    counts = targets != ignore_index
+    one_hot = F.one_hot(torch.where(counts, targets, 0), logits.size(1))
+    return (logits.softmax(-1) - one_hot) * counts[:, None]
+
+
+@cross_entropy_backward.mistake(
+    "You divide by N. Rows with ignore_index do not count, neither in the sum nor in the number."
+)
+def _(logits, targets, ignore_index=-100):
+    return softmax_minus_one_hot(logits, targets, ignore_index) / max(len(targets), 1)
+
+
+@cross_entropy_backward.mistake(
+    "This is the gradient of the sum. The loss is a mean over the rows that count: divide by their "
+    "number, or the step grows with the batch."
+)
+def _(logits, targets, ignore_index=-100):
+    return softmax_minus_one_hot(logits, targets, ignore_index)
+
+
+@cross_entropy_backward.mistake(
+    "The sign is wrong: a step *against* the gradient has to raise the target's logit, so the "
+    "gradient there is negative."
+)
+def _(logits, targets, ignore_index=-100):
+    return -autograd.cross_entropy_backward(logits, targets, ignore_index)
+
+
+@cross_entropy_backward.mistake(
+    "Rows with ignore_index still get the softmax as a gradient. Their whole row is zero."
+)
+def _(logits, targets, ignore_index=-100):
+    counts = targets != ignore_index
+    gradient = logits.softmax(-1)
+    gradient[counts, targets[counts]] -= 1
+    return gradient / counts.sum().clamp(min=1)
+
+
+@cross_entropy_backward.mistake(
+    "exp overflows: above 88 it is infinite in float32, and inf / inf is NaN. Subtract each row's "
+    "largest logit first, or use softmax."
+)
+def _(logits, targets, ignore_index=-100):
+    counts = targets != ignore_index
+    p = logits.exp() / logits.exp().sum(-1, keepdim=True)
+    one_hot = F.one_hot(torch.where(counts, targets, 0), logits.size(1))
+    return torch.where(counts[:, None], p - one_hot, 0.0) / counts.sum().clamp(min=1)
+
+
+@cross_entropy_backward.mistake(
+    "Where no row counts you divide 0 by 0: NaN, which then spoils every parameter. Return zeros."
+)
+def _(logits, targets, ignore_index=-100):
+    counts = targets != ignore_index
+    return softmax_minus_one_hot(logits, targets, ignore_index) / counts.sum()
+
+
+@cross_entropy_backward.mistake(
+    "You take -100 for the row to skip, whatever ignore_index says. A padding token's own id is as "
+    "common a choice."
+)
+def _(logits, targets, ignore_index=-100):
+    safe = torch.where(targets == ignore_index, 0, targets) if ignore_index != -100 else targets
+    return autograd.cross_entropy_backward(logits, safe)
+
+
+@cross_entropy_backward.mistake(
+    "You turn the caller's logits into probabilities in place. They may be saved for another backward "
+    "pass: an edit in place breaks it."
+)
+def _(logits, targets, ignore_index=-100):
+    result = autograd.cross_entropy_backward(logits, targets, ignore_index)
+    logits.copy_(logits.softmax(-1))
+    return result
+
+
+@cross_entropy_backward.mistake(
+    "The values are right, but one_hot makes an int64 tensor, twice the bytes of the logits, of which "
+    "all but N elements are zero.",
+    cost=True,
+)
+def _(logits, targets, ignore_index=-100):
+    counts = targets != ignore_index
+    gradient = softmax_minus_one_hot(logits, targets, ignore_index)
+    return gradient / counts.sum().clamp(min=1)
+
+
+@cross_entropy_backward.mistake(
+    "The values are right, but you visit the rows one at a time in Python.", cost=True
+)
+def _(logits, targets, ignore_index=-100):
+    gradient = logits.softmax(-1)
+    counted = 0
+    for row, target in zip(gradient, targets.tolist()):
+        if target == ignore_index:
+            row.zero_()
+        else:
+            row[target] -= 1
+            counted += 1
+    return gradient / max(counted, 1)
+
+
+@cross_entropy_backward.alternative("scatter_add, and one weight a row")
+def _(logits, targets, ignore_index=-100):
+    counts = (targets != ignore_index).to(logits.dtype)
+    weight = (counts / counts.sum().clamp(min=1)).unsqueeze(1)
+    safe = targets.masked_fill(targets == ignore_index, 0).unsqueeze(1)
+    return (logits.softmax(-1) * weight).scatter_add(1, safe, -weight)
+
+
+@cross_entropy_backward.alternative("log-sum-exp by hand, columns compared with the target")
+def _(logits, targets, ignore_index=-100):
+    counts = targets != ignore_index
+    shifted = logits - logits.amax(1, keepdim=True)
+    p = (shifted - shifted.exp().sum(1, keepdim=True).log()).exp()
+    at_target = torch.arange(logits.size(1)) == targets[:, None]
+    return torch.where(counts[:, None], p - at_target.to(p.dtype), 0.0) / counts.sum().clamp(min=1)
+
+
+cross_entropy_backward.equivalent(
+    "cross_entropy_backward: `logits.softmax(dim=-1)` → `logits.softmax(dim=1)`",
+    because="logits has two axes, so 1 and -1 name the same one",
+)
+cross_entropy_backward.equivalent(
+    "cross_entropy_backward: `torch.where(counts, targets, 0)` → `torch.where(counts, targets, -1)`",
+    because="the row is filled with zeros afterwards, so any column that exists will do, and the last one does",
+)
+
+
 # ----------------------------------------------------------------------- StraightThroughRound
 
 straight_through_round = Exercise(
@@ -634,342 +970,6 @@ class _Nested(Swish):
         return torch.autograd.grad(y, x, grad, create_graph=create)[0]
 
 
-# ------------------------------------------------------------------------------- softmax_vjp
-
-softmax_vjp = Exercise(
-    autograd.softmax_vjp,
-    title="Backward of a softmax",
-    difficulty=2,
-    minutes=12,
-    points=3,
-    hints=(
-        "One row: ∂y_i/∂x_j is y_i · (1 if i == j else 0) - y_i · y_j. Multiply by grad_i and sum over i.",
-        "The sum splits in two: y_j · grad_j, and y_j times one number that all j of the row share.",
-        "That number is (grad * y).sum over the last axis; keepdim=True lets it broadcast.",
-    ),
-)
-
-
-@softmax_vjp.by_hand
-def _():
-    y = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
-    grad = torch.tensor([[1.0, 0.0], [4.0, 0.0]])
-    yield call(y, grad), torch.tensor([[0.25, -0.25], [0.75, -0.75]])
-
-
-@softmax_vjp.cases
-def _(draw):
-    shape = draw(draws.distinct_sizes(draw(st.integers(1, 3))))
-    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
-    y = draw(draws.tensors(shape, dtype, scale=2.0)).softmax(-1)
-    yield call(y, draw(draws.tensors(shape, dtype)))
-
-
-@softmax_vjp.edge
-def _():
-    yield call(torch.ones(3, 1), normal(3, 1)), "one class: y cannot move"
-    yield call(torch.tensor([1.0, 0.0, 0.0]), normal(3)), "all mass on one class"
-    yield call(torch.zeros(0, 4), torch.zeros(0, 4)), "no rows"
-    yield call(normal(4, 3).softmax(0).T, normal(4, 3, seed=1).T), "not contiguous"
-    yield call(torch.tensor([0.5, 0.25, 0.25]), torch.ones(3)), "a constant gradient gives zero"
-    yield call(normal(2, 9).softmax(-1).bfloat16(), normal(2, 9, seed=1).bfloat16()), "bfloat16"
-
-
-softmax_vjp.contract(
-    contracts.largest_tensor(
-        [call(normal(4, 256).softmax(-1), normal(4, 256, seed=1))],
-        limit=2 * 4 * 4 * 256,
-        says="no (V, V) Jacobian",
-    )
-)
-softmax_vjp.contract(
-    contracts.constant_kernels(
-        [
-            call(normal(2, 5).softmax(-1), normal(2, 5, seed=1)),
-            call(normal(20, 50).softmax(-1), normal(20, 50, seed=1)),
-        ],
-        says="no Python loop over rows or classes",
-    )
-)
-
-
-@softmax_vjp.mistake(
-    "Only the diagonal of the Jacobian is there, y · (1 - y). A softmax is no elementwise function: "
-    "raising one score lowers all other probabilities."
-)
-def _(y, grad):
-    return grad * y * (1 - y)
-
-
-@softmax_vjp.mistake(
-    "You add up y · grad over the whole tensor. Every row is a softmax of its own: sum over the last "
-    "axis, with keepdim=True."
-)
-def _(y, grad):
-    return y * (grad - (grad * y).sum())
-
-
-@softmax_vjp.mistake("The last factor is missing: y multiplies the bracket, for every element.")
-def _(y, grad):
-    return grad - (grad * y).sum(-1, keepdim=True)
-
-
-@softmax_vjp.mistake(
-    "You subtract the plain mean of the gradient. The softmax weighs it: the sum of grad · y."
-)
-def _(y, grad):
-    return y * (grad - grad.mean(-1, keepdim=True))
-
-
-@softmax_vjp.mistake(
-    "You treat y as x and take its softmax again. y is the result of the forward pass already."
-)
-def _(y, grad):
-    y = y.softmax(-1)
-    return y * (grad - (grad * y).sum(-1, keepdim=True))
-
-
-@softmax_vjp.mistake(
-    "You write into the gradient that came in. It belongs to the caller, and other branches of the "
-    "graph may still add to it: an edit in place breaks them."
-)
-def _(y, grad):
-    return grad.sub_((grad * y).sum(-1, keepdim=True)).mul_(y)
-
-
-@softmax_vjp.mistake(
-    "The values are right, but you built the Jacobian: V² numbers a row, to multiply them once. For "
-    "V = 50,257 that is 10 GB a token.",
-    cost=True,
-)
-def _(y, grad):
-    jacobian = y.diag_embed() - y[..., :, None] * y[..., None, :]
-    return (jacobian @ grad[..., None])[..., 0]
-
-
-@softmax_vjp.mistake(
-    "The values are right, but you go row by row in Python; keepdim=True does all rows at once.",
-    cost=True,
-)
-def _(y, grad):
-    if y.ndim == 1 or y.size(0) == 0:
-        return y * (grad - (grad * y).sum())
-    rows = zip(y.reshape(-1, y.size(-1)), grad.reshape(-1, y.size(-1)))
-    return torch.stack([a * (g - (g * a).sum()) for a, g in rows]).view(y.shape)
-
-
-@softmax_vjp.alternative("an einsum")
-def _(y, grad):
-    return y * grad - y * torch.einsum("...v,...v->...", y, grad).unsqueeze(-1)
-
-
-@softmax_vjp.alternative("in float64, cast back")
-def _(y, grad):
-    p, g = y.double(), grad.double()
-    return (p * (g - (g * p).sum(-1, True))).to(y.dtype)
-
-
-# ------------------------------------------------------------------- cross_entropy_backward
-
-cross_entropy_backward = Exercise(
-    autograd.cross_entropy_backward,
-    title="Where a language model's gradient begins",
-    difficulty=2,
-    minutes=15,
-    points=3,
-    hints=(
-        "For one row, loss = logsumexp(logits) - logits[target]. Differentiate the two terms.",
-        "The first gives the softmax, the second a one at the target: softmax - one_hot.",
-        "The loss is a mean: divide by the number of rows that count, not by N.",
-        (
-            "edge cases",
-            "ignore_index is no column: replace it before you index. What if no row counts?",
-        ),
-        ("contracts", "one_hot is int64, eight bytes an element. Subtract 1 at N places instead."),
-    ),
-)
-
-
-@cross_entropy_backward.by_hand
-def _():
-    yield call(torch.zeros(1, 2), torch.tensor([1])), torch.tensor([[0.5, -0.5]])
-    yield (
-        call(torch.zeros(3, 2), torch.tensor([1, -100, 0])),
-        torch.tensor([[0.25, -0.25], [0.0, 0.0], [-0.25, 0.25]]),
-    )
-
-
-@cross_entropy_backward.cases
-def _(draw):
-    N, V = draw(draws.distinct_sizes(2))
-    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
-    logits = draw(draws.tensors((N, V), dtype, scale=2.0))
-    targets = draw(draws.indices((N,), V))
-    ignore = draw(st.sampled_from([None, -100, -1, 0]))
-    if ignore is None:
-        yield call(logits, targets)
-    else:
-        spared = draw(draws.tensors((N,), torch.bool))
-        yield call(logits, torch.where(spared, targets, ignore), ignore)
-
-
-@cross_entropy_backward.edge
-def _():
-    yield call(torch.tensor([[1e4, 0.0, -1e4]]), torch.tensor([1])), "exp(10,000) overflows"
-    yield call(normal(2, 1), torch.tensor([0, 0])), "one class: nothing to learn"
-    yield call(normal(2, 1), torch.tensor([0, -100])), "one class, and a row that does not count"
-    yield call(normal(2, 3), torch.tensor([-100, -100])), "no row counts: zeros, not NaN"
-    yield call(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)), "no rows"
-    yield call(normal(5, 3).T, torch.tensor([4, 0, 2])), "not contiguous"
-    yield call(normal(3, 4), torch.tensor([1, 999, 2]), 999), "an ignore_index beyond V"
-
-
-cross_entropy_backward.contract(
-    contracts.largest_tensor(
-        [call(normal(16, 200), integers(200, 16))],
-        limit=4 * 16 * 200,
-        says="no tensor larger than the logits",
-    )
-)
-cross_entropy_backward.contract(
-    contracts.constant_kernels(
-        [call(normal(2, 9), integers(9, 2)), call(normal(24, 9), integers(9, 24))],
-        says="no Python loop over the rows",
-    )
-)
-
-
-def softmax_minus_one_hot(logits, targets, ignore_index):
-    """Per row and before the division; rows that do not count are zero."""
-    counts = targets != ignore_index
-    one_hot = F.one_hot(torch.where(counts, targets, 0), logits.size(1))
-    return (logits.softmax(-1) - one_hot) * counts[:, None]
-
-
-@cross_entropy_backward.mistake(
-    "You divide by N. Rows with ignore_index do not count, neither in the sum nor in the number."
-)
-def _(logits, targets, ignore_index=-100):
-    return softmax_minus_one_hot(logits, targets, ignore_index) / max(len(targets), 1)
-
-
-@cross_entropy_backward.mistake(
-    "This is the gradient of the sum. The loss is a mean over the rows that count: divide by their "
-    "number, or the step grows with the batch."
-)
-def _(logits, targets, ignore_index=-100):
-    return softmax_minus_one_hot(logits, targets, ignore_index)
-
-
-@cross_entropy_backward.mistake(
-    "The sign is wrong: a step *against* the gradient has to raise the target's logit, so the "
-    "gradient there is negative."
-)
-def _(logits, targets, ignore_index=-100):
-    return -autograd.cross_entropy_backward(logits, targets, ignore_index)
-
-
-@cross_entropy_backward.mistake(
-    "Rows with ignore_index still get the softmax as a gradient. Their whole row is zero."
-)
-def _(logits, targets, ignore_index=-100):
-    counts = targets != ignore_index
-    gradient = logits.softmax(-1)
-    gradient[counts, targets[counts]] -= 1
-    return gradient / counts.sum().clamp(min=1)
-
-
-@cross_entropy_backward.mistake(
-    "exp overflows: above 88 it is infinite in float32, and inf / inf is NaN. Subtract each row's "
-    "largest logit first, or use softmax."
-)
-def _(logits, targets, ignore_index=-100):
-    counts = targets != ignore_index
-    p = logits.exp() / logits.exp().sum(-1, keepdim=True)
-    one_hot = F.one_hot(torch.where(counts, targets, 0), logits.size(1))
-    return torch.where(counts[:, None], p - one_hot, 0.0) / counts.sum().clamp(min=1)
-
-
-@cross_entropy_backward.mistake(
-    "Where no row counts you divide 0 by 0: NaN, which then spoils every parameter. Return zeros."
-)
-def _(logits, targets, ignore_index=-100):
-    counts = targets != ignore_index
-    return softmax_minus_one_hot(logits, targets, ignore_index) / counts.sum()
-
-
-@cross_entropy_backward.mistake(
-    "You take -100 for the row to skip, whatever ignore_index says. A padding token's own id is as "
-    "common a choice."
-)
-def _(logits, targets, ignore_index=-100):
-    safe = torch.where(targets == ignore_index, 0, targets) if ignore_index != -100 else targets
-    return autograd.cross_entropy_backward(logits, safe)
-
-
-@cross_entropy_backward.mistake(
-    "You turn the caller's logits into probabilities in place. They may be saved for another backward "
-    "pass: an edit in place breaks it."
-)
-def _(logits, targets, ignore_index=-100):
-    result = autograd.cross_entropy_backward(logits, targets, ignore_index)
-    logits.copy_(logits.softmax(-1))
-    return result
-
-
-@cross_entropy_backward.mistake(
-    "The values are right, but one_hot makes an int64 tensor, twice the bytes of the logits, of which "
-    "all but N elements are zero.",
-    cost=True,
-)
-def _(logits, targets, ignore_index=-100):
-    counts = targets != ignore_index
-    gradient = softmax_minus_one_hot(logits, targets, ignore_index)
-    return gradient / counts.sum().clamp(min=1)
-
-
-@cross_entropy_backward.mistake(
-    "The values are right, but you visit the rows one at a time in Python.", cost=True
-)
-def _(logits, targets, ignore_index=-100):
-    gradient = logits.softmax(-1)
-    counted = 0
-    for row, target in zip(gradient, targets.tolist()):
-        if target == ignore_index:
-            row.zero_()
-        else:
-            row[target] -= 1
-            counted += 1
-    return gradient / max(counted, 1)
-
-
-@cross_entropy_backward.alternative("scatter_add, and one weight a row")
-def _(logits, targets, ignore_index=-100):
-    counts = (targets != ignore_index).to(logits.dtype)
-    weight = (counts / counts.sum().clamp(min=1)).unsqueeze(1)
-    safe = targets.masked_fill(targets == ignore_index, 0).unsqueeze(1)
-    return (logits.softmax(-1) * weight).scatter_add(1, safe, -weight)
-
-
-@cross_entropy_backward.alternative("log-sum-exp by hand, columns compared with the target")
-def _(logits, targets, ignore_index=-100):
-    counts = targets != ignore_index
-    shifted = logits - logits.amax(1, keepdim=True)
-    p = (shifted - shifted.exp().sum(1, keepdim=True).log()).exp()
-    at_target = torch.arange(logits.size(1)) == targets[:, None]
-    return torch.where(counts[:, None], p - at_target.to(p.dtype), 0.0) / counts.sum().clamp(min=1)
-
-
-cross_entropy_backward.equivalent(
-    "cross_entropy_backward: `logits.softmax(dim=-1)` → `logits.softmax(dim=1)`",
-    because="logits has two axes, so 1 and -1 name the same one",
-)
-cross_entropy_backward.equivalent(
-    "cross_entropy_backward: `torch.where(counts, targets, 0)` → `torch.where(counts, targets, -1)`",
-    because="the row is filled with zeros afterwards, so any column that exists will do, and the last one does",
-)
-
-
 # ------------------------------------------------------------------- hessian_vector_product
 
 hessian_vector_product = Exercise(
@@ -1160,6 +1160,163 @@ def _(f, x, v):
     if dot.grad_fn is None:
         return torch.zeros_like(x).detach()
     return torch.autograd.grad(dot, point)[0]
+
+
+# --------------------------------------------------------------------- per_sample_gradients
+
+per_sample_gradients = Exercise(
+    autograd.per_sample_gradients,
+    title="Every row's own gradient",
+    difficulty=2,
+    minutes=15,
+    points=3,
+    probe=probes.takes_function,
+    hints=(
+        "Write the loss of one row first: loss_fn on a batch of one, row[None] and target[None].",
+        "torch.func.grad(f) differentiates by the first argument; torch.func.vmap(g, in_dims=…) maps "
+        "over rows.",
+        "w is the same for all rows: in_dims=(None, 0, 0).",
+        (
+            "edge cases",
+            "If w requires grad, so does everything computed from it: pass w.detach().",
+        ),
+    ),
+)
+
+
+@per_sample_gradients.by_hand
+def _():
+    x, y = torch.tensor([[1.0, 0.0], [2.0, 1.0]]), torch.tensor([0.0, 1.0])
+    w = torch.tensor([1.0, 1.0])  # residuals 1 and 2; gradients 2 · residual · row
+    yield call(SQUARED_ERROR, w, x, y), torch.tensor([[2.0, 0.0], [8.0, 4.0]])
+
+
+@per_sample_gradients.cases(30)
+def _(draw):
+    N, D, V = draw(draws.distinct_sizes(3))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    x = draw(draws.tensors((N, D), dtype))
+    if draw(st.booleans()):
+        yield call(
+            CROSS_ENTROPY, draw(draws.tensors((D, V), dtype)), x, draw(draws.indices((N,), V))
+        )
+    else:
+        f = draw(st.sampled_from([SQUARED_ERROR, TANH_ERROR]))
+        y = draw(draws.tensors((N,), dtype))
+        yield call(f, draw(draws.tensors((D,), dtype)), x, y)
+
+
+@per_sample_gradients.edge
+def _():
+    w, x, y = normal(3), normal(4, 3, seed=1), normal(4, seed=2)
+    yield call(SQUARED_ERROR, w, x[:1], y[:1]), "one row"
+    yield call(SQUARED_ERROR, leaf(w), x, y), "w requires grad"
+    yield call(TANH_ERROR, w, normal(3, 4).T, y), "not contiguous"
+    yield call(CROSS_ENTROPY, normal(3, 5), x, torch.tensor([1, 1, 1, 1])), "one class for all rows"
+    yield call(SQUARED_ERROR, normal(3, 2), x, normal(4, 2)), "a vector for each row to fit"
+
+
+per_sample_gradients.contract(
+    contracts.constant_kernels(
+        [
+            call(SQUARED_ERROR, normal(4), normal(3, 4, seed=1), normal(3, seed=2)),
+            call(SQUARED_ERROR, normal(4), normal(30, 4, seed=1), normal(30, seed=2)),
+        ],
+        says="no Python loop over the rows",
+        prepare=call_with_function,
+    )
+)
+
+
+def one_by_one(loss_fn, w, x, y):
+    for i in range(len(x)):
+        copy = w.detach().clone().requires_grad_()
+        yield torch.autograd.grad(loss_fn(copy, x[i : i + 1], y[i : i + 1]), copy)[0]
+
+
+@per_sample_gradients.mistake(
+    "Every row of your result is the same: the gradient of the mean loss, repeated. A sum over the "
+    "batch cannot be taken apart afterwards."
+)
+def _(loss_fn, w, x, y):
+    copy = w.detach().clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss_fn(copy, x, y), copy)
+    return gradient.expand(len(x), *w.shape)
+
+
+@per_sample_gradients.mistake(
+    "All are too small by N: these are the rows' shares in the gradient of the mean. Each row's own "
+    "loss is asked for."
+)
+def _(loss_fn, w, x, y):
+    return torch.stack(list(one_by_one(loss_fn, w, x, y))) / len(x)
+
+
+@per_sample_gradients.mistake(
+    "The gradients add up from row to row: backward accumulates, and nothing was cleared in between."
+)
+def _(loss_fn, w, x, y):
+    return torch.stack(list(one_by_one(loss_fn, w, x, y))).cumsum(0)
+
+
+@per_sample_gradients.mistake(
+    "You collected w.grad itself N times. It is one tensor, and all entries show its last state, the "
+    "sum: clone it, or better, do not go through .grad."
+)
+def _(loss_fn, w, x, y):
+    total = sum(one_by_one(loss_fn, w, x, y))
+    return torch.stack([total] * len(x))
+
+
+@per_sample_gradients.mistake(
+    "The rows' axis is the last one of your result; it comes first, result[i] belongs to x[i]."
+)
+def _(loss_fn, w, x, y):
+    return torch.stack(list(one_by_one(loss_fn, w, x, y)), dim=-1)
+
+
+@per_sample_gradients.mistake(
+    "Your result requires grad where w does: torch.func.grad is itself differentiable. Detach w first."
+)
+def _(loss_fn, w, x, y):
+    def loss_of_one(w, row, target):
+        return loss_fn(w, row[None], target[None])
+
+    return torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0))(w, x, y)
+
+
+@per_sample_gradients.mistake(
+    "You turned requires_grad on for the caller's w, or left something in its .grad. Differentiate by "
+    "a detached copy."
+)
+def _(loss_fn, w, x, y):
+    result = torch.stack(list(one_by_one(loss_fn, w, x, y)))
+    w.requires_grad_()
+    w.grad = result.sum(0)
+    return result
+
+
+@per_sample_gradients.mistake(
+    "The values are right, but you call backward once for each row; vmap runs all rows in one pass.",
+    cost=True,
+)
+def _(loss_fn, w, x, y):
+    return torch.stack(list(one_by_one(loss_fn, w, x, y)))
+
+
+@per_sample_gradients.alternative("reverse mode Jacobian of the rows' losses")
+def _(loss_fn, w, x, y):
+    def losses(w):
+        return torch.vmap(lambda row, target: loss_fn(w, row[None], target[None]))(x, y)
+
+    return torch.func.jacrev(losses)(w.detach())
+
+
+@per_sample_gradients.alternative("a copy of w for each row, one backward")
+def _(loss_fn, w, x, y):
+    copies = w.detach().expand(len(x), *w.shape).clone().requires_grad_()
+    losses = torch.vmap(loss_fn)(copies, x.unsqueeze(1), y.unsqueeze(1))
+    return torch.autograd.grad(losses.sum(), copies)[0]
 
 
 # -------------------------------------------------------------------- gradient_accumulation
@@ -1391,163 +1548,6 @@ gradient_accumulation.equivalent(
     "gradient_accumulation: `strict=True` → `strict=False`",
     because="by definition x and y have as many rows, so no call has lengths that differ; the flag only guards against a slip",
 )
-
-
-# --------------------------------------------------------------------- per_sample_gradients
-
-per_sample_gradients = Exercise(
-    autograd.per_sample_gradients,
-    title="Every row's own gradient",
-    difficulty=2,
-    minutes=15,
-    points=3,
-    probe=probes.takes_function,
-    hints=(
-        "Write the loss of one row first: loss_fn on a batch of one, row[None] and target[None].",
-        "torch.func.grad(f) differentiates by the first argument; torch.func.vmap(g, in_dims=…) maps "
-        "over rows.",
-        "w is the same for all rows: in_dims=(None, 0, 0).",
-        (
-            "edge cases",
-            "If w requires grad, so does everything computed from it: pass w.detach().",
-        ),
-    ),
-)
-
-
-@per_sample_gradients.by_hand
-def _():
-    x, y = torch.tensor([[1.0, 0.0], [2.0, 1.0]]), torch.tensor([0.0, 1.0])
-    w = torch.tensor([1.0, 1.0])  # residuals 1 and 2; gradients 2 · residual · row
-    yield call(SQUARED_ERROR, w, x, y), torch.tensor([[2.0, 0.0], [8.0, 4.0]])
-
-
-@per_sample_gradients.cases(30)
-def _(draw):
-    N, D, V = draw(draws.distinct_sizes(3))
-    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
-    x = draw(draws.tensors((N, D), dtype))
-    if draw(st.booleans()):
-        yield call(
-            CROSS_ENTROPY, draw(draws.tensors((D, V), dtype)), x, draw(draws.indices((N,), V))
-        )
-    else:
-        f = draw(st.sampled_from([SQUARED_ERROR, TANH_ERROR]))
-        y = draw(draws.tensors((N,), dtype))
-        yield call(f, draw(draws.tensors((D,), dtype)), x, y)
-
-
-@per_sample_gradients.edge
-def _():
-    w, x, y = normal(3), normal(4, 3, seed=1), normal(4, seed=2)
-    yield call(SQUARED_ERROR, w, x[:1], y[:1]), "one row"
-    yield call(SQUARED_ERROR, leaf(w), x, y), "w requires grad"
-    yield call(TANH_ERROR, w, normal(3, 4).T, y), "not contiguous"
-    yield call(CROSS_ENTROPY, normal(3, 5), x, torch.tensor([1, 1, 1, 1])), "one class for all rows"
-    yield call(SQUARED_ERROR, normal(3, 2), x, normal(4, 2)), "a vector for each row to fit"
-
-
-per_sample_gradients.contract(
-    contracts.constant_kernels(
-        [
-            call(SQUARED_ERROR, normal(4), normal(3, 4, seed=1), normal(3, seed=2)),
-            call(SQUARED_ERROR, normal(4), normal(30, 4, seed=1), normal(30, seed=2)),
-        ],
-        says="no Python loop over the rows",
-        prepare=call_with_function,
-    )
-)
-
-
-def one_by_one(loss_fn, w, x, y):
-    for i in range(len(x)):
-        copy = w.detach().clone().requires_grad_()
-        yield torch.autograd.grad(loss_fn(copy, x[i : i + 1], y[i : i + 1]), copy)[0]
-
-
-@per_sample_gradients.mistake(
-    "Every row of your result is the same: the gradient of the mean loss, repeated. A sum over the "
-    "batch cannot be taken apart afterwards."
-)
-def _(loss_fn, w, x, y):
-    copy = w.detach().clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(loss_fn(copy, x, y), copy)
-    return gradient.expand(len(x), *w.shape)
-
-
-@per_sample_gradients.mistake(
-    "All are too small by N: these are the rows' shares in the gradient of the mean. Each row's own "
-    "loss is asked for."
-)
-def _(loss_fn, w, x, y):
-    return torch.stack(list(one_by_one(loss_fn, w, x, y))) / len(x)
-
-
-@per_sample_gradients.mistake(
-    "The gradients add up from row to row: backward accumulates, and nothing was cleared in between."
-)
-def _(loss_fn, w, x, y):
-    return torch.stack(list(one_by_one(loss_fn, w, x, y))).cumsum(0)
-
-
-@per_sample_gradients.mistake(
-    "You collected w.grad itself N times. It is one tensor, and all entries show its last state, the "
-    "sum: clone it, or better, do not go through .grad."
-)
-def _(loss_fn, w, x, y):
-    total = sum(one_by_one(loss_fn, w, x, y))
-    return torch.stack([total] * len(x))
-
-
-@per_sample_gradients.mistake(
-    "The rows' axis is the last one of your result; it comes first, result[i] belongs to x[i]."
-)
-def _(loss_fn, w, x, y):
-    return torch.stack(list(one_by_one(loss_fn, w, x, y)), dim=-1)
-
-
-@per_sample_gradients.mistake(
-    "Your result requires grad where w does: torch.func.grad is itself differentiable. Detach w first."
-)
-def _(loss_fn, w, x, y):
-    def loss_of_one(w, row, target):
-        return loss_fn(w, row[None], target[None])
-
-    return torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0))(w, x, y)
-
-
-@per_sample_gradients.mistake(
-    "You turned requires_grad on for the caller's w, or left something in its .grad. Differentiate by "
-    "a detached copy."
-)
-def _(loss_fn, w, x, y):
-    result = torch.stack(list(one_by_one(loss_fn, w, x, y)))
-    w.requires_grad_()
-    w.grad = result.sum(0)
-    return result
-
-
-@per_sample_gradients.mistake(
-    "The values are right, but you call backward once for each row; vmap runs all rows in one pass.",
-    cost=True,
-)
-def _(loss_fn, w, x, y):
-    return torch.stack(list(one_by_one(loss_fn, w, x, y)))
-
-
-@per_sample_gradients.alternative("reverse mode Jacobian of the rows' losses")
-def _(loss_fn, w, x, y):
-    def losses(w):
-        return torch.vmap(lambda row, target: loss_fn(w, row[None], target[None]))(x, y)
-
-    return torch.func.jacrev(losses)(w.detach())
-
-
-@per_sample_gradients.alternative("a copy of w for each row, one backward")
-def _(loss_fn, w, x, y):
-    copies = w.detach().expand(len(x), *w.shape).clone().requires_grad_()
-    losses = torch.vmap(loss_fn)(copies, x.unsqueeze(1), y.unsqueeze(1))
-    return torch.autograd.grad(losses.sum(), copies)[0]
 
 
 # ------------------------------------------------------------------------------- saved_bytes

@@ -32,6 +32,32 @@ def numerical_gradient(
     return gradient.view(x.shape).to(x.dtype)
 
 
+def softmax_vjp(
+    y: Float[Tensor, "*batch V"], grad: Float[Tensor, "*batch V"]
+) -> Float[Tensor, "*batch V"]:
+    """Gradient by x, given y = softmax(x) over the last axis and the gradient by y.
+
+    The Jacobian of one row is diag(y) - y yᵀ; it is multiplied with, never built.
+    """
+    inner = (grad * y).sum(dim=-1, keepdim=True)
+    return y * (grad - inner)
+
+
+def cross_entropy_backward(
+    logits: Float[Tensor, "N V"], targets: Int[Tensor, "N"], ignore_index: int = -100
+) -> Float[Tensor, "N V"]:
+    """Gradient by the logits of torch.nn.functional.cross_entropy, the mean over rows that count.
+
+    logits: unnormalised, of any finite size, left as they are. targets: int64; rows whose target is
+    ignore_index do not count: their gradient is zero. Zeros if no row counts.
+    """
+    counts = targets != ignore_index
+    gradient = logits.softmax(dim=-1)
+    gradient[torch.arange(len(targets)), torch.where(counts, targets, 0)] -= 1.0
+    gradient.masked_fill_(~counts[:, None], 0.0)
+    return gradient.div_(counts.sum().clamp(min=1))
+
+
 class StraightThroughRound(torch.autograd.Function):
     """Round to the nearest whole number between low and high; backward as if nothing had been done.
 
@@ -77,32 +103,6 @@ class SiLU(torch.autograd.Function):
         return grad * s * (1 + x * (1 - s))
 
 
-def softmax_vjp(
-    y: Float[Tensor, "*batch V"], grad: Float[Tensor, "*batch V"]
-) -> Float[Tensor, "*batch V"]:
-    """Gradient by x, given y = softmax(x) over the last axis and the gradient by y.
-
-    The Jacobian of one row is diag(y) - y yᵀ; it is multiplied with, never built.
-    """
-    inner = (grad * y).sum(dim=-1, keepdim=True)
-    return y * (grad - inner)
-
-
-def cross_entropy_backward(
-    logits: Float[Tensor, "N V"], targets: Int[Tensor, "N"], ignore_index: int = -100
-) -> Float[Tensor, "N V"]:
-    """Gradient by the logits of torch.nn.functional.cross_entropy, the mean over rows that count.
-
-    logits: unnormalised, of any finite size, left as they are. targets: int64; rows whose target is
-    ignore_index do not count: their gradient is zero. Zeros if no row counts.
-    """
-    counts = targets != ignore_index
-    gradient = logits.softmax(dim=-1)
-    gradient[torch.arange(len(targets)), torch.where(counts, targets, 0)] -= 1.0
-    gradient.masked_fill_(~counts[:, None], 0.0)
-    return gradient.div_(counts.sum().clamp(min=1))
-
-
 def hessian_vector_product(
     f: Callable[[Tensor], Tensor], x: Float[Tensor, "..."], v: Float[Tensor, "..."]
 ) -> Float[Tensor, "..."]:
@@ -118,6 +118,26 @@ def hessian_vector_product(
         return torch.zeros_like(x)
     (product,) = torch.autograd.grad(gradient, x, grad_outputs=v)
     return product
+
+
+def per_sample_gradients(
+    loss_fn: Callable[[Tensor, Tensor, Tensor], Tensor],
+    w: Float[Tensor, "..."],
+    x: Float[Tensor, "N ..."],
+    y: Tensor,
+) -> Float[Tensor, "N ..."]:
+    """Gradient by w of each row's own loss, stacked: result[i] belongs to x[i], y[i].
+
+    loss_fn(w, x, y): the mean loss over the rows of x and y. w: left as it is. No Python loop over
+    the rows. Needs no grad. This is what clipping each sample's gradient, as differentially private
+    training does, starts from.
+    """
+
+    def loss_of_one(w: Tensor, row: Tensor, target: Tensor) -> Tensor:
+        return loss_fn(w, row[None], target[None])
+
+    gradients = torch.func.grad(loss_of_one)
+    return torch.func.vmap(gradients, in_dims=(None, 0, 0))(w.detach(), x, y)
 
 
 def gradient_accumulation(
@@ -139,26 +159,6 @@ def gradient_accumulation(
         loss.backward()
         total += loss.detach()
     return total
-
-
-def per_sample_gradients(
-    loss_fn: Callable[[Tensor, Tensor, Tensor], Tensor],
-    w: Float[Tensor, "..."],
-    x: Float[Tensor, "N ..."],
-    y: Tensor,
-) -> Float[Tensor, "N ..."]:
-    """Gradient by w of each row's own loss, stacked: result[i] belongs to x[i], y[i].
-
-    loss_fn(w, x, y): the mean loss over the rows of x and y. w: left as it is. No Python loop over
-    the rows. Needs no grad. This is what clipping each sample's gradient, as differentially private
-    training does, starts from.
-    """
-
-    def loss_of_one(w: Tensor, row: Tensor, target: Tensor) -> Tensor:
-        return loss_fn(w, row[None], target[None])
-
-    gradients = torch.func.grad(loss_of_one)
-    return torch.func.vmap(gradients, in_dims=(None, 0, 0))(w.detach(), x, y)
 
 
 def saved_bytes(f: Callable[[Tensor], Tensor], x: Float[Tensor, "..."]) -> int:
