@@ -8,6 +8,7 @@ import ast
 import builtins
 import inspect
 import linecache
+import symtable
 from types import ModuleType
 from typing import Any
 
@@ -44,7 +45,8 @@ def source_of(part: Any) -> str:
 def class_source(cls: type) -> str:
     """`inspect.getsource` cannot find a class of a notebook's cell; its methods know where it is."""
     for method in vars(cls).values():
-        code = getattr(method, "__code__", None)
+        function = inspect.unwrap(getattr(method, "__func__", method))  # a staticmethod's, too
+        code = getattr(function, "__code__", None)
         if code is None:
             continue
         text = "".join(linecache.getlines(code.co_filename))
@@ -194,7 +196,20 @@ def names_bound(node: ast.stmt) -> list[str]:
 
 
 def names_used(source: str | ast.AST) -> set[str]:
-    """Names that a piece of source looks up, builtins aside."""
-    tree = ast.parse(source) if isinstance(source, str) else source
-    used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    """Names that a piece of source looks up outside of itself, builtins aside.
+
+    Parameters and local variables are not among them, whatever else in the notebook or module
+    bears the same name.
+    """
+    text = source if isinstance(source, str) else ast.unparse(source)
+    whole = symtable.symtable(text, "<source>", "exec")
+    used, tables = set(), [whole]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        used |= {
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and (table is whole or symbol.is_global())
+        }
     return used - set(dir(builtins))

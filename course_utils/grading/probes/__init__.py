@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..case import Case
+from .autograd import accumulates, custom_function, straight_through, takes_function
 from .functions import call, named_arguments, never_negative, there_and_back
 from .objects import steps
 from .randomness import glorot_weight
@@ -20,12 +21,16 @@ Probe = Callable[[Any, Case], dict[str, Any]]
 
 __all__ = [
     "Probe",
+    "accumulates",
     "call",
+    "custom_function",
     "glorot_weight",
     "named_arguments",
     "never_negative",
     "steps",
+    "straight_through",
     "strides_of",
+    "takes_function",
     "there_and_back",
     "view",
 ]

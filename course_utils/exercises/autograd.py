@@ -1,0 +1,1731 @@
+"""Exercises of chapter 6, autograd: from a difference quotient to the bytes that a graph keeps."""
+# ruff: noqa: B905 (mistakes are written as students write them)
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from hypothesis import strategies as st
+
+from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading.probes.autograd import with_function
+from course_utils.meters import measure
+from course_utils.reference import autograd
+
+NAN, INF = float("nan"), float("inf")
+
+SQUARES = "lambda x: x.square().sum()"
+CUBES = "lambda x: (x ** 3).sum()"
+QUARTIC = "lambda x: (x ** 4).sum()"
+LOGSUMEXP = "lambda x: x.logsumexp(dim=tuple(range(x.ndim)))"
+CHAIN = "lambda x: (x.flatten()[1:] * x.flatten()[:-1] ** 2).sum()"
+MIXED = "lambda x: (x.sin() * x.sum()).sum()"
+SUM_CUBED = "lambda x: x.sum() ** 3"
+COLUMNS = "lambda x: x.cumsum(0).pow(3).sum()"
+LINEAR = "lambda x: (3 * x).sum()"
+CURVED = (CUBES, QUARTIC, LOGSUMEXP, CHAIN, MIXED, SUM_CUBED, COLUMNS)
+
+SQUARED_ERROR = "lambda w, x, y: (x @ w - y).square().mean()"
+CROSS_ENTROPY = "lambda w, x, y: F.cross_entropy(x @ w, y)"
+TANH_ERROR = "lambda w, x, y: ((x @ w).tanh() - y).square().mean()"
+
+
+def normal(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def integers(high, *shape, low=0):
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(0))
+
+
+def leaf(x):
+    return x.clone().requires_grad_()
+
+
+def directions(x):
+    """One unit vector for each element of x, in x's shape."""
+    return torch.eye(x.numel(), dtype=x.dtype).view(x.numel(), *x.shape)
+
+
+def call_with_function(subject, case):
+    return partial(subject, *with_function(case))
+
+
+def apply(subject, case):
+    return partial(subject.apply, *case.args)
+
+
+# --------------------------------------------------------------------------- numerical_gradient
+
+numerical_gradient = Exercise(
+    autograd.numerical_gradient,
+    title="A gradient by differences",
+    difficulty=1,
+    minutes=12,
+    points=2,
+    probe=probes.takes_function,
+    # the difference of two nearly equal numbers loses a factor of 1 / eps in accuracy
+    length=lambda case: round(eps_of(case) ** -2) if case.args[1].dtype == torch.float64 else 9,
+    hints=(
+        "One element at a time: move it up by eps, move it down by eps, and compare f.",
+        "The two points are 2·eps apart. All other elements stay where they are.",
+        (
+            "random cases",
+            "x + 1e-6 is x in float32 where x is 32 or more. Take the differences in float64, and "
+            "return x's dtype.",
+        ),
+        ("edge cases", "x may be a view with any strides, or require grad. Work on a copy of it."),
+    ),
+)
+
+
+def eps_of(case):
+    return case.args[2] if len(case.args) > 2 else 1e-6
+
+
+@numerical_gradient.by_hand
+def _():
+    x = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    yield call(SQUARES, x, 0.5), torch.tensor([2.0, 4.0], dtype=torch.float64)
+    yield call(CUBES, x, 0.1), torch.tensor([3.01, 12.01], dtype=torch.float64)
+    yield call(LINEAR, x.view(2, 1), 0.5), torch.full((2, 1), 3.0, dtype=torch.float64)
+
+
+@numerical_gradient.cases
+def _(draw):
+    dtype = draw(st.sampled_from([torch.float64, torch.float64, torch.float32]))
+    shape = draw(draws.distinct_sizes(draw(st.integers(1, 2)), 1, 4))
+    x = draw(draws.tensors(shape, dtype))
+    f = draw(st.sampled_from((SQUARES, *CURVED)))
+    if draw(st.booleans()):
+        yield call(f, x)
+    else:
+        yield call(f, x, draw(st.sampled_from([0.3, 0.1, 1e-2, 1e-3])))
+
+
+@numerical_gradient.edge
+def _():
+    yield call(SUM_CUBED, normal(dtype=torch.float64), 0.1), "no axes: one element"
+    yield call(SQUARES, torch.zeros(0, 3, dtype=torch.float64)), "no elements"
+    yield call(CHAIN, normal(3, 2, dtype=torch.float64).T, 0.1), "not contiguous"
+    yield call(COLUMNS, normal(2, 2, dtype=torch.float64), 0.1), "f looks at the shape"
+    yield (
+        call(CUBES, normal(1, 3, dtype=torch.float64).expand(2, 3), 0.1),
+        "expanded: rows share their storage, and yet are elements of their own",
+    )
+    yield call(MIXED, leaf(normal(3, dtype=torch.float64)), 0.1), "x requires grad"
+    yield call(CUBES, torch.tensor([100.0, -40.0])), "float32, far from zero"
+    yield call(LOGSUMEXP, normal(4).bfloat16(), 1e-3), "bfloat16"
+
+
+@numerical_gradient.mistake(
+    "These are one-sided differences, (f(x + eps) - f(x)) / eps: their error shrinks with eps, that "
+    "of the central ones with eps². Step to both sides."
+)
+def _(f, x, eps=1e-6):
+    p = x.detach().double()
+    slopes = [(f(p + eps * e) - f(p)) / eps for e in directions(p)]
+    return torch.stack(slopes).view(x.shape).to(x.dtype) if slopes else torch.zeros_like(x)
+
+
+@numerical_gradient.mistake(
+    "You divide by eps, but the two points are 2·eps apart: twice the gradient."
+)
+def _(f, x, eps=1e-6):
+    return 2 * autograd.numerical_gradient(f, x, eps)
+
+
+@numerical_gradient.mistake(
+    "You move all elements at once. That is the slope along (1, 1, …, 1), one number; a partial "
+    "derivative moves one element and keeps the rest."
+)
+def _(f, x, eps=1e-6):
+    p = x.detach().double()
+    return torch.full_like(p, (f(p + eps) - f(p - eps)) / (2 * eps)).to(x.dtype)
+
+
+@numerical_gradient.mistake(
+    "An element stays moved when you come to the next one. Put it back, or start from a fresh copy."
+)
+def _(f, x, eps=1e-6):
+    p = x.detach().double()
+    slopes = []
+    for e in directions(p):
+        slopes.append((f(p + eps * e) - f(p - eps * e)) / (2 * eps))
+        p = p - eps * e
+    return torch.stack(slopes).view(x.shape).to(x.dtype) if slopes else torch.zeros_like(x)
+
+
+@numerical_gradient.mistake(
+    "You take the differences in x's own dtype. In float32, f(x ± 1e-6) agree in all but the last "
+    "digits, and their difference is mostly rounding: compute in float64, and cast back."
+)
+def _(f, x, eps=1e-6):
+    p = x.detach()
+    slopes = [(f(p + eps * e) - f(p - eps * e)) / (2 * eps) for e in directions(p)]
+    return torch.stack(slopes).view(x.shape) if slopes else torch.zeros_like(x)
+
+
+@numerical_gradient.mistake(
+    "This is autograd's own gradient. The point of a numerical one is that it does not trust autograd: "
+    "call f and nothing else."
+)
+def _(f, x, eps=1e-6):
+    p = x.detach().clone().requires_grad_()
+    return torch.autograd.grad(f(p), p)[0]
+
+
+@numerical_gradient.mistake(
+    "You step inside the caller's own x. Adding eps and taking it away again does not give back the "
+    "same bits, and fails on tensors that share or skip storage. Work on a copy."
+)
+def _(f, x, eps=1e-6):
+    flat = x.detach().view(-1)
+    slopes = []
+    for i in range(flat.numel()):
+        flat[i] += eps
+        above = f(x.detach().double())
+        flat[i] -= 2 * eps
+        below = f(x.detach().double())
+        flat[i] += eps
+        slopes.append((above - below) / (2 * eps))
+    return torch.stack(slopes).view(x.shape).to(x.dtype) if slopes else torch.zeros_like(x)
+
+
+@numerical_gradient.mistake(
+    "Your result is still attached to a graph where x requires grad. A check of gradients must not "
+    "record any: start from x.detach()."
+)
+def _(f, x, eps=1e-6):
+    p = x.double()
+    slopes = [(f(p + eps * e) - f(p - eps * e)) / (2 * eps) for e in directions(p.detach())]
+    return torch.stack(slopes).view(x.shape).to(x.dtype) if slopes else torch.zeros_like(x)
+
+
+@numerical_gradient.mistake(
+    "You hand f a flat vector. f may well look at rows and columns: give each point x's shape."
+)
+def _(f, x, eps=1e-6):
+    return autograd.numerical_gradient(f, x.detach().reshape(-1), eps).view(x.shape)
+
+
+@numerical_gradient.alternative("unit vectors from an identity matrix")
+def _(f, x, eps=1e-6):
+    p = x.detach().double()
+    slopes = [(f(p + eps * e) - f(p - eps * e)) / (2 * eps) for e in directions(p)]
+    return torch.tensor(slopes, dtype=x.dtype).view(x.shape)
+
+
+@numerical_gradient.alternative("in place on a copy, each element put back from where it was")
+def _(f, x, eps=1e-6):
+    p = x.detach().to(torch.float64, copy=True).contiguous()
+    gradient, flat = torch.empty(p.shape, dtype=torch.float64), p.view(-1)
+    for i in range(flat.numel()):
+        old = flat[i].item()
+        flat[i] = old + eps
+        above = f(p).item()
+        flat[i] = old - eps
+        below = f(p).item()
+        flat[i] = old
+        gradient.view(-1)[i] = (above - below) / (2 * eps)
+    return gradient.to(x.dtype)
+
+
+numerical_gradient.equivalent(
+    "numerical_gradient: `torch.zeros_like(flat)` → `torch.ones_like(flat)` [#1]",
+    because="every element of it is overwritten before it is read",
+)
+
+
+# ------------------------------------------------------------------------------- softmax_vjp
+
+softmax_vjp = Exercise(
+    autograd.softmax_vjp,
+    title="Backward of a softmax",
+    difficulty=2,
+    minutes=12,
+    points=3,
+    hints=(
+        "One row: ∂y_i/∂x_j is y_i · (1 if i == j else 0) - y_i · y_j. Multiply by grad_i and sum over i.",
+        "The sum splits in two: y_j · grad_j, and y_j times one number that all j of the row share.",
+        "That number is (grad * y).sum over the last axis; keepdim=True lets it broadcast.",
+    ),
+)
+
+
+@softmax_vjp.by_hand
+def _():
+    y = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
+    grad = torch.tensor([[1.0, 0.0], [4.0, 0.0]])
+    yield call(y, grad), torch.tensor([[0.25, -0.25], [0.75, -0.75]])
+
+
+@softmax_vjp.cases
+def _(draw):
+    shape = draw(draws.distinct_sizes(draw(st.integers(1, 3))))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    y = draw(draws.tensors(shape, dtype, scale=2.0)).softmax(-1)
+    yield call(y, draw(draws.tensors(shape, dtype)))
+
+
+@softmax_vjp.edge
+def _():
+    yield call(torch.ones(3, 1), normal(3, 1)), "one class: y cannot move"
+    yield call(torch.tensor([1.0, 0.0, 0.0]), normal(3)), "all mass on one class"
+    yield call(torch.zeros(0, 4), torch.zeros(0, 4)), "no rows"
+    yield call(normal(4, 3).softmax(0).T, normal(4, 3, seed=1).T), "not contiguous"
+    yield call(torch.tensor([0.5, 0.25, 0.25]), torch.ones(3)), "a constant gradient gives zero"
+    yield call(normal(2, 9).softmax(-1).bfloat16(), normal(2, 9, seed=1).bfloat16()), "bfloat16"
+
+
+softmax_vjp.contract(
+    contracts.largest_tensor(
+        [call(normal(4, 256).softmax(-1), normal(4, 256, seed=1))],
+        limit=2 * 4 * 4 * 256,
+        says="no (V, V) Jacobian",
+    )
+)
+softmax_vjp.contract(
+    contracts.constant_kernels(
+        [
+            call(normal(2, 5).softmax(-1), normal(2, 5, seed=1)),
+            call(normal(20, 50).softmax(-1), normal(20, 50, seed=1)),
+        ],
+        says="no Python loop over rows or classes",
+    )
+)
+
+
+@softmax_vjp.mistake(
+    "Only the diagonal of the Jacobian is there, y · (1 - y). A softmax is no elementwise function: "
+    "raising one score lowers all other probabilities."
+)
+def _(y, grad):
+    return grad * y * (1 - y)
+
+
+@softmax_vjp.mistake(
+    "You add up y · grad over the whole tensor. Every row is a softmax of its own: sum over the last "
+    "axis, with keepdim=True."
+)
+def _(y, grad):
+    return y * (grad - (grad * y).sum())
+
+
+@softmax_vjp.mistake("The last factor is missing: y multiplies the bracket, for every element.")
+def _(y, grad):
+    return grad - (grad * y).sum(-1, keepdim=True)
+
+
+@softmax_vjp.mistake(
+    "You subtract the plain mean of the gradient. The softmax weighs it: the sum of grad · y."
+)
+def _(y, grad):
+    return y * (grad - grad.mean(-1, keepdim=True))
+
+
+@softmax_vjp.mistake(
+    "You treat y as x and take its softmax again. y is the result of the forward pass already."
+)
+def _(y, grad):
+    y = y.softmax(-1)
+    return y * (grad - (grad * y).sum(-1, keepdim=True))
+
+
+@softmax_vjp.mistake(
+    "You write into the gradient that came in. It belongs to the caller, and other branches of the "
+    "graph may still add to it: an edit in place breaks them."
+)
+def _(y, grad):
+    return grad.sub_((grad * y).sum(-1, keepdim=True)).mul_(y)
+
+
+@softmax_vjp.mistake(
+    "The values are right, but you built the Jacobian: V² numbers a row, to multiply them once. For "
+    "V = 50,257 that is 10 GB a token.",
+    cost=True,
+)
+def _(y, grad):
+    jacobian = y.diag_embed() - y[..., :, None] * y[..., None, :]
+    return (jacobian @ grad[..., None])[..., 0]
+
+
+@softmax_vjp.mistake(
+    "The values are right, but you go row by row in Python; keepdim=True does all rows at once.",
+    cost=True,
+)
+def _(y, grad):
+    if y.ndim == 1 or y.size(0) == 0:
+        return y * (grad - (grad * y).sum())
+    rows = zip(y.reshape(-1, y.size(-1)), grad.reshape(-1, y.size(-1)))
+    return torch.stack([a * (g - (g * a).sum()) for a, g in rows]).view(y.shape)
+
+
+@softmax_vjp.alternative("an einsum")
+def _(y, grad):
+    return y * grad - y * torch.einsum("...v,...v->...", y, grad).unsqueeze(-1)
+
+
+@softmax_vjp.alternative("in float64, cast back")
+def _(y, grad):
+    p, g = y.double(), grad.double()
+    return (p * (g - (g * p).sum(-1, True))).to(y.dtype)
+
+
+# ------------------------------------------------------------------- cross_entropy_backward
+
+cross_entropy_backward = Exercise(
+    autograd.cross_entropy_backward,
+    title="Where a language model's gradient begins",
+    difficulty=2,
+    minutes=15,
+    points=3,
+    hints=(
+        "For one row, loss = logsumexp(logits) - logits[target]. Differentiate the two terms.",
+        "The first gives the softmax, the second a one at the target: softmax - one_hot.",
+        "The loss is a mean: divide by the number of rows that count, not by N.",
+        (
+            "edge cases",
+            "ignore_index is no column: replace it before you index. What if no row counts?",
+        ),
+        ("contracts", "one_hot is int64, eight bytes an element. Subtract 1 at N places instead."),
+    ),
+)
+
+
+@cross_entropy_backward.by_hand
+def _():
+    yield call(torch.zeros(1, 2), torch.tensor([1])), torch.tensor([[0.5, -0.5]])
+    yield (
+        call(torch.zeros(3, 2), torch.tensor([1, -100, 0])),
+        torch.tensor([[0.25, -0.25], [0.0, 0.0], [-0.25, 0.25]]),
+    )
+
+
+@cross_entropy_backward.cases
+def _(draw):
+    N, V = draw(draws.distinct_sizes(2))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    logits = draw(draws.tensors((N, V), dtype, scale=2.0))
+    targets = draw(draws.indices((N,), V))
+    ignore = draw(st.sampled_from([None, -100, -1, 0]))
+    if ignore is None:
+        yield call(logits, targets)
+    else:
+        spared = draw(draws.tensors((N,), torch.bool))
+        yield call(logits, torch.where(spared, targets, ignore), ignore)
+
+
+@cross_entropy_backward.edge
+def _():
+    yield call(torch.tensor([[1e4, 0.0, -1e4]]), torch.tensor([1])), "exp(10,000) overflows"
+    yield call(normal(2, 1), torch.tensor([0, 0])), "one class: nothing to learn"
+    yield call(normal(2, 1), torch.tensor([0, -100])), "one class, and a row that does not count"
+    yield call(normal(2, 3), torch.tensor([-100, -100])), "no row counts: zeros, not NaN"
+    yield call(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)), "no rows"
+    yield call(normal(5, 3).T, torch.tensor([4, 0, 2])), "not contiguous"
+    yield call(normal(3, 4), torch.tensor([1, 999, 2]), 999), "an ignore_index beyond V"
+
+
+cross_entropy_backward.contract(
+    contracts.largest_tensor(
+        [call(normal(16, 200), integers(200, 16))],
+        limit=4 * 16 * 200,
+        says="no tensor larger than the logits",
+    )
+)
+cross_entropy_backward.contract(
+    contracts.constant_kernels(
+        [call(normal(2, 9), integers(9, 2)), call(normal(24, 9), integers(9, 24))],
+        says="no Python loop over the rows",
+    )
+)
+
+
+def softmax_minus_one_hot(logits, targets, ignore_index):
+    """Per row and before the division; rows that do not count are zero."""
+    counts = targets != ignore_index
+    one_hot = F.one_hot(torch.where(counts, targets, 0), logits.size(1))
+    return (logits.softmax(-1) - one_hot) * counts[:, None]
+
+
+@cross_entropy_backward.mistake(
+    "You divide by N. Rows with ignore_index do not count, neither in the sum nor in the number."
+)
+def _(logits, targets, ignore_index=-100):
+    return softmax_minus_one_hot(logits, targets, ignore_index) / max(len(targets), 1)
+
+
+@cross_entropy_backward.mistake(
+    "This is the gradient of the sum. The loss is a mean over the rows that count: divide by their "
+    "number, or the step grows with the batch."
+)
+def _(logits, targets, ignore_index=-100):
+    return softmax_minus_one_hot(logits, targets, ignore_index)
+
+
+@cross_entropy_backward.mistake(
+    "The sign is wrong: a step *against* the gradient has to raise the target's logit, so the "
+    "gradient there is negative."
+)
+def _(logits, targets, ignore_index=-100):
+    return -autograd.cross_entropy_backward(logits, targets, ignore_index)
+
+
+@cross_entropy_backward.mistake(
+    "Rows with ignore_index still get the softmax as a gradient. Their whole row is zero."
+)
+def _(logits, targets, ignore_index=-100):
+    counts = targets != ignore_index
+    gradient = logits.softmax(-1)
+    gradient[counts, targets[counts]] -= 1
+    return gradient / counts.sum().clamp(min=1)
+
+
+@cross_entropy_backward.mistake(
+    "exp overflows: above 88 it is infinite in float32, and inf / inf is NaN. Subtract each row's "
+    "largest logit first, or use softmax."
+)
+def _(logits, targets, ignore_index=-100):
+    counts = targets != ignore_index
+    p = logits.exp() / logits.exp().sum(-1, keepdim=True)
+    one_hot = F.one_hot(torch.where(counts, targets, 0), logits.size(1))
+    return torch.where(counts[:, None], p - one_hot, 0.0) / counts.sum().clamp(min=1)
+
+
+@cross_entropy_backward.mistake(
+    "Where no row counts you divide 0 by 0: NaN, which then spoils every parameter. Return zeros."
+)
+def _(logits, targets, ignore_index=-100):
+    counts = targets != ignore_index
+    return softmax_minus_one_hot(logits, targets, ignore_index) / counts.sum()
+
+
+@cross_entropy_backward.mistake(
+    "You take -100 for the row to skip, whatever ignore_index says. A padding token's own id is as "
+    "common a choice."
+)
+def _(logits, targets, ignore_index=-100):
+    safe = torch.where(targets == ignore_index, 0, targets) if ignore_index != -100 else targets
+    return autograd.cross_entropy_backward(logits, safe)
+
+
+@cross_entropy_backward.mistake(
+    "You turn the caller's logits into probabilities in place. They may be saved for another backward "
+    "pass: an edit in place breaks it."
+)
+def _(logits, targets, ignore_index=-100):
+    result = autograd.cross_entropy_backward(logits, targets, ignore_index)
+    logits.copy_(logits.softmax(-1))
+    return result
+
+
+@cross_entropy_backward.mistake(
+    "The values are right, but one_hot makes an int64 tensor, twice the bytes of the logits, of which "
+    "all but N elements are zero.",
+    cost=True,
+)
+def _(logits, targets, ignore_index=-100):
+    counts = targets != ignore_index
+    gradient = softmax_minus_one_hot(logits, targets, ignore_index)
+    return gradient / counts.sum().clamp(min=1)
+
+
+@cross_entropy_backward.mistake(
+    "The values are right, but you visit the rows one at a time in Python.", cost=True
+)
+def _(logits, targets, ignore_index=-100):
+    gradient = logits.softmax(-1)
+    counted = 0
+    for row, target in zip(gradient, targets.tolist()):
+        if target == ignore_index:
+            row.zero_()
+        else:
+            row[target] -= 1
+            counted += 1
+    return gradient / max(counted, 1)
+
+
+@cross_entropy_backward.alternative("scatter_add, and one weight a row")
+def _(logits, targets, ignore_index=-100):
+    counts = (targets != ignore_index).to(logits.dtype)
+    weight = (counts / counts.sum().clamp(min=1)).unsqueeze(1)
+    safe = targets.masked_fill(targets == ignore_index, 0).unsqueeze(1)
+    return (logits.softmax(-1) * weight).scatter_add(1, safe, -weight)
+
+
+@cross_entropy_backward.alternative("log-sum-exp by hand, columns compared with the target")
+def _(logits, targets, ignore_index=-100):
+    counts = targets != ignore_index
+    shifted = logits - logits.amax(1, keepdim=True)
+    p = (shifted - shifted.exp().sum(1, keepdim=True).log()).exp()
+    at_target = torch.arange(logits.size(1)) == targets[:, None]
+    return torch.where(counts[:, None], p - at_target.to(p.dtype), 0.0) / counts.sum().clamp(min=1)
+
+
+cross_entropy_backward.equivalent(
+    "cross_entropy_backward: `logits.softmax(dim=-1)` → `logits.softmax(dim=1)`",
+    because="logits has two axes, so 1 and -1 name the same one",
+)
+cross_entropy_backward.equivalent(
+    "cross_entropy_backward: `torch.where(counts, targets, 0)` → `torch.where(counts, targets, -1)`",
+    because="the row is filled with zeros afterwards, so any column that exists will do, and the last one does",
+)
+
+
+# ----------------------------------------------------------------------- StraightThroughRound
+
+straight_through_round = Exercise(
+    autograd.StraightThroughRound,
+    title="A gradient through rounding",
+    difficulty=2,
+    minutes=15,
+    points=3,
+    probe=probes.straight_through,
+    hints=(
+        "forward rounds and clamps; backward gets the gradient by the result and returns one gradient "
+        "for each argument of forward: None for low and high.",
+        "Where was nothing clamped? Where the rounded value lies in [low, high], ends included. Save "
+        "that mask with ctx.save_for_backward.",
+        ("contracts", "Four bytes an element are a float32 tensor. A mask of bools has one."),
+    ),
+)
+
+
+@straight_through_round.by_hand
+def _():
+    # the incoming gradient of n elements goes from 0.2 to 1.2 in equal steps
+    yield (
+        call(torch.tensor([-3.4, 0.5, 1.5, 2.4, 2.6, 9.0]), -3, 2),
+        {
+            "forward": torch.tensor([-3.0, 0.0, 2.0, 2.0, 2.0, 2.0]),
+            "gradient of `x`": torch.tensor([0.2, 0.4, 0.6, 0.8, 0.0, 0.0]),
+        },
+    )
+
+
+@straight_through_round.cases
+def _(draw):
+    shape = draw(draws.distinct_sizes(draw(st.integers(1, 2))))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    low = draw(st.integers(-4, 0))
+    yield call(draw(draws.tensors(shape, dtype, scale=3.0)), low, low + draw(st.integers(0, 5)))
+
+
+@straight_through_round.edge
+def _():
+    halves = torch.arange(-2.5, 3.0)
+    yield call(halves, -9, 9), "halves go to the even neighbour"
+    yield call(halves, -2, 2), "halves, at the even ends of the range"
+    yield call(halves, -1, 1), "halves, at the odd ends: 1.5 rounds to 2, and that is clamped"
+    yield call(torch.tensor([126.6, 127.0, 127.4, 127.6, -128.4, -128.6]), -128, 127), "int8"
+    yield call(torch.tensor([INF, -INF, 0.3]), -1, 1), "infinity is clamped"
+    yield call(torch.tensor([NAN, 0.3]), -1, 1), "NaN"
+    yield call(torch.zeros(0, 3), -1, 1), "no elements"
+    yield call(torch.tensor(0.6), 0, 1), "no axes"
+    yield call(normal(3, 2).T * 3, -2, 2), "not contiguous"
+    yield call(normal(6).bfloat16() * 3, -2, 2), "bfloat16"
+
+
+straight_through_round.contract(
+    contracts.saved(
+        [call(leaf(normal(8, 125)), -2, 2)],
+        limit=lambda case: case.args[0].numel(),
+        says="one byte an element is saved",
+        prepare=apply,
+    )
+)
+
+
+class Rounding(torch.autograd.Function):
+    """The right version in pieces, for mistakes that change one of them."""
+
+    @staticmethod
+    def forward(ctx, x, low, high):
+        rounded = x.round()
+        ctx.save_for_backward((low <= rounded) & (rounded <= high))
+        return rounded.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0], None, None
+
+
+@straight_through_round.mistake(
+    "You return the true derivative of rounding, which is zero almost everywhere: nothing would ever "
+    "be learnt. The straight-through estimate passes the incoming gradient on."
+)
+class _TrueDerivative(Rounding):
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.zeros_like(grad), None, None
+
+
+@straight_through_round.mistake(
+    "The gradient passes where x was clamped as well. There the result does not follow x: it must be "
+    "zero, or x drifts away for ever."
+)
+class _PassesEverywhere(Rounding):
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None, None
+
+
+@straight_through_round.mistake(
+    "You compare x itself with low and high. What counts is the rounded value: 127.4 becomes 127, "
+    "which is inside of [-128, 127]."
+)
+class _ComparesX(Rounding):
+    @staticmethod
+    def forward(ctx, x, low, high):
+        ctx.save_for_backward((low <= x) & (x <= high))
+        return x.round().clamp(low, high)
+
+
+@straight_through_round.mistake(
+    "At the ends, low and high, nothing is cut off: the gradient passes there too (<=, not <)."
+)
+class _OpenInterval(Rounding):
+    @staticmethod
+    def forward(ctx, x, low, high):
+        rounded = x.round()
+        ctx.save_for_backward((low < rounded) & (rounded < high))
+        return rounded.clamp(low, high)
+
+
+@straight_through_round.mistake("Your forward does not clamp: results leave [low, high].")
+class _NoClamp(Rounding):
+    @staticmethod
+    def forward(ctx, x, low, high):
+        rounded = x.round()
+        ctx.save_for_backward((low <= rounded) & (rounded <= high))
+        return rounded
+
+
+@straight_through_round.mistake(
+    "You return the mask and forget the gradient that comes in. Backward multiplies: it is a "
+    "vector-Jacobian product, not a derivative."
+)
+class _IgnoresIncoming(Rounding):
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.saved_tensors[0].to(grad.dtype), None, None
+
+
+@straight_through_round.mistake(
+    "You round x in place. The caller's tensor is overwritten, and whoever saved it for backward is "
+    "left with other numbers: use round(), not round_()."
+)
+class _InPlace(Rounding):
+    @staticmethod
+    def forward(ctx, x, low, high):
+        x.round_()
+        ctx.save_for_backward((low <= x) & (x <= high))
+        return x.clamp(low, high)
+
+
+@straight_through_round.mistake(
+    "floor(x + 0.5) sends every half up. Halves go to the even neighbour: 0.5 → 0, 1.5 → 2, 2.5 → 2."
+)
+class _HalvesUp(Rounding):
+    @staticmethod
+    def forward(ctx, x, low, high):
+        rounded = (x + 0.5).floor()
+        ctx.save_for_backward((low <= rounded) & (rounded <= high))
+        return rounded.clamp(low, high)
+
+
+@straight_through_round.mistake(
+    "You save x or its rounded values and compare in backward: four bytes an element, where a mask of "
+    "bools has one. The mask is all that backward needs.",
+    cost=True,
+)
+class _SavesValues(Rounding):
+    @staticmethod
+    def forward(ctx, x, low, high):
+        ctx.save_for_backward(x)
+        ctx.range = low, high
+        return x.round().clamp(low, high)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,), (low, high) = ctx.saved_tensors, ctx.range
+        rounded = x.round()
+        return grad * ((low <= rounded) & (rounded <= high)), None, None
+
+
+@straight_through_round.alternative("with setup_context, and masked_fill of what was clamped")
+class _SetUpContext(torch.autograd.Function):
+    @staticmethod
+    def forward(x, low, high):
+        return torch.round(x).clip(low, high)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, _, _ = inputs
+        ctx.save_for_backward(torch.round(x) != output)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (clamped,) = ctx.saved_tensors
+        return grad.masked_fill(clamped, 0.0), None, None
+
+
+@straight_through_round.alternative("clamp first, torch.where in backward")
+class _ClampFirst(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, low, high):
+        result = x.clamp(low, high).round()
+        ctx.save_for_backward(torch.eq(x.round(), result))
+        return result
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.where(ctx.saved_tensors[0], grad, 0.0), None, None
+
+
+# --------------------------------------------------------------------------------------- SiLU
+
+silu = Exercise(
+    autograd.SiLU,
+    title="An activation that saves its input only",
+    difficulty=2,
+    minutes=15,
+    points=3,
+    probe=probes.custom_function,
+    length=lambda case: 64,  # the terms of the second derivative cancel in part
+    hints=(
+        "y = x · s with s = sigmoid(x), and s' = s · (1 - s). Use the product rule.",
+        "Save x with ctx.save_for_backward, and compute s again in backward.",
+        "Where backward is made of torch operations on saved inputs, autograd differentiates it again.",
+        ("contracts", "s costs as many bytes as x, and is quickly computed again."),
+    ),
+)
+
+
+@silu.by_hand
+def _():
+    # the incoming gradient of a single element is 0.2; sigmoid(0) is a half
+    yield (
+        call(torch.tensor([0.0])),
+        {
+            "forward": torch.tensor([0.0]),
+            "gradient of `x`": torch.tensor([0.2 * 0.5]),
+            "second derivative": torch.tensor([0.2 * 0.2 * 0.5]),
+            "gradcheck in float64": True,
+        },
+    )
+
+
+@silu.cases(20)
+def _(draw):
+    shape = draw(draws.distinct_sizes(draw(st.integers(1, 2)), 1, 4))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    yield call(draw(draws.tensors(shape, dtype, scale=2.0)))
+
+
+@silu.edge
+def _():
+    yield call(torch.tensor(0.7)), "no axes"
+    yield call(normal(3, 2).T), "not contiguous"
+    yield call(torch.tensor([-200.0, 200.0, -1e4, 1e4])), "where exp(-x) overflows"
+
+
+silu.contract(
+    contracts.saved(
+        [call(leaf(normal(8, 125)))],
+        limit=lambda case: 4 * case.args[0].numel(),
+        says="x is saved, and nothing else",
+        prepare=apply,
+    )
+)
+
+
+class Swish(torch.autograd.Function):
+    """The right version in pieces, for mistakes that change one of them."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        s = x.sigmoid()
+        return grad * (s + x * s * (1 - s))
+
+
+@silu.mistake(
+    "The derivative lacks a term. x · sigmoid(x) is a product: s from the first factor, and "
+    "x · s · (1 - s) from the second."
+)
+class _OneTerm(Swish):
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0].sigmoid()
+
+
+@silu.mistake(
+    "You return the derivative and forget the gradient that comes in: backward is a vector-Jacobian "
+    "product, so multiply by it."
+)
+class _ForgetsIncoming(Swish):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        s = x.sigmoid()
+        return s + x * s * (1 - s)
+
+
+@silu.mistake(
+    "Your first derivative is right; the second is not. Something in backward is cut off from the "
+    "graph by detach() or .data, so it counts as a constant when backward is differentiated."
+)
+class _HiddenDetach(Swish):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        s = x.detach().sigmoid()
+        return grad * (s + x * s * (1 - s))
+
+
+@silu.mistake(
+    "Your gradient cannot be differentiated again. What you saved is neither input nor output of "
+    "forward (the finished derivative, the sigmoid, a clone of x), so autograd takes it for a "
+    "constant; or backward is cut off as a whole. Save x itself."
+)
+class _SavesDerivative(Swish):
+    @staticmethod
+    def forward(ctx, x):
+        s = x.sigmoid()
+        ctx.save_for_backward(s + x * s * (1 - s))
+        return x * s
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0]
+
+
+@silu.mistake(
+    "You kept x as an attribute of ctx. Autograd does not watch it there: after an edit in place, "
+    "backward computes from other numbers and says nothing. Use ctx.save_for_backward."
+)
+class _Attribute(Swish):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx, grad):
+        s = ctx.x.sigmoid()
+        return grad * (s + ctx.x * s * (1 - s))
+
+
+@silu.mistake(
+    "You save the result, or the sigmoid, beside x: twice the bytes, to spare one elementwise pass.",
+    cost=True,
+)
+class _SavesBoth(Swish):
+    @staticmethod
+    def forward(ctx, x):
+        y = x * x.sigmoid()
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, y = ctx.saved_tensors
+        s = x.sigmoid()
+        return grad * (s + y * (1 - s))
+
+
+@silu.alternative("with setup_context, derivative from y = x · s")
+class _SiluSetUp(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return F.silu(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return (s + x * s * torch.sigmoid(-x)) * grad
+
+
+@silu.alternative("autograd inside backward")
+class _Nested(Swish):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x if x.requires_grad else x.detach().requires_grad_()
+            y = x * x.sigmoid()
+        create = grad.requires_grad or torch.is_grad_enabled()
+        return torch.autograd.grad(y, x, grad, create_graph=create)[0]
+
+
+# ------------------------------------------------------------------- hessian_vector_product
+
+hessian_vector_product = Exercise(
+    autograd.hessian_vector_product,
+    title="Curvature without the Hessian",
+    difficulty=3,
+    minutes=20,
+    points=4,
+    probe=probes.takes_function,
+    hints=(
+        "H v is the gradient of a single number: the dot product of f's gradient with v.",
+        "torch.autograd.grad(f(x), x, create_graph=True) gives a gradient that has a graph of its own.",
+        "grad_outputs=v of a second torch.autograd.grad takes the dot product with v for you.",
+        (
+            "edge cases",
+            "x.detach().requires_grad_() leaves the caller's x alone. And the gradient of a linear f "
+            "does not depend on x: it has no graph to go back through.",
+        ),
+        ("contracts", "n rows of H cost n backward passes and n² numbers. One pass is enough."),
+    ),
+)
+
+
+@hessian_vector_product.by_hand
+def _():
+    x, v = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 5.0])
+    yield call(CUBES, x, v), torch.tensor([18.0, 60.0])  # H = diag(6 x)
+    yield call(SUM_CUBED, x, v), torch.tensor([144.0, 144.0])  # H = 6 · 3 everywhere
+
+
+@hessian_vector_product.cases
+def _(draw):
+    shape = draw(draws.distinct_sizes(draw(st.integers(1, 2)), 1, 5))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    x = draw(draws.tensors(shape, dtype))
+    yield call(draw(st.sampled_from(CURVED)), x, draw(draws.tensors(shape, dtype)))
+
+
+@hessian_vector_product.edge
+def _():
+    yield call(SUM_CUBED, torch.tensor(1.5), torch.tensor(2.0)), "no axes"
+    yield call(LINEAR, normal(3), normal(3, seed=1)), "a linear f has a Hessian of zeros"
+    yield call("lambda x: x.sum()", normal(3), normal(3, seed=1)), "linear, with gradient 1"
+    yield call(QUARTIC, normal(3, 2).T, normal(3, 2, seed=1).T), "not contiguous"
+    yield call(MIXED, leaf(normal(3)), normal(3, seed=1)), "x requires grad already"
+    yield call(CHAIN, normal(4), torch.zeros(4)), "v is zero"
+
+
+hessian_vector_product.contract(
+    contracts.largest_tensor(
+        [call(MIXED, normal(60), normal(60, seed=1))],
+        limit=4 * 4 * 60,
+        says="no tensor of the Hessian's size",
+        prepare=call_with_function,
+    )
+)
+hessian_vector_product.contract(
+    contracts.constant_kernels(
+        [
+            call(MIXED, normal(3), normal(3, seed=1)),
+            call(MIXED, normal(30), normal(30, seed=1)),
+        ],
+        says="as many operations for 30 elements as for 3",
+        prepare=call_with_function,
+    )
+)
+
+
+def gradient_of(f, x, create_graph=True):
+    x = x.detach().requires_grad_()
+    return x, torch.autograd.grad(f(x), x, create_graph=create_graph)[0]
+
+
+@hessian_vector_product.mistake(
+    "The graph is cut between the two derivatives (no create_graph=True, or a detach), so the gradient "
+    "looks like a constant and every product is zero."
+)
+def _(f, x, v):
+    _, gradient = gradient_of(f, x, create_graph=False)
+    return torch.zeros_like(gradient)
+
+
+@hessian_vector_product.mistake(
+    "You differentiate the sum of the gradient and multiply by v afterwards. That scales each row's "
+    "sum; v has to go into the dot product *before* the second derivative."
+)
+def _(f, x, v):
+    x, gradient = gradient_of(f, x)
+    if not gradient.requires_grad:
+        return torch.zeros_like(x)
+    return torch.autograd.grad(gradient.sum(), x)[0] * v
+
+
+@hessian_vector_product.mistake(
+    "This is g (g · v), with the outer product of the gradient in the Hessian's place. The two agree "
+    "on average for some losses at their optimum, not for any f."
+)
+def _(f, x, v):
+    _, g = gradient_of(f, x)
+    return (g * (g * v).sum()).detach()
+
+
+@hessian_vector_product.mistake(
+    "You multiply by v twice: grad_outputs=v has taken the dot product already."
+)
+def _(f, x, v):
+    return autograd.hessian_vector_product(f, x, v) * v
+
+
+@hessian_vector_product.mistake(
+    "This is a difference of two gradients along v. It is near, but exact only for quadratic f; "
+    "differentiating the gradient costs the same and is exact."
+)
+def _(f, x, v):
+    eps = 1e-3
+    _, above = gradient_of(f, x + eps * v)
+    _, below = gradient_of(f, x - eps * v)
+    return ((above - below) / (2 * eps)).detach()
+
+
+@hessian_vector_product.mistake(
+    "Where f is linear, its gradient does not depend on x and has no graph: the second grad raises. "
+    "The answer there is zeros."
+)
+def _(f, x, v):
+    x, gradient = gradient_of(f, x)
+    return torch.autograd.grad(gradient, x, v)[0]
+
+
+@hessian_vector_product.mistake(
+    "You turned requires_grad on for the caller's own x. From then on everything computed from it is "
+    "recorded: use x.detach().requires_grad_(), a new leaf with the same data."
+)
+def _(f, x, v):
+    result = autograd.hessian_vector_product(f, x, v)
+    x.requires_grad_()
+    return result
+
+
+@hessian_vector_product.mistake(
+    "Your result drags its graph along (create_graph=True in the second call, too): it keeps all of f "
+    "alive. Needed only for third derivatives."
+)
+def _(f, x, v):
+    x, gradient = gradient_of(f, x)
+    if not gradient.requires_grad:
+        return torch.zeros_like(x)
+    return torch.autograd.grad(gradient, x, v, create_graph=True)[0]
+
+
+@hessian_vector_product.mistake(
+    "The values are right, but the whole Hessian was built: n² numbers for a result of n. For a model "
+    "of 10⁸ parameters that is 40 petabytes.",
+    cost=True,
+)
+def _(f, x, v):
+    n = x.numel()
+    hessian = torch.func.hessian(f)(x.detach()).reshape(n, n)
+    return (hessian @ v.reshape(n)).view(x.shape)
+
+
+@hessian_vector_product.mistake(
+    "The values are right, but you go through the Hessian row by row: n backward passes for what one "
+    "can do.",
+    cost=True,
+)
+def _(f, x, v):
+    x, gradient = gradient_of(f, x)
+    if not gradient.requires_grad:
+        return torch.zeros_like(x)
+    result = torch.zeros(x.numel(), dtype=x.dtype)
+    for i, g in enumerate(gradient.flatten()):
+        row = torch.autograd.grad(g, x, retain_graph=True, allow_unused=True)[0]
+        result[i] = 0.0 if row is None else (row * v).sum()
+    return result.view(x.shape)
+
+
+@hessian_vector_product.alternative("forward over reverse: torch.func.jvp of torch.func.grad")
+def _(f, x, v):
+    return torch.func.jvp(torch.func.grad(f), (x.detach(),), (v,))[1]
+
+
+@hessian_vector_product.alternative("reverse over reverse, with the dot product spelt out")
+def _(f, x, v):
+    point = x.detach().clone().requires_grad_(True)
+    gradient = torch.autograd.grad(f(point), point, create_graph=True)[0]
+    dot = (gradient * v).sum()
+    if dot.grad_fn is None:
+        return torch.zeros_like(x).detach()
+    return torch.autograd.grad(dot, point)[0]
+
+
+# --------------------------------------------------------------------- per_sample_gradients
+
+per_sample_gradients = Exercise(
+    autograd.per_sample_gradients,
+    title="Every row's own gradient",
+    difficulty=2,
+    minutes=15,
+    points=3,
+    probe=probes.takes_function,
+    hints=(
+        "Write the loss of one row first: loss_fn on a batch of one, row[None] and target[None].",
+        "torch.func.grad(f) differentiates by the first argument; torch.func.vmap(g, in_dims=…) maps "
+        "over rows.",
+        "w is the same for all rows: in_dims=(None, 0, 0).",
+        (
+            "edge cases",
+            "If w requires grad, so does everything computed from it: pass w.detach().",
+        ),
+    ),
+)
+
+
+@per_sample_gradients.by_hand
+def _():
+    x, y = torch.tensor([[1.0, 0.0], [2.0, 1.0]]), torch.tensor([0.0, 1.0])
+    w = torch.tensor([1.0, 1.0])  # residuals 1 and 2; gradients 2 · residual · row
+    yield call(SQUARED_ERROR, w, x, y), torch.tensor([[2.0, 0.0], [8.0, 4.0]])
+
+
+@per_sample_gradients.cases(30)
+def _(draw):
+    N, D, V = draw(draws.distinct_sizes(3))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    x = draw(draws.tensors((N, D), dtype))
+    if draw(st.booleans()):
+        yield call(
+            CROSS_ENTROPY, draw(draws.tensors((D, V), dtype)), x, draw(draws.indices((N,), V))
+        )
+    else:
+        f = draw(st.sampled_from([SQUARED_ERROR, TANH_ERROR]))
+        y = draw(draws.tensors((N,), dtype))
+        yield call(f, draw(draws.tensors((D,), dtype)), x, y)
+
+
+@per_sample_gradients.edge
+def _():
+    w, x, y = normal(3), normal(4, 3, seed=1), normal(4, seed=2)
+    yield call(SQUARED_ERROR, w, x[:1], y[:1]), "one row"
+    yield call(SQUARED_ERROR, leaf(w), x, y), "w requires grad"
+    yield call(TANH_ERROR, w, normal(3, 4).T, y), "not contiguous"
+    yield call(CROSS_ENTROPY, normal(3, 5), x, torch.tensor([1, 1, 1, 1])), "one class for all rows"
+    yield call(SQUARED_ERROR, normal(3, 2), x, normal(4, 2)), "a vector for each row to fit"
+
+
+per_sample_gradients.contract(
+    contracts.constant_kernels(
+        [
+            call(SQUARED_ERROR, normal(4), normal(3, 4, seed=1), normal(3, seed=2)),
+            call(SQUARED_ERROR, normal(4), normal(30, 4, seed=1), normal(30, seed=2)),
+        ],
+        says="no Python loop over the rows",
+        prepare=call_with_function,
+    )
+)
+
+
+def one_by_one(loss_fn, w, x, y):
+    for i in range(len(x)):
+        copy = w.detach().clone().requires_grad_()
+        yield torch.autograd.grad(loss_fn(copy, x[i : i + 1], y[i : i + 1]), copy)[0]
+
+
+@per_sample_gradients.mistake(
+    "Every row of your result is the same: the gradient of the mean loss, repeated. A sum over the "
+    "batch cannot be taken apart afterwards."
+)
+def _(loss_fn, w, x, y):
+    copy = w.detach().clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss_fn(copy, x, y), copy)
+    return gradient.expand(len(x), *w.shape)
+
+
+@per_sample_gradients.mistake(
+    "All are too small by N: these are the rows' shares in the gradient of the mean. Each row's own "
+    "loss is asked for."
+)
+def _(loss_fn, w, x, y):
+    return torch.stack(list(one_by_one(loss_fn, w, x, y))) / len(x)
+
+
+@per_sample_gradients.mistake(
+    "The gradients add up from row to row: backward accumulates, and nothing was cleared in between."
+)
+def _(loss_fn, w, x, y):
+    return torch.stack(list(one_by_one(loss_fn, w, x, y))).cumsum(0)
+
+
+@per_sample_gradients.mistake(
+    "You collected w.grad itself N times. It is one tensor, and all entries show its last state, the "
+    "sum: clone it, or better, do not go through .grad."
+)
+def _(loss_fn, w, x, y):
+    total = sum(one_by_one(loss_fn, w, x, y))
+    return torch.stack([total] * len(x))
+
+
+@per_sample_gradients.mistake(
+    "The rows' axis is the last one of your result; it comes first, result[i] belongs to x[i]."
+)
+def _(loss_fn, w, x, y):
+    return torch.stack(list(one_by_one(loss_fn, w, x, y)), dim=-1)
+
+
+@per_sample_gradients.mistake(
+    "Your result requires grad where w does: torch.func.grad is itself differentiable. Detach w first."
+)
+def _(loss_fn, w, x, y):
+    def loss_of_one(w, row, target):
+        return loss_fn(w, row[None], target[None])
+
+    return torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0))(w, x, y)
+
+
+@per_sample_gradients.mistake(
+    "You turned requires_grad on for the caller's w, or left something in its .grad. Differentiate by "
+    "a detached copy."
+)
+def _(loss_fn, w, x, y):
+    result = torch.stack(list(one_by_one(loss_fn, w, x, y)))
+    w.requires_grad_()
+    w.grad = result.sum(0)
+    return result
+
+
+@per_sample_gradients.mistake(
+    "The values are right, but you call backward once for each row; vmap runs all rows in one pass.",
+    cost=True,
+)
+def _(loss_fn, w, x, y):
+    return torch.stack(list(one_by_one(loss_fn, w, x, y)))
+
+
+@per_sample_gradients.alternative("reverse mode Jacobian of the rows' losses")
+def _(loss_fn, w, x, y):
+    def losses(w):
+        return torch.vmap(lambda row, target: loss_fn(w, row[None], target[None]))(x, y)
+
+    return torch.func.jacrev(losses)(w.detach())
+
+
+@per_sample_gradients.alternative("a copy of w for each row, one backward")
+def _(loss_fn, w, x, y):
+    copies = w.detach().expand(len(x), *w.shape).clone().requires_grad_()
+    losses = torch.vmap(loss_fn)(copies, x.unsqueeze(1), y.unsqueeze(1))
+    return torch.autograd.grad(losses.sum(), copies)[0]
+
+
+# -------------------------------------------------------------------- gradient_accumulation
+
+gradient_accumulation = Exercise(
+    autograd.gradient_accumulation,
+    title="A large batch in small pieces",
+    difficulty=2,
+    minutes=15,
+    points=3,
+    probe=probes.accumulates,
+    hints=(
+        "x.split(micro_batch) gives the pieces; the last may be smaller. backward() adds to w.grad.",
+        "The mean over N rows is a weighted sum of the pieces' means. What are the weights?",
+        "Each piece's loss counts len(piece) / N. Call backward before you go to the next piece.",
+        ("contracts", "A graph is freed by its own backward. How many are alive at a time?"),
+    ),
+)
+
+
+@gradient_accumulation.by_hand
+def _():
+    x, y = torch.tensor([[1.0], [2.0], [3.0]]), torch.zeros(3)
+    w = torch.tensor([1.0])  # loss = mean of (x w)²: 14/3; gradient: 2 · 14/3
+    seen = {"the mean loss": torch.tensor(14 / 3), "w.grad": torch.tensor([28 / 3])}
+    yield call(SQUARED_ERROR, w, x, y, 2), seen
+    yield (
+        call(SQUARED_ERROR, w, x, y, 1, grad=torch.tensor([1.0])),
+        seen | {"w.grad": torch.tensor([31 / 3])},
+    )
+
+
+@gradient_accumulation.cases(30)
+def _(draw):
+    N, D, V = draw(draws.distinct_sizes(3))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    x = draw(draws.tensors((N, D), dtype))
+    size = draw(st.integers(1, N + 1))
+    before = draw(st.booleans())
+    if draw(st.booleans()):
+        w, y = draw(draws.tensors((D, V), dtype)), draw(draws.indices((N,), V))
+        f = CROSS_ENTROPY
+    else:
+        w, y = draw(draws.tensors((D,), dtype)), draw(draws.tensors((N,), dtype))
+        f = draw(st.sampled_from([SQUARED_ERROR, TANH_ERROR]))
+    grad = {"grad": draw(draws.tensors(tuple(w.shape), dtype))} if before else {}
+    yield call(f, w, x, y, size, **grad)
+
+
+@gradient_accumulation.edge
+def _():
+    w, x, y = normal(3), normal(5, 3, seed=1), normal(5, seed=2)
+    yield call(SQUARED_ERROR, w, x, y, 9), "the batch is smaller than a micro-batch"
+    yield call(SQUARED_ERROR, w, x, y, 4), "the last micro-batch has a single row"
+    yield call(SQUARED_ERROR, w, x[:1], y[:1], 1), "one row"
+    yield call(TANH_ERROR, w, x, y, 2, grad=normal(3, seed=3)), "w.grad holds something already"
+    yield call(SQUARED_ERROR, w, normal(3, 5).T, y, 2), "not contiguous"
+
+
+WIDE = call(TANH_ERROR, normal(4, 500), normal(64, 4, seed=1), normal(64, 500, seed=2), 4)
+
+
+def on_a_leaf(subject, case):
+    f, w, *rest = with_function(case)
+    return partial(subject, f, leaf(w), *rest)
+
+
+gradient_accumulation.contract(
+    contracts.largest_tensor(
+        [WIDE],
+        limit=4 * 8 * 500,
+        says="no tensor for more rows than a micro-batch has",
+        prepare=on_a_leaf,
+    )
+)
+gradient_accumulation.contract(
+    contracts.peak(
+        [WIDE],
+        limit=16 * 4 * 4 * 500,
+        says="one micro-batch's graph at a time",
+        prepare=on_a_leaf,
+    )
+)
+
+
+def pieces(loss_fn, w, x, y, size):
+    """Loss and share of each micro-batch."""
+    for rows, targets in zip(x.split(size), y.split(size)):
+        yield loss_fn(w, rows, targets), len(rows) / len(x)
+
+
+@gradient_accumulation.mistake(
+    "The micro-batches' gradients are added, but not averaged: with k pieces you take k times the "
+    "step. Scale each loss before its backward."
+)
+def _(loss_fn, w, x, y, micro_batch):
+    total = 0.0
+    for loss, share in pieces(loss_fn, w, x, y, micro_batch):
+        loss.backward()
+        total = total + share * loss.detach()
+    return total
+
+
+@gradient_accumulation.mistake(
+    "You divide by the number of micro-batches. That is the mean only if all are of one size: rows of "
+    "a smaller last one count for too much. Weigh each by len(piece) / N."
+)
+def _(loss_fn, w, x, y, micro_batch):
+    total, k = torch.zeros((), dtype=w.dtype), len(x.split(micro_batch))
+    for loss, _ in pieces(loss_fn, w, x, y, micro_batch):
+        (loss / k).backward()
+        total += loss.detach() / k
+    return total
+
+
+@gradient_accumulation.mistake(
+    "The gradient is divided rightly; the loss you return is not the mean over all rows, but that of "
+    "the last micro-batch."
+)
+def _(loss_fn, w, x, y, micro_batch):
+    for loss, share in pieces(loss_fn, w, x, y, micro_batch):
+        (share * loss).backward()
+    return loss.detach()
+
+
+@gradient_accumulation.mistake(
+    "You clear w.grad between micro-batches, so that only the last one is left in it. To accumulate "
+    "is to leave it alone."
+)
+def _(loss_fn, w, x, y, micro_batch):
+    total, before = torch.zeros((), dtype=w.dtype), w.grad
+    for loss, share in pieces(loss_fn, w, x, y, micro_batch):
+        w.grad = None if before is None else before.clone()
+        (share * loss).backward()
+        total += share * loss.detach()
+    return total
+
+
+@gradient_accumulation.mistake(
+    "You clear w.grad at the start. What it holds already stays in the sum: clearing is the training "
+    "loop's job, after its optimizer's step."
+)
+def _(loss_fn, w, x, y, micro_batch):
+    w.grad = None
+    return autograd.gradient_accumulation(loss_fn, w, x, y, micro_batch)
+
+
+@gradient_accumulation.mistake(
+    "The rows left over after the last whole micro-batch are dropped. They belong to the batch."
+)
+def _(loss_fn, w, x, y, micro_batch):
+    n = len(x) // micro_batch * micro_batch or len(x)
+    return autograd.gradient_accumulation(loss_fn, w, x[:n], y[:n], micro_batch)
+
+
+@gradient_accumulation.mistake(
+    "The loss you return requires grad: `total += loss` keeps every micro-batch's graph alive, for as "
+    "long as somebody keeps the number. Detach it first."
+)
+def _(loss_fn, w, x, y, micro_batch):
+    total = 0.0
+    for loss, share in pieces(loss_fn, w, x, y, micro_batch):
+        (share * loss).backward()
+        total = total + share * loss
+    return total
+
+
+@gradient_accumulation.mistake(
+    "Nothing arrives in w.grad: the loss was computed from a detached copy of w, and backward filled "
+    "that copy's grad."
+)
+def _(loss_fn, w, x, y, micro_batch):
+    copy = w.detach().clone().requires_grad_()
+    return autograd.gradient_accumulation(loss_fn, copy, x, y, micro_batch)
+
+
+@gradient_accumulation.mistake(
+    "The values are right, but you run the whole batch at once: the memory is that of N rows, and "
+    "accumulation is there to avoid it.",
+    cost=True,
+)
+def _(loss_fn, w, x, y, micro_batch):
+    loss = loss_fn(w, x, y)
+    loss.backward()
+    return loss.detach()
+
+
+@gradient_accumulation.mistake(
+    "The values are right, but you add up the losses and call backward once: until then the graphs of "
+    "all micro-batches are alive. Call it in the loop.",
+    cost=True,
+)
+def _(loss_fn, w, x, y, micro_batch):
+    total = sum(share * loss for loss, share in pieces(loss_fn, w, x, y, micro_batch))
+    total.backward()
+    return total.detach()
+
+
+@gradient_accumulation.alternative("torch.autograd.grad, added by hand")
+def _(loss_fn, w, x, y, micro_batch):
+    losses = []
+    for start in range(0, len(x), micro_batch):
+        rows = slice(start, min(start + micro_batch, len(x)))
+        loss = loss_fn(w, x[rows], y[rows]) * (rows.stop - rows.start)
+        (gradient,) = torch.autograd.grad(loss, w)
+        gradient /= len(x)
+        w.grad = gradient if w.grad is None else w.grad + gradient
+        losses.append(loss.item() / len(x))
+    return torch.tensor(sum(losses), dtype=w.dtype)
+
+
+@gradient_accumulation.alternative("the incoming gradient is the weight")
+def _(loss_fn, w, x, y, micro_batch):
+    total = torch.tensor(0.0, dtype=x.dtype)
+    for rows, targets in zip(x.split(micro_batch), y.split(micro_batch)):
+        share = torch.tensor(len(rows) / len(x), dtype=x.dtype)
+        loss = loss_fn(w, rows, targets)
+        loss.backward(share)
+        with torch.no_grad():
+            total = total + loss * share
+    return total
+
+
+gradient_accumulation.equivalent(
+    "gradient_accumulation: `zip(x.split(micro_batch), y.split(micro_batch), strict=True)` → `zip(x.split(micro_batch), y.split(micro_batch))`",
+    because="by definition x and y have as many rows, so no call has lengths that differ; the flag only guards against a slip",
+)
+gradient_accumulation.equivalent(
+    "gradient_accumulation: `strict=True` → `strict=False`",
+    because="by definition x and y have as many rows, so no call has lengths that differ; the flag only guards against a slip",
+)
+
+
+# ------------------------------------------------------------------------------- saved_bytes
+
+TENSOR_FUNCTIONS = (
+    "lambda x: x.exp()",
+    "lambda x: x.exp().exp()",
+    "lambda x: x.sin().cos()",
+    "lambda x: x * x",
+    "lambda x: x + x",
+    "lambda x: x * x.exp()",
+    "lambda x: x.relu()",
+    "lambda x: x.softmax(-1)",
+    "lambda x: x[:1] * x[:1]",
+    "lambda x: x[0].sin() + x[1].cos()",
+    "lambda x: (x @ x.T).tanh()",
+    "lambda x: x.detach().exp() * x",
+)
+
+saved_bytes = Exercise(
+    autograd.saved_bytes,
+    title="What the graph keeps",
+    difficulty=2,
+    minutes=15,
+    points=3,
+    probe=probes.takes_function,
+    hints=(
+        "torch.autograd.graph.saved_tensors_hooks(pack, unpack): pack sees each tensor that is saved, "
+        "and returns what to keep in its place.",
+        "saved.untyped_storage() is what stays in memory. Its nbytes() count, once for each data_ptr().",
+        "Keep the storages themselves in your table: a freed one's address can be given out again.",
+        ("worked by hand", "Without requires_grad nothing is saved: x.detach().requires_grad_()."),
+    ),
+)
+
+
+@saved_bytes.by_hand
+def _():
+    x = torch.ones(2, 3)
+    yield call("lambda x: x.exp()", x), 24  # its result
+    yield call("lambda x: x * x", x), 24  # x, twice
+    yield call("lambda x: x.sin().cos()", x), 48  # x, and sin(x)
+    yield call("lambda x: x + x", x), 0
+    yield call("lambda x: x[:1] * x[:1]", x), 24  # a view of one row keeps both
+
+
+@saved_bytes.cases
+def _(draw):
+    shape = draw(draws.distinct_sizes(2))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
+    yield call(draw(st.sampled_from(TENSOR_FUNCTIONS)), draw(draws.tensors(shape, dtype)))
+
+
+@saved_bytes.edge
+def _():
+    yield call("lambda x: x.exp()", torch.zeros(0, 3)), "no elements"
+    yield call("lambda x: x * x", torch.tensor(2.0)), "one element"
+    yield call("lambda x: x * x", normal(8, 8)[:2]), "x itself is a slice of something larger"
+    yield call("lambda x: x.sin()", leaf(normal(2, 2))), "x requires grad already"
+    yield call("lambda x: x * x", normal(1, 4).expand(5, 4)), "five rows, stored once"
+
+
+@saved_bytes.mistake(
+    "You count every save. x * x saves x twice, but there is only one x in memory: count storages."
+)
+def _(f, x):
+    total = 0
+
+    def pack(saved):
+        nonlocal total
+        total += saved.untyped_storage().nbytes()
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        f(x.detach().requires_grad_())
+    return total
+
+
+def saved_of(f, x):
+    kept = []
+
+    def pack(saved):
+        kept.append(saved.detach())
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        result = f(x.detach().requires_grad_())
+    return kept, result
+
+
+@saved_bytes.mistake(
+    "You count what the saved tensors show. A view keeps its whole storage alive: count that."
+)
+def _(f, x):
+    kept, _ = saved_of(f, x)
+    return sum(
+        {t.untyped_storage().data_ptr(): t.numel() * t.element_size() for t in kept}.values()
+    )
+
+
+@saved_bytes.mistake("You count elements. A float32 element has 4 bytes, a bfloat16 one 2.")
+def _(f, x):
+    return autograd.saved_bytes(f, x) // x.element_size()
+
+
+@saved_bytes.mistake(
+    "You tell views apart by where they begin. Two rows of one tensor begin at different addresses "
+    "and live in one storage: compare untyped_storage().data_ptr()."
+)
+def _(f, x):
+    kept, _ = saved_of(f, x)
+    return sum({t.data_ptr(): t.untyped_storage().nbytes() for t in kept}.values())
+
+
+@saved_bytes.mistake("Nothing is saved for an x that does not require grad: make a leaf that does.")
+def _(f, x):
+    return 0
+
+
+@saved_bytes.mistake(
+    "These are the bytes of the result. What backward needs may be the result, the input, both, or "
+    "neither."
+)
+def _(f, x):
+    return f(x.detach()).untyped_storage().nbytes()
+
+
+@saved_bytes.mistake(
+    "You leave x out since it existed before. The graph holds on to it all the same: it stays in "
+    "memory even if the caller drops it."
+)
+def _(f, x):
+    kept, _ = saved_of(f, x)
+    own = x.untyped_storage().data_ptr()
+    sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}
+    sizes.pop(own, None)
+    return sum(sizes.values())
+
+
+@saved_bytes.mistake(
+    "You turned requires_grad on for the caller's own x. Use x.detach().requires_grad_(): another leaf "
+    "with the same data."
+)
+def _(f, x):
+    result = autograd.saved_bytes(f, x)
+    x.requires_grad_()
+    return result
+
+
+@saved_bytes.alternative("the course's meter")
+def _(f, x):
+    point = x.detach().requires_grad_()
+    with measure() as cost:
+        f(point)
+    return cost.bytes_saved
+
+
+@saved_bytes.alternative("walk the graph from grad_fn, and read what each node saved")
+def _(f, x):
+    todo, storages, seen = [f(x.detach().requires_grad_()).grad_fn], {}, set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for name in dir(node):
+            saved = getattr(node, name) if name.startswith("_saved_") else None
+            if isinstance(saved, torch.Tensor):
+                storages[saved.untyped_storage().data_ptr()] = saved.untyped_storage().nbytes()
+        todo += [before for before, _ in node.next_functions]
+    return sum(storages.values())
+
+
+saved_bytes.equivalent(
+    "saved_bytes.pack: `storages[storage.data_ptr()]` → `storages[storage]`",
+    because="torch hands out one Python object for a storage as long as one is alive, and the table keeps it alive",
+)
+saved_bytes.equivalent(
+    "saved_bytes.pack: `return saved` → `return None`",
+    because="no backward pass is run, so nothing asks for what pack returned",
+)

@@ -1,0 +1,104 @@
+"""Probes of derivatives: cases that name a function, and what is seen of a custom Function."""
+
+import pytest
+import torch
+
+from course_utils.grading import call, probes
+from course_utils.grading.case import Case
+from course_utils.grading.probes.autograd import FUNCTIONS, function
+from course_utils.grading.values import dumps, loads
+from course_utils.reference import autograd as ref
+
+CUBES = "lambda x: (x ** 3).sum()"
+X, V = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 5.0])
+
+
+def test_every_function_of_the_catalogue_can_be_called():
+    for source in FUNCTIONS:
+        f = function(source)
+        if source.startswith("lambda w, x, y: F.cross"):
+            given = (torch.ones(3, 2), torch.ones(4, 3), torch.tensor([0, 1, 1, 0]))
+        elif source.startswith("lambda w"):
+            given = (torch.ones(3), torch.ones(4, 3), torch.ones(4))
+        else:
+            given = (torch.ones(2, 3),)
+        assert isinstance(f(*given), torch.Tensor), source
+
+
+def test_a_case_may_name_no_other_function():
+    with pytest.raises(KeyError, match="not one of the functions"):
+        function("lambda x: __import__('os').getcwd()")
+
+
+def test_a_case_with_a_function_is_data():
+    case = Case.from_tree(loads(dumps(call(CUBES, X, V).as_tree())))
+    seen = probes.takes_function(ref.hessian_vector_product, case)
+    assert torch.equal(seen["result"], 6 * X * V)
+
+
+def test_the_verdict_shows_a_call_that_can_be_pasted():
+    said = probes.takes_function.called("hvp", call(CUBES, torch.tensor(2.0), eps=0.1))
+    assert said == f"hvp({CUBES}, tensor(2, float32), eps=0.1)"
+    said = probes.accumulates.called("f", call(CUBES, grad=torch.tensor(2.0)))
+    assert said.endswith("where w.grad was tensor(2, float32)")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda x: x.add_(1), lambda x: x.requires_grad_(), lambda x: setattr(x, "grad", x + 1)],
+)
+def test_whatever_happens_to_an_argument_is_seen(spoil):
+    def answer(f, x):
+        spoil(x)
+        return 0
+
+    seen = probes.takes_function(answer, call(CUBES, X.clone()))
+    assert "argument `x` afterwards" in seen
+    assert "argument `x` afterwards" not in probes.takes_function(
+        lambda f, x: 0, call(CUBES, X.clone())
+    )
+
+
+def test_a_result_that_drags_its_graph_along_is_seen():
+    x = X.clone().requires_grad_()
+    seen = probes.takes_function(lambda f, x: f(x), call(CUBES, x))
+    assert seen["requires_grad of result"] is True
+
+
+class Attached(ref.SiLU):
+    """Keeps its input where autograd does not look."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx, grad):
+        s = ctx.x.sigmoid()
+        return grad * s * (1 + ctx.x * (1 - s))
+
+
+def test_an_unguarded_input_is_seen():
+    label = "backward after its input was edited in place"
+    assert probes.custom_function(ref.SiLU, call(X))[label] == "RuntimeError"
+    assert probes.custom_function(Attached, call(X))[label] != "RuntimeError"
+
+
+def test_gradcheck_speaks_in_float64_whatever_the_case_is():
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        assert probes.custom_function(ref.SiLU, call(X.to(dtype)))["gradcheck in float64"]
+
+
+def test_an_edit_in_place_is_seen_though_the_leaf_is_spared():
+    class InPlace(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, low, high):
+            return x.round_().clamp(low, high)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad, None, None
+
+    seen = probes.straight_through(InPlace, call(torch.tensor([0.4]), -1, 1))
+    assert torch.equal(seen["argument `x` afterwards"], torch.tensor([0.0]))

@@ -1,0 +1,52 @@
+"""What an answer's source needs from its surroundings, and where a class's source is found."""
+
+import linecache
+
+import torch
+
+from course_utils.grading.extract import answers, build
+from course_utils.grading.stubs import is_stub, names_used, source_of
+
+CELLS = [
+    "import torch\nw = torch.tensor(broken_elsewhere)\nx = w * 2\nscale = 3",
+    '@exercise("toys.f")\ndef f(x):\n    w = [v * scale for v in x]\n    return (lambda y: y + w[0])(1)',
+]
+
+
+def test_parameters_and_locals_are_not_looked_up_outside():
+    assert names_used(CELLS[1]) == {"exercise", "scale"}
+    assert names_used("y = x + len(z)") == {"x", "z"}
+    assert names_used("class A(B):\n    k = c\n    def f(self):\n        return A, k") == {
+        "A",
+        "B",
+        "c",
+        "k",
+    }
+
+
+def test_an_answer_brings_no_namesake_of_its_parameters_along():
+    answer = answers(CELLS)["toys.f"]
+    (f,) = build(answer)  # with `w` of the first cell, this would raise NameError
+    assert f([1, 2]) == 4
+
+
+FUNCTION_CLASS = '''class Twice(torch.autograd.Function):
+    """Static methods only."""
+
+    @staticmethod
+    def forward(ctx, x):
+        raise NotImplementedError("your turn")
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise NotImplementedError("your turn")
+'''
+
+
+def test_the_source_of_a_class_of_static_methods_is_found():
+    name = "<a cell>"
+    linecache.cache[name] = (len(FUNCTION_CLASS), None, FUNCTION_CLASS.splitlines(True), name)
+    space = {"torch": torch}
+    exec(compile(FUNCTION_CLASS, name, "exec"), space)
+    assert source_of(space["Twice"]) == FUNCTION_CLASS.rstrip()
+    assert is_stub(space["Twice"])
