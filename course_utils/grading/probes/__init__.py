@@ -13,6 +13,7 @@ from typing import Any
 from ..case import Case
 from .functions import call, named_arguments, never_negative, there_and_back
 from .objects import steps
+from .optimizers import optimizer, parameter_groups, state_bytes
 from .randomness import glorot_weight
 from .views import strides_of, view
 
@@ -24,6 +25,9 @@ __all__ = [
     "glorot_weight",
     "named_arguments",
     "never_negative",
+    "optimizer",
+    "parameter_groups",
+    "state_bytes",
     "steps",
     "strides_of",
     "there_and_back",
