@@ -1115,9 +1115,9 @@ def root_of_correction(group, m, v, t):
 
 
 NO_CORRECTION = (
-    "You do not correct the averages for their start at zero. At first m is a tenth of the gradient and √v "
-    "a thirtieth of its size, so your first steps come out about three times too long: divide by "
-    "1 − βᵗ."
+    "You do not correct the averages for their start at zero. With the default betas m is at first a tenth "
+    "of the gradient and √v a thirtieth of its size, so the first steps come out three to six times too "
+    "long: divide by 1 − βᵗ."
 )
 EPS_INSIDE = (
     "Your eps is inside the root. √(v̂ + 1e-8) is at least 1e-4, ten thousand times the eps that was "
