@@ -90,7 +90,7 @@ def optimizer_ravine(
     """
     if method not in RATES:
         raise ValueError(f"The ravine knows no method {method!r}. It knows: {', '.join(RATES)}.")
-    settings = {
+    settings: dict[str, Any] = {
         "method": method,
         "lr": RATES[method] if lr is None else lr,
         "beta1": beta1,

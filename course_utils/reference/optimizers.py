@@ -5,6 +5,8 @@ remembered in `state`, so that `state_dict` and `load_state_dict` work as they a
 loop over the parameters; those named Foreach run each operation once for all of them. Names of
 arguments and of state are torch's.
 """
+# mypy: disable-error-code="override"
+# (torch's own step takes a closure too, which only LBFGS needs)
 
 from collections.abc import Iterator
 from math import sqrt
@@ -304,7 +306,7 @@ class ForeachAdamW(Optimizer):
                 continue
             grads = [p.grad for p in params]
             if group["maximize"]:
-                grads = torch._foreach_neg(grads)
+                grads = list(torch._foreach_neg(grads))
             states = [self.state[p] for p in params]
             for p, state in zip(params, states, strict=True):
                 if not state:
@@ -333,10 +335,10 @@ def _with_gradients(group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
     params = [p for p in group["params"] if p.grad is not None]
     grads = [p.grad for p in params]
     if params and group["maximize"]:
-        grads = torch._foreach_neg(grads)
+        grads = list(torch._foreach_neg(grads))
     if params and group["weight_decay"]:
-        grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])
-    return params, list(grads)
+        grads = list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
+    return params, grads
 
 
 def _state(optimizer: Optimizer, params: list[Tensor], name: str) -> list[Tensor]:
@@ -368,10 +370,11 @@ class ForeachSGD(SGD):
                         buffer.add_(grad, alpha=1 if first else 1 - group["dampening"])
                 else:
                     torch._foreach_add_(buffers, grads, alpha=1 - group["dampening"])
-                if group["nesterov"]:
-                    grads = torch._foreach_add(grads, buffers, alpha=momentum)
-                else:
-                    grads = buffers
+                if group["nesterov"]:  # in two parts: a sum of both lists would be one more list
+                    torch._foreach_add_(params, grads, alpha=-group["lr"])
+                    torch._foreach_add_(params, buffers, alpha=-group["lr"] * momentum)
+                    continue
+                grads = buffers
             torch._foreach_add_(params, grads, alpha=-group["lr"])
 
 

@@ -109,7 +109,7 @@ def called_with_steps(name: str, case: Case) -> str:
     made = [name_group(group) for group in given.get("groups") or ()]
     first = "[" + ", ".join(made or [f"p{i}" for i in range(count)]) + "]"
     options = "".join(f", {key}={shown(value)}" for key, value in given.get("options", {}).items())
-    text = f"{name}({first}{options}), {len(given['grads'])} steps"
+    text = f"{name}({first}{options}), {len(given['grads'])} step{'s' if len(given['grads']) > 1 else ''}"
     missing = [
         f"p{i} in step {number}"
         for number, grads in enumerate(given["grads"], start=1)
@@ -234,7 +234,7 @@ class FlatMomentum(Optimizer):
     def __init__(self, params: Any, lr: float = 0.1):
         super().__init__(params, {"lr": lr})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         params = [p for group in self.param_groups for p in group["params"]]
         flat = torch.zeros(sum(p.numel() for p in params), dtype=params[0].dtype)
         sizes = [p.numel() for p in params]
@@ -248,7 +248,7 @@ class Factored(Optimizer):
     def __init__(self, params: Any, lr: float = 0.1):
         super().__init__(params, {"lr": lr})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         count = torch.tensor(1.0)
         for group in self.param_groups:
             for p in group["params"]:
@@ -281,7 +281,7 @@ def state_bytes(subject: Any, case: Case) -> dict[str, Any]:
 
     for _ in range(steps):
         closure()
-        optimizer.step(closure)
+        optimizer.step(closure)  # type: ignore[arg-type]
     return {"result": subject(optimizer)}
 
 
