@@ -1684,8 +1684,9 @@ def _():
 
 
 ForeachAdamW.contract(
-    contracts.constant_kernels(
-        [many(2), many(5), many(17)],
+    contracts.kernels(
+        [many(100)],
+        limit=40,
         says="each operation runs once for all parameters, however many there are",
         prepare=warmed,
     )

@@ -212,7 +212,9 @@ def parameter_groups(subject: Any, case: Case) -> dict[str, Any]:
             sorted(names.get(id(p), "no parameter of the model") for p in params)
         )
         seen[f"options of group {number}"] = {
-            key: value for key, value in group.items() if key != "params"
+            key: float(value) if type(value) is int else value  # 0 is as good as 0.0
+            for key, value in group.items()
+            if key != "params"
         }
     return seen
 
