@@ -14,6 +14,7 @@ from ..case import Case
 from .autograd import accumulates, custom_function, straight_through, takes_function
 from .functions import call, named_arguments, never_negative, there_and_back
 from .objects import steps
+from .optimizers import optimizer, parameter_groups, state_bytes
 from .randomness import glorot_weight
 from .views import strides_of, view
 
@@ -27,6 +28,9 @@ __all__ = [
     "glorot_weight",
     "named_arguments",
     "never_negative",
+    "optimizer",
+    "parameter_groups",
+    "state_bytes",
     "steps",
     "straight_through",
     "strides_of",

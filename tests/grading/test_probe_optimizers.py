@@ -1,0 +1,193 @@
+"""The optimizer's probe sees what a training loop relies on, whichever optimizer it drives."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from course_utils.grading import call, probes
+from course_utils.grading.values import dumps, loads, same
+
+SHAPES = ((3, 2), (4,), ())
+
+
+def training(**more):
+    generator = torch.Generator().manual_seed(0)
+    params = [torch.randn(s, generator=generator, dtype=torch.float64) for s in SHAPES]
+    grads = [
+        [torch.randn(s, generator=generator, dtype=torch.float64) for s in SHAPES] for _ in range(6)
+    ]
+    grads[1][1] = grads[2][1] = grads[4][0] = None
+    return call(params=params, grads=grads, options={"lr": 0.1}, **more)
+
+
+def see(cls, **more):
+    return probes.optimizer(cls, training(**more).fresh())
+
+
+ALL = [torch.optim.SGD, torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adam]
+ALL += [torch.optim.AdamW, torch.optim.Adamax, torch.optim.RAdam]
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_saving_and_loading_changes_nothing_for_torchs_own(cls):
+    groups = [{"params": [2, 0]}, {"params": [1], "lr": 0.3}]
+    whole = see(cls, groups=groups, fade=0.9)
+    for step in range(2, 7):
+        assert same(see(cls, groups=groups, fade=0.9, reload=step), whole)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_it_is_torchs_trajectory(cls):
+    case = training()
+    params = [nn.Parameter(p.clone()) for p in case.kwargs["params"]]
+    optimizer = cls(params, lr=0.1)
+    for grads in case.kwargs["grads"]:
+        for p, g in zip(params, grads, strict=True):
+            p.grad = None if g is None else g.clone()
+        optimizer.step()
+    seen = see(cls)
+    for i, p in enumerate(params):
+        assert torch.equal(seen[f"parameter {i} after each step"][-1], p)
+    for promise in (
+        "parameters are changed in place",
+        "gradients are left alone",
+        "no graph is kept",
+    ):
+        assert seen[promise] is True
+
+
+def test_bytes_of_state():
+    n = 8 * (6 + 4)  # the single number is left out, and so are counts of steps
+    assert see(torch.optim.SGD)["bytes of state"] == 0
+    assert see(torch.optim.Adagrad)["bytes of state"] == n
+    assert see(torch.optim.AdamW)["bytes of state"] == 2 * n
+
+
+def test_state_of_parameters_that_never_had_a_gradient_is_nobodys_concern():
+    grads = [[torch.ones(3), None]]
+    case = call(params=[torch.ones(3), torch.ones(50)], grads=grads, options={"lr": 0.1})
+    seen = probes.optimizer(torch.optim.Adagrad, case)  # torch makes its state in the constructor
+    assert seen["bytes of state"] == 12
+
+
+class Sloppy(Optimizer):
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+
+
+class Rebinds(Sloppy):
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None:
+                p.data = p.data - 0.1 * p.grad
+
+
+class Scribbles(Sloppy):
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None:
+                p.data.sub_(p.grad.mul_(0.1))
+
+
+class KeepsGraph(Sloppy):
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None:
+                self.state[p]["b"] = p.grad + p
+                p.data.sub_(0.1 * p.grad)
+
+
+class Detaches(Sloppy):
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None:
+                p.sub_(0.1 * p.grad)
+                p.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    "cls, promise",
+    [
+        (Rebinds, "parameters are changed in place"),
+        (Scribbles, "gradients are left alone"),
+        (KeepsGraph, "no graph is kept"),
+        (Detaches, "no graph is kept"),
+    ],
+)
+def test_broken_promises_are_seen(cls, promise):
+    assert see(cls)[promise] is False
+
+
+def test_an_alias_of_the_gradient_is_seen():
+    class Aliases(Sloppy):
+        @torch.no_grad()
+        def step(self):
+            for p in self.param_groups[0]["params"]:
+                if p.grad is not None:
+                    p.sub_(0.1 * self.state[p].setdefault("first", p.grad))
+
+    class Clones(Sloppy):
+        @torch.no_grad()
+        def step(self):
+            for p in self.param_groups[0]["params"]:
+                if p.grad is not None:
+                    p.sub_(0.1 * self.state[p].setdefault("first", p.grad.clone()))
+
+    label = "parameter 2 after each step"
+    assert not torch.equal(see(Aliases)[label], see(Clones)[label])
+
+
+def test_the_fresh_optimizer_gets_its_options_from_the_file():
+    class OwnRate(Sloppy):
+        def __init__(self, params, lr=0.1):
+            super().__init__(params, lr)
+            self.lr = lr
+
+        @torch.no_grad()
+        def step(self):
+            for p in self.param_groups[0]["params"]:
+                if p.grad is not None:
+                    p.sub_(self.lr * p.grad)
+
+    case = training()
+    case.kwargs["options"] = {"lr": 0.5}
+    whole = probes.optimizer(OwnRate, case.fresh())
+    case.kwargs["reload"] = 4
+    assert not same(probes.optimizer(OwnRate, case.fresh()), whole)
+
+
+def test_what_is_seen_crosses_to_another_process():
+    for case in (training(reload=3), training(groups=[{"params": [0, 1, 2]}])):
+        seen = probes.optimizer(torch.optim.Adam, case.fresh())
+        assert same(loads(dumps(seen)), seen)
+        assert same(loads(dumps(case.as_tree()))["kwargs"], case.kwargs)
+
+
+def test_the_call_is_told_in_words():
+    says = probes.optimizer.called
+    text = says("Adam", training(reload=3, fade=0.5))
+    assert "Adam([p0, p1, p2], lr=0.1), 6 steps" in text
+    assert "no gradient for p1 in step 2, p1 in step 3, p0 in step 5" in text
+    assert "saved and loaded into a fresh Adam(…) before step 3" in text
+    small = call(params=[torch.ones(1)], grads=[[torch.zeros(1)], [None]], options={"lr": 0.1})
+    assert "p0 = [1], gradients [0], then None" in says("SGD", small)
+    grouped = says("SGD", training(groups=[{"params": [0, 1]}, {"params": [2], "lr": 0.3}]))
+    assert "{'params': [p2], 'lr': 0.3}" in grouped
+
+
+def test_groups_are_named_and_a_stranger_is_told_apart():
+    def stranger(model, weight_decay):
+        return [{"params": [nn.Parameter(torch.ones(1))]}, {"params": list(model.parameters())}]
+
+    seen = probes.parameter_groups(stranger, call("Linear(3, 2)", 0.1))
+    assert seen["parameters of group 1"] == ("no parameter of the model",)
+    assert seen["parameters of group 2"] == ("bias", "weight")
+    assert seen["options of group 1"] == {}
+
+
+def test_anything_but_groups_is_returned_as_it_is():
+    assert probes.parameter_groups(lambda model, wd: None, call("LayerNorm", 0.1)) == {
+        "result": None
+    }
