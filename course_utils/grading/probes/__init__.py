@@ -12,6 +12,7 @@ from typing import Any
 
 from ..case import Case
 from .functions import call, named_arguments, never_negative, there_and_back
+from .modules import assembled, dropout, module, registry, tied
 from .objects import steps
 from .randomness import glorot_weight
 from .views import strides_of, view
@@ -20,12 +21,17 @@ Probe = Callable[[Any, Case], dict[str, Any]]
 
 __all__ = [
     "Probe",
+    "assembled",
     "call",
+    "dropout",
     "glorot_weight",
+    "module",
     "named_arguments",
     "never_negative",
+    "registry",
     "steps",
     "strides_of",
     "there_and_back",
+    "tied",
     "view",
 ]
