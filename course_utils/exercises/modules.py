@@ -1617,9 +1617,9 @@ def attention_weights(draw, dtype, D, bias=True):
 
 
 def fixed_attention_weights(D):
-    return layer_weights(
-        qkv__weight=(3 * D, D), proj__weight=(D, D), qkv__bias=(3 * D,), proj__bias=(D,)
-    )
+    shapes = {"qkv__weight": (3 * D, D), "proj__weight": (D, D)}
+    shapes |= {"qkv__bias": (3 * D,), "proj__bias": (D,)}
+    return {name: value / 2 for name, value in layer_weights(**shapes).items()}
 
 
 @attention.by_hand
@@ -1647,8 +1647,8 @@ def _():
 def _(draw):
     B, T = draw(draws.distinct_sizes(2, 2, 5))
     n_head, d = draw(st.sampled_from([(1, 3), (2, 3), (2, 4), (3, 2), (4, 2)]))
-    dtype, causal, bias = draw(FLOATS), draw(st.booleans()), draw(st.booleans())
-    D = n_head * d
+    causal, bias = draw(st.booleans()), draw(st.booleans())
+    dtype, D = torch.float64, n_head * d  # sharp softmaxes and several steps: float32 is too coarse
     build = {"d_model": D, "n_head": n_head, "causal": causal, "bias": bias}
     x, y = several(draw, dtype, (B, T, D), (B, T, D))
     lengths = draw(draws.indices((B,), T + 1, 1))
@@ -1668,7 +1668,7 @@ def _():
     yield call(build, weights, ("train", normal(3, 2, 4).transpose(0, 1))), "not contiguous"
     yield call({"d_model": 4, "n_head": 4}, weights, ("train", normal(2, 3, 4))), "heads of one feature"
     yield call({"d_model": 4, "n_head": 3}, {}), "heads that do not divide d_model"
-    large = {name: 30 * value.double() for name, value in weights.items()}
+    large = {name: 60 * value.double() for name, value in weights.items()}
     yield call(build, large, ("eval", normal(2, 3, 4, dtype=torch.float64))), (
         "scores in the thousands: exp overflows"
     )
