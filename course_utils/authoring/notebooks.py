@@ -5,6 +5,7 @@ aside), ids that follow from the content, the set-up cell and the exercises' stu
 one source. `to_percent` and `from_percent` go to a Python file that is pleasant to edit and back, byte for byte.
 """
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -244,6 +245,8 @@ def _cell_problems(notebook: NotebookNode) -> Iterator[str]:
             yield f"{at}: {lines} lines; {MAX_LINES} at most"
         if "gpu" not in tags(cell) and (cell.outputs or cell.execution_count is not None):
             yield f"{at}: has outputs; only cells tagged gpu keep them"
+        if "gpu" in tags(cell) and not _guarded(cell.source):
+            yield f"{at}: a gpu cell is one `if torch.cuda.is_available():`, so that Run All goes on"
         described = re.match(r"# alt: \S", cell.source) is not None
         if "figure" in tags(cell) and not described:
             yield f"{at}: a figure's first line says what it shows: # alt: …"
@@ -254,6 +257,14 @@ def _cell_problems(notebook: NotebookNode) -> Iterator[str]:
             and "exercise" not in cell.metadata
         ):
             yield f"{at}: an exercise's cell names its exercise in its metadata"
+
+
+def _guarded(source: str) -> bool:
+    """Is the whole cell one `if torch.cuda.is_available():`?"""
+    match ast.parse(source).body:
+        case [ast.If(test=test)]:
+            return ast.unparse(test) == "torch.cuda.is_available()"
+    return False
 
 
 def _markdown_problems(notebook: NotebookNode) -> Iterator[str]:

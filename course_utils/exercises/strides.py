@@ -111,6 +111,11 @@ unflatten_index = Exercise(
         "Which of the numbers in the index changes with every step? Start with that axis.",
         "`divmod(position, size)` gives how often the last axis went round, and where it stands.",
         "Go through the axes from the last to the first; the quotient is the position in the rest.",
+        (
+            "edge cases",
+            "Which positions does a shape have? Those from 0 up to the product of its sizes, which is "
+            "not one of them. Is there any where a size is 0?",
+        ),
     ),
 )
 
@@ -386,7 +391,7 @@ view_strides = Exercise(
     strides.view_strides,
     title="Strides of a view",
     difficulty=2,
-    minutes=15,
+    minutes=20,
     points=3,
     probe=probes.strides_of,
     hints=(
@@ -968,10 +973,12 @@ diagonal_view = Exercise(
     hints=(
         "From (i, i) to (i + 1, i + 1): how far is that in storage?",
         "One axis with stride row + column. A diagonal to the right starts `offset` columns in, one "
-        "below starts `-offset` rows down.",
+        "below starts `-offset` rows down. Count the rows from there to the bottom, and the columns "
+        "to the right edge: the smaller number is the length.",
         (
             "edge cases",
-            "How many rows are left below the start, and how many columns to its right? None can be left.",
+            "A diagonal that misses the matrix has length 0, never less. Its start may lie outside the "
+            "storage: which offset is safe for it?",
         ),
     ),
 )

@@ -131,7 +131,7 @@ def ladder(v: Verdict, colour: str) -> str:
         dots.append(f'<span title="{html.escape(name)}: {state}">{mark}</span>')
     label = f"{sum(rung.ok for rung in v.rungs)} of {len(v.rung_names)} rungs passed"
     return (
-        f'<span role="img" aria-label="{label}" style="float:right;letter-spacing:.25em;'
+        f'<span role="img" aria-label="{label}" style="float:right;margin-left:1em;letter-spacing:.25em;'
         f'opacity:.8">{"".join(dots)}</span>'
     )
 

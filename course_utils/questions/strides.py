@@ -30,38 +30,38 @@ addresses = Prediction(
 )
 
 views_or_copies = Prediction(
-    "Which of these share the storage of x?",
+    "Which of these share the storage of x? Two pairs look almost the same.",
     code="x = torch.arange(12).reshape(3, 4)",
     setup=(
         "def shares(y):\n"
         "    return y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()"
     ),
     asks=[
-        Ask("x[:, 1:3]", truth="shares(x[:, 1:3])", why="A slice: another offset, another size."),
+        Ask("x[1:2]", truth="shares(x[1:2])", why="A slice: another offset, another size."),
         Ask(
-            "x[:, [1, 2]]",
-            truth="shares(x[:, [1, 2]])",
-            why="A list of indices can name any columns in any order. No stride describes that, so torch copies.",
+            "x[[1]]",
+            truth="shares(x[[1]])",
+            why="The same row in the same shape. But a list may name any rows in any order, so torch copies without a look at what it names.",
         ),
         Ask(
-            "x[x > 3]",
-            truth="shares(x[x > 3])",
-            why="A mask picks elements at no constant step: a copy.",
+            "x[:, 1:3].T",
+            truth="shares(x[:, 1:3].T)",
+            why="Two views, one after the other: another offset, and the strides swapped.",
         ),
         Ask(
-            "x.flatten()",
-            truth="shares(x.flatten())",
-            why="`flatten` is a `reshape`: free here, since x is contiguous.",
+            "x[:2].flatten()",
+            truth="shares(x[:2].flatten())",
+            why="`flatten` is a `reshape`. The first two rows follow one another in storage, so one stride walks both.",
         ),
         Ask(
-            "x.T.flatten()",
-            truth="shares(x.T.flatten())",
-            why="The same call, but the columns of x do not follow one another: now it copies.",
+            "x[:, :2].flatten()",
+            truth="shares(x[:, :2].flatten())",
+            why="The same call, but between one row's two elements and the next row's two others are left out. No single stride does that, so it copies.",
         ),
         Ask(
-            "x.contiguous()",
-            truth="shares(x.contiguous())",
-            why="x is contiguous already, so you get x itself.",
+            "x.long()",
+            truth="shares(x.long())",
+            why="x is int64 already, so you get x itself.",
         ),
     ],
 )
@@ -200,24 +200,24 @@ kept_alive = Prediction(
 quiz = Quiz(
     [
         Question(
-            "`y = x.transpose(1, 2)`, and `y.view(B, T, C)` raises. Which line copies only if it must?",
+            "A function gets `y`, (B, T, h, d) in any layout, and wants it as (B, T, C). Which line is always right, and copies only where no view will do?",
             choices=[
+                Choice(
+                    "`y.contiguous().view(B, T, C)`",
+                    why="The shape is right, but it copies whenever y is not contiguous, also where the axes would merge without a copy.",
+                ),
+                Choice(
+                    "`y.clone().view(B, T, C)`",
+                    why="`clone` always copies, and it keeps the order of y's strides: for a transpose the view raises all the same.",
+                ),
                 Choice(
                     "`y.reshape(B, T, C)`",
                     right=True,
                     why="`reshape` computes the strides first and copies only where there are none.",
                 ),
                 Choice(
-                    "`y.clone().view(B, T, C)`",
-                    why="`clone` always copies, and keeps y's order of strides: the view still raises.",
-                ),
-                Choice(
-                    "`y.contiguous().view(B, T, C)`",
-                    why="It works, but it copies whenever y is not contiguous, also where the axes would merge without a copy.",
-                ),
-                Choice(
                     "`y.as_strided((B, T, C), (T·C, C, 1))`",
-                    why="It copies nothing and raises nothing, and it reads the elements in the wrong order.",
+                    why="It never copies: it states the strides of a contiguous y, and reads any other y in the wrong order.",
                 ),
             ],
         ),
@@ -225,13 +225,13 @@ quiz = Quiz(
             "Which is true of a tensor of shape (4, 1, 6) with strides (6, 100, 1)?",
             choices=[
                 Choice(
+                    "It is not contiguous: the middle stride should be 6.",
+                    why="Nothing is ever multiplied by that stride except index 0.",
+                ),
+                Choice(
                     "It is contiguous.",
                     right=True,
                     why="The axis of size one is never stepped along; the others have the strides of a new tensor.",
-                ),
-                Choice(
-                    "It is not contiguous: the middle stride should be 6.",
-                    why="Nothing is ever multiplied by that stride except index 0.",
                 ),
                 Choice(
                     "Its storage must hold at least 100 elements.",
@@ -243,11 +243,6 @@ quiz = Quiz(
             "`e = x.expand(8, -1)` for a vector x. What does `e += 1` do?",
             choices=[
                 Choice(
-                    "It raises RuntimeError.",
-                    right=True,
-                    why="Eight rows share the same slots. torch sees the stride 0 and refuses to write.",
-                ),
-                Choice(
                     "It adds 1 to x.",
                     why="That is what one row would do; torch refuses since eight do.",
                 ),
@@ -258,6 +253,11 @@ quiz = Quiz(
                 Choice(
                     "It makes a full copy and adds 1 to that.",
                     why="An in-place operation never moves a tensor to a new storage.",
+                ),
+                Choice(
+                    "It raises RuntimeError.",
+                    right=True,
+                    why="Eight rows share the same slots. torch sees the stride 0 and refuses to write.",
                 ),
             ],
         ),
@@ -283,13 +283,13 @@ quiz = Quiz(
             "`a.T.sum()` takes as long as `a.sum()`, but `out.copy_(a.T)` takes much longer than `out.copy_(a)`. Why?",
             choices=[
                 Choice(
+                    "`a.T` copies a first.",
+                    why="`a.T` allocates nothing; it swaps two sizes and two strides.",
+                ),
+                Choice(
                     "A sum may visit the elements in any order; a copy between two layouts has to jump in one of them.",
                     right=True,
                     why="torch sorts the axes by stride before it loops. One order suits one layout, not two different ones.",
-                ),
-                Choice(
-                    "`a.T` copies a first.",
-                    why="`a.T` allocates nothing; it swaps two sizes and two strides.",
                 ),
                 Choice(
                     "A sum reads fewer elements.", why="Both read every element of a exactly once."

@@ -33,7 +33,7 @@ how_many_bytes = Prediction(
 )
 
 promotion = Prediction(
-    "Which dtype comes out?",
+    "Which dtype comes out? Answer int64, float32 and so on",
     setup="import torch",
     code=(
         "ids = torch.tensor([3, 1, 2])                # int64\n"
@@ -45,24 +45,38 @@ promotion = Prediction(
             "(ids / 2).dtype",
             "(ids / 2).dtype",
             "True division of integers gives the default float.",
+            accept=("f32",),
         ),
-        Ask("(ids // 2).dtype", "(ids // 2).dtype", "Floor division stays among the integers."),
-        Ask("keep.sum().dtype", "keep.sum().dtype", "Summing booleans counts them, in int64."),
+        Ask(
+            "(ids // 2).dtype",
+            "(ids // 2).dtype",
+            "Floor division stays among the integers.",
+            accept=("i64",),
+        ),
+        Ask(
+            "keep.sum().dtype",
+            "keep.sum().dtype",
+            "Summing booleans counts them, in int64.",
+            accept=("i64",),
+        ),
         Ask(
             "(half * 2.5).dtype",
             "(half * 2.5).dtype",
             "A Python number has a category (float) but no size, so the tensor's dtype stays.",
+            accept=("bf16",),
         ),
         Ask(
             "(half * torch.tensor(2.5)).dtype",
             "(half * torch.tensor(2.5)).dtype",
             "A tensor without axes counts like a Python number: of the same category, it gives way.",
+            accept=("bf16",),
         ),
         Ask(
             "(half * torch.tensor([2.5])).dtype",
             "(half * torch.tensor([2.5])).dtype",
             "One axis, and it is a full participant: bfloat16 with float32 is float32. So a scale of "
             "shape (1,) silently doubles an activation's memory.",
+            accept=("f32",),
         ),
     ],
 )
@@ -133,13 +147,13 @@ index_shapes = Prediction(
         Ask(
             "hidden[:, last].shape",
             "tuple(hidden[:, last].shape)",
-            "Every row, and for each the same two positions.",
+            "All rows, and from each the same two positions, 3 and 2.",
         ),
     ],
 )
 
 which_views = Prediction(
-    "View or copy? Say yes to a view",
+    "Which of these are views of x?",
     setup=(
         "import torch\n"
         "def shares(a, b):\n"
@@ -172,7 +186,7 @@ repeated_index = Prediction(
         "ids = torch.tensor([1, 1, 1, 3])\n"
         "counts = torch.zeros(5)\n"
         "counts[ids] += 1\n"
-        "added = torch.zeros(5).index_add_(0, ids, torch.ones(4))"
+        "added = torch.zeros(5).index_add_(0, ids, torch.ones(4))  # adds each 1 at its id"
     ),
     asks=[
         Ask(
@@ -222,8 +236,8 @@ quiz = Quiz(
                 ),
                 Choice(
                     "(x + (~keep) * -torch.inf).sum(1)",
-                    "Minus infinity hides scores from a softmax; in a sum it is the whole result (and "
-                    "0 · inf is NaN).",
+                    "Minus infinity hides scores from a softmax; in a sum it is the whole result. And "
+                    "at the positions kept, 0 · inf is NaN.",
                 ),
             ],
         ),

@@ -21,6 +21,7 @@ from course_utils.authoring.counts import count
 
 ROOT = Path(__file__).parents[2]
 CHAPTER = "notebooks/01_tensors.ipynb"
+NEXT_CHAPTER = "notebooks/02_strides.ipynb"
 POP_UPS = ".Toastify__toast, .jp-toast-button, .jp-Dialog"
 
 SHADOW = {
@@ -51,7 +52,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
     """JupyterLab as `make lab` starts it, on a copy of the chapter, for a user with kernels of their own."""
     home = tmp_path_factory.mktemp("home")
     (home / "notebooks").mkdir()
-    shutil.copy(ROOT / CHAPTER, home / CHAPTER)
+    for chapter in (CHAPTER, NEXT_CHAPTER):
+        shutil.copy(ROOT / chapter, home / chapter)
     for folder in ("data", "jupyter-path"):
         kernel = home / folder / "kernels" / "python3" / "kernel.json"
         kernel.parent.mkdir(parents=True)
@@ -130,6 +132,86 @@ def test_the_first_chapter_opens_ready_to_run(page: Page, server: SimpleNamespac
     here = server.address.split("/lab")[0]
     elsewhere = [url for url in page.requested if not url.startswith((here, "data:", "blob:"))]
     assert elsewhere == []
+    count("browser checks")
+
+
+RUN_ALL = "() => window.jupyterapp.commands.execute('notebook:run-all-cells')"
+ERRORS = """() => window.jupyterapp.shell.currentWidget.content.widgets
+    .flatMap(cell => cell.model.type === "code" ? cell.model.outputs.toJSON() : [])
+    .filter(output => output.output_type === "error").map(output => output.traceback.join(" "))"""
+CELL_WITH = """(text) => {
+    const notebook = window.jupyterapp.shell.currentWidget.content;
+    return notebook.widgets.findIndex(
+        ({ model }) => model.type === "code" && model.sharedModel.getSource().startsWith(text));
+}"""
+OPEN_CELL = """(index) => {
+    const notebook = window.jupyterapp.shell.currentWidget.content;
+    notebook.activeCellIndex = index;
+    notebook.scrollToItem(index);
+    notebook.mode = "edit";
+}"""
+EXECUTION_COUNT = (
+    "() => window.jupyterapp.shell.currentWidget.content.activeCell.model.executionCount"
+)
+STUB = """@exercise("tensors.sequence_lengths")
+def sequence_lengths(ids, pad_id):
+    return """
+
+
+READY = """(name) => {
+    const open = window.jupyterapp?.shell.currentWidget;
+    return open?.title.label === name && open.context?.sessionContext?.session?.kernel?.status === "idle";
+}"""
+
+
+def run_all(page: Page, chapter: str = CHAPTER) -> None:
+    """*Run All* of the notebook as the student gets it, to its end."""
+    page.wait_for_function(READY, arg=Path(chapter).name, timeout=60_000)
+    ended = page.evaluate(RUN_ALL)
+    assert ended is not False, f"a cell raises: {page.evaluate(ERRORS)}"
+
+
+def answer(page: Page, source: str) -> str:
+    """Type an answer over the stub as a student would, run the cell, and read the verdict."""
+    page.evaluate(OPEN_CELL, page.evaluate(CELL_WITH, STUB.splitlines()[0]))
+    cell = page.locator(".jp-Cell.jp-mod-active")
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.insert_text(source)
+    before = page.evaluate(EXECUTION_COUNT)
+    page.keyboard.press("Control+Enter")
+    done = f"(before) => ![before, null].includes(({EXECUTION_COUNT})())"
+    page.wait_for_function(done, arg=before, timeout=20_000)
+    return cell.locator(".course-verdict:not(.course-not-attempted)").inner_text()
+
+
+def test_a_student_solves_the_first_exercise(page: Page) -> None:
+    """From the page's opening to the first passed check; wrong answers on the way."""
+    start = time.monotonic()
+    run_all(page)
+    text = answer(page, STUB + "(ids == pad_id).sum(dim=1)")
+    assert "sequence_lengths · failed" in text
+    assert "you" in text and "expected" in text
+    text = answer(page, STUB + "ids.nosuch()")
+    assert "your code raised AttributeError" in text and "line 3" in text
+    text = answer(page, STUB + "(ids != pad_id).sum(dim=1)")
+    assert "✓ sequence_lengths · passed" in text
+    assert time.monotonic() - start < 60
+    count("browser checks", 3)
+
+
+def test_the_stride_explorer_works_in_jupyterlab(page: Page, server: SimpleNamespace) -> None:
+    page.errors = []
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    page.goto(server.address.replace(Path(CHAPTER).name, Path(NEXT_CHAPTER).name))
+    run_all(page, NEXT_CHAPTER)
+    page.evaluate(OPEN_CELL, page.evaluate(CELL_WITH, "stride_explorer("))
+    figure = page.locator('[data-s2s-figure="stride_explorer"]')
+    figure.wait_for(timeout=60_000)
+    figure.get_by_role("button", name="Apply .transpose(0, 1)").focus()
+    page.keyboard.press("Enter")
+    figure.get_by_text("no: row-major order needs stride (3, 1)").wait_for(timeout=5_000)
+    assert page.errors == []
     count("browser checks")
 
 
