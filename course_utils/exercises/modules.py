@@ -127,8 +127,9 @@ def _():
     yield call({"scale": ("parameter",)}), "one number, of shape ()"
     yield call({"empty": ("parameter", 0, 3), "fc": ("linear", 2, 2)}), "a parameter of no numbers"
     yield call({"bn": ("batchnorm", 3)}), "buffers: running statistics are not parameters"
-    yield call({"blocks": ("python list", ("linear", 2, 2)), "fc": ("linear", 2, 3)}), (
-        "layers in a Python list: no module knows them"
+    yield (
+        call({"blocks": ("python list", ("linear", 2, 2)), "fc": ("linear", 2, 3)}),
+        ("layers in a Python list: no module knows them"),
     )
     yield call({"fc": ("linear", 3, 2), "frozen": ["fc.bias", "fc.weight"]}), "everything frozen"
 
@@ -384,9 +385,7 @@ class _(modules.Linear):
             nn.init.zeros_(self.bias)
 
 
-@linear.mistake(
-    "`extra_repr` is not there, so print(model) shows Linear() and none of its sizes."
-)
+@linear.mistake("`extra_repr` is not there, so print(model) shows Linear() and none of its sizes.")
 class _(modules.Linear):
     def extra_repr(self):
         return ""
@@ -434,7 +433,10 @@ class _(nn.Module):
         return y
 
     def extra_repr(self):
-        return "in_features={}, out_features={}, ".format(*self.sizes) + f"bias={self.bias is not None}"
+        return (
+            "in_features={}, out_features={}, ".format(*self.sizes)
+            + f"bias={self.bias is not None}"
+        )
 
 
 @linear.alternative("torch's own layer")
@@ -491,7 +493,10 @@ def _():
     yield call(build, weights, ("train", torch.tensor(2))), "a single id, of shape ()"
     yield call(build, weights, ("train", torch.empty(2, 0, dtype=torch.int64))), "no ids"
     yield call(build, weights, ("train", torch.tensor([1, 1, 1]))), "one id three times"
-    yield call(build, weights, ("train", torch.tensor([[0, 1], [2, 3], [3, 0]]).T)), "not contiguous"
+    yield (
+        call(build, weights, ("train", torch.tensor([[0, 1], [2, 3], [3, 0]]).T)),
+        "not contiguous",
+    )
     yield call(build, weights, ("eval", torch.tensor([0, 4]))), "an id of V: there is no such row"
     yield call(build, weights, ("eval", torch.tensor([0, -1]))), "a negative id is no id"
     yield call({"num_embeddings": 200, "embedding_dim": 100}, {}, ("fresh",)), "how it starts"
@@ -602,7 +607,9 @@ class _(modules.Embedding):
         if any(i < 0 for i in ids.flatten().tolist()):
             raise IndexError
         rows = [self.weight[i] for i in ids.flatten().tolist()]
-        return (torch.stack(rows) if rows else self.weight[:0]).view(*ids.shape, self.weight.size(1))
+        return (torch.stack(rows) if rows else self.weight[:0]).view(
+            *ids.shape, self.weight.size(1)
+        )
 
 
 @embedding.alternative("indexing, after a check of the range")
@@ -670,8 +677,7 @@ def _(draw):
 def _():
     yield call({}, (400, 500), torch.float32), "p left at its default"
     yield call({"p": 1.0}, (3, 4), torch.float32), "everything is dropped: zeros, and no NaN"
-    yield call({"p": 1}, (3, 4), torch.float32), "p = 1 as an integer"
-    yield call({"p": 0}, (3, 4), torch.float64), "nothing is dropped"
+    yield call({"p": 0.0}, (3, 4), torch.float64), "nothing is dropped"
     yield call({"p": 0.5}, (0, 4), torch.float32), "no elements"
     yield call({"p": 0.5}, (500, 400), torch.bfloat16), "bfloat16 stays bfloat16"
     yield call({"p": 1.5}, (1,), torch.float32), "not a probability"
@@ -1049,7 +1055,7 @@ class _(modules.LayerNorm):
 
 @layer_norm.mistake(
     "An in-place edit of what backward needs: autograd saved the centred values, and `*=` has "
-    "overwritten them (\"modified by an inplace operation\")."
+    'overwritten them ("modified by an inplace operation").'
 )
 class _(modules.LayerNorm):
     def forward(self, x):
@@ -1103,7 +1109,9 @@ class _(nn.Module):
     def forward(self, x):
         var, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
         y = (x - mean) / (var + self.eps).sqrt()
-        return torch.addcmul(self.bias, y, self.weight) if self.bias is not None else y * self.weight
+        return (
+            torch.addcmul(self.bias, y, self.weight) if self.bias is not None else y * self.weight
+        )
 
 
 @layer_norm.alternative("the functional form")
@@ -1117,7 +1125,11 @@ class _(modules.LayerNorm):
     def forward(self, x):
         z = x.double()
         z = z - z.mean(-1, keepdim=True)
-        z = z / (z.pow(2).sum(-1, keepdim=True) / x.size(-1) + self.eps).sqrt() * self.weight.double()
+        z = (
+            z
+            / (z.pow(2).sum(-1, keepdim=True) / x.size(-1) + self.eps).sqrt()
+            * self.weight.double()
+        )
         return (z if self.bias is None else z + self.bias).to(x.dtype)
 
 
@@ -1216,15 +1228,15 @@ class _(modules.RMSNorm):
         return x * (x.square().mean() + self.eps).rsqrt() * self.weight
 
 
-@rms_norm.mistake(
-    "The factor is detached. It depends on x, so the gradient flows through it too."
-)
+@rms_norm.mistake("The factor is detached. It depends on x, so the gradient flows through it too.")
 class _(modules.RMSNorm):
     def forward(self, x):
         return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt().detach() * self.weight
 
 
-@rms_norm.mistake("The weight is 1 + weight, and starts at zero, as in Gemma. Here it starts at one.")
+@rms_norm.mistake(
+    "The weight is 1 + weight, and starts at zero, as in Gemma. Here it starts at one."
+)
 class _(modules.RMSNorm):
     def __init__(self, normalized_shape, eps=1e-6):
         super().__init__(normalized_shape, eps)
@@ -1331,14 +1343,19 @@ def _():
     yield call(build, {}, ("fresh",)), "how it starts"
     yield call(build, weights, ("train", normal(1, 3))), "one value a channel, in train mode"
     yield call(build, weights, ("eval", normal(1, 3))), "one value a channel, in eval mode"
-    yield call(build, weights, ("train", normal(1, 3, 4)), ("eval", normal(0, 3))), (
-        "one row of four positions: four values a channel"
+    yield (
+        call(build, weights, ("train", normal(1, 3, 4)), ("eval", normal(0, 3))),
+        ("one row of four positions: four values a channel"),
     )
+    yield call({**build, "eps": 1.0}, weights, ("train", normal(2, 3))), "two values a channel"
     constant = ("train", torch.full((4, 3), 2.0))
     yield call({**build, "eps": 0.25}, weights, constant), "constant: the variance is 0"
     yield call(build, weights, ("train", 1e-3 * normal(4, 3))), "tiny: eps counts for most"
     yield call(build, weights, ("train", normal(3, 3, 3))), "all axes of one size"
-    yield call(build, weights, ("train", normal(3, 4).T), ("eval", normal(3, 4).T)), "not contiguous"
+    yield (
+        call(build, weights, ("train", normal(3, 4).T), ("eval", normal(3, 4).T)),
+        "not contiguous",
+    )
 
 
 def batch_norm_cost(C):
@@ -1390,9 +1407,9 @@ def batch_norm_like(**changes):
 batch_norm.mistake(
     "The running variance never moves: in eval mode the layer divides by the 1 it started with."
 )(batch_norm_like(var_moves=False))
-batch_norm.mistake("The running mean never moves: in eval mode the layer subtracts the 0 it started with.")(
-    batch_norm_like(mean_moves=False)
-)
+batch_norm.mistake(
+    "The running mean never moves: in eval mode the layer subtracts the 0 it started with."
+)(batch_norm_like(mean_moves=False))
 batch_norm.mistake(
     "The running variance takes the *biased* variance. The batch is normalised with that one; what is "
     "kept for later is the unbiased estimate, n / (n − 1) times as large."
@@ -1477,7 +1494,9 @@ class _(modules.BatchNorm1d):
         return y
 
 
-@batch_norm.mistake("The average is over the last axis: that is a LayerNorm. Here it is over the batch.")
+@batch_norm.mistake(
+    "The average is over the last axis: that is a LayerNorm. Here it is over the batch."
+)
 class _(modules.BatchNorm1d):
     def forward(self, x):
         per_channel = (1, -1) + (1,) * (x.ndim - 2)
@@ -1588,6 +1607,12 @@ class _(modules.BatchNorm1d):
         )
 
 
+batch_norm.equivalent(
+    "BatchNorm1d._batch_statistics: `x.numel() // x.size(1)` → `x.numel() / x.size(1)`",
+    because="x has size(1) · n elements, so the quotient is whole, and n counts as well as a float.",
+)
+
+
 # ------------------------------------------------------------------------ MultiHeadSelfAttention
 
 attention = Exercise(
@@ -1666,11 +1691,15 @@ def _():
     yield call(build, weights, ("train", normal(4, 4, 4))), "all axes of one size"
     yield call(build, weights, ("train", normal(0, 3, 4))), "an empty batch"
     yield call(build, weights, ("train", normal(3, 2, 4).transpose(0, 1))), "not contiguous"
-    yield call({"d_model": 4, "n_head": 4}, weights, ("train", normal(2, 3, 4))), "heads of one feature"
+    yield (
+        call({"d_model": 4, "n_head": 4}, weights, ("train", normal(2, 3, 4))),
+        "heads of one feature",
+    )
     yield call({"d_model": 4, "n_head": 3}, {}), "heads that do not divide d_model"
     large = {name: 60 * value.double() for name, value in weights.items()}
-    yield call(build, large, ("eval", normal(2, 3, 4, dtype=torch.float64))), (
-        "scores in the thousands: exp overflows"
+    yield (
+        call(build, large, ("eval", normal(2, 3, 4, dtype=torch.float64))),
+        ("scores in the thousands: exp overflows"),
     )
     mask = torch.tensor([True, False, True]).expand(2, 1, 3, 3) | torch.eye(3, dtype=torch.bool)
     yield call(build, weights, ("train", normal(2, 3, 4), mask)), "a mask beside the causal one"
@@ -1783,9 +1812,9 @@ attention.mistake("The projection at the end is missing.")(attention_like(projec
 attention.mistake("A hidden detach: the values get no gradient.")(
     attention_like(swap=lambda q, k, v: (q, k, v.detach()))
 )
-attention.mistake("exp overflows for large scores; use softmax, which subtracts the largest first.")(
-    attention_like(softmax=lambda s: s.exp() / s.exp().sum(-1, keepdim=True))
-)
+attention.mistake(
+    "exp overflows for large scores; use softmax, which subtracts the largest first."
+)(attention_like(softmax=lambda s: s.exp() / s.exp().sum(-1, keepdim=True)))
 
 
 @attention.mistake("It is always causal; causal=False must let every position see all others.")
@@ -1858,7 +1887,9 @@ class _(modules.MultiHeadSelfAttention):
             allowed = torch.logical_and(allowed, mask)
         forbid = torch.zeros(allowed.shape, dtype=x.dtype)
         forbid = forbid.masked_fill(~allowed, torch.finfo(x.dtype).min)
-        return self.proj(torch.einsum("bhqk,bkhd->bqhd", (scores + forbid).softmax(-1), v).flatten(2))
+        return self.proj(
+            torch.einsum("bhqk,bkhd->bqhd", (scores + forbid).softmax(-1), v).flatten(2)
+        )
 
 
 @attention.alternative("scaled_dot_product_attention")
@@ -1867,7 +1898,10 @@ class _(nn.Module):
         super().__init__()
         if d_model % n_head != 0:
             raise ValueError
-        self.qkv, self.proj = nn.Linear(d_model, 3 * d_model, bias), nn.Linear(d_model, d_model, bias)
+        self.qkv, self.proj = (
+            nn.Linear(d_model, 3 * d_model, bias),
+            nn.Linear(d_model, d_model, bias),
+        )
         self.n_head, self.causal = n_head, causal
 
     def forward(self, x, mask=None):
@@ -1881,6 +1915,16 @@ class _(nn.Module):
             mask = past if mask is None else past & mask
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.proj(y.transpose(1, 2).contiguous().view(B, T, D))
+
+
+attention.equivalent(
+    "MultiHeadSelfAttention.forward: `k.transpose(-2, -1)` → `k.transpose(2, -1)`",
+    because="k has four axes, so 2 and -2 name the same one.",
+)
+attention.equivalent(
+    "MultiHeadSelfAttention.forward: `D // self.n_head` → `D / self.n_head` [#2]",
+    because="n_head divides D, and the root of a whole float is the same.",
+)
 
 
 # ------------------------------------------------------------------------------ tie_weights
@@ -2100,17 +2144,24 @@ def _(draw):
 def _():
     yield call(GPT, []), "no names: everything is frozen"
     yield call({}, []), "no parameters"
-    yield call({**GPT, "frozen": ["head.weight", "wte.weight"]}, ["head"]), "frozen before: trained now"
+    yield (
+        call({**GPT, "frozen": ["head.weight", "wte.weight"]}, ["head"]),
+        "frozen before: trained now",
+    )
     yield call(GPT, ["heads"]), "no such name"
     yield call(GPT, ["head", "h.2"]), "one name is there, one is not"
     yield call(GPT, ["fc"]), "a name from within is no beginning"
     yield call(GPT, ["h.0.f"]), "half a name"
-    yield call({**GPT, "tied": [("wte.weight", "head.weight")]}, ["head"]), (
-        "tied: named by its second name"
+    yield (
+        call({**GPT, "tied": [("wte.weight", "head.weight")]}, ["head"]),
+        ("tied: named by its second name"),
     )
     yield call({**GPT, "tied": [("wte.weight", "head.weight")]}, ["wte"]), "tied: by its first name"
     yield call({**GPT, "tied": [("wte.weight", "head.weight")]}, ["h"]), "tied, and frozen"
-    yield call({"bn": ("batchnorm", 3), "head": ("linear", 3, 2)}, ["head"]), "buffers stay as they are"
+    yield (
+        call({"bn": ("batchnorm", 3), "head": ("linear", 3, 2)}, ["head"]),
+        "buffers stay as they are",
+    )
 
 
 def freeze_like(**changes):
@@ -2153,9 +2204,9 @@ freeze_except.mistake(
 freeze_except.mistake("Nothing is frozen: you only set requires_grad to True.")(
     freeze_like(freezes=False)
 )
-freeze_except.mistake("A name that fits nothing is ignored. A typing error then freezes the whole model.")(
-    freeze_like(checks=False)
-)
+freeze_except.mistake(
+    "A name that fits nothing is ignored. A typing error then freezes the whole model."
+)(freeze_like(checks=False))
 freeze_except.mistake("Only whole names fit; a submodule's name stands for all its parameters.")(
     freeze_like(matches=lambda path, name: path == name)
 )
@@ -2224,7 +2275,7 @@ tiny_module = Exercise(
     length=terms,
     hints=(
         "Keep three dictionaries. They must be made without your own __setattr__, which needs them: "
-        "object.__setattr__(self, \"_parameters\", {}).",
+        'object.__setattr__(self, "_parameters", {}).',
         "__setattr__ decides by type which dictionary a value goes to, and removes the name from the "
         "others. __getattr__ is asked only where Python finds nothing: look through the dictionaries, "
         "then raise AttributeError.",
@@ -2316,35 +2367,54 @@ def _():
     yield call({}, ("get", "nothing")), "no such attribute: AttributeError"
     yield call({"weight": parameter(2)}, ("load", {}, True)), "a name is missing"
     yield (
-        call({"weight": parameter(2)}, ("load", {"weight": normal(2, seed=1), "x": normal(1)}, True)),
+        call(
+            {"weight": parameter(2)}, ("load", {"weight": normal(2, seed=1), "x": normal(1)}, True)
+        ),
         "a name is unexpected: nothing may have changed",
     )
     two = {"weight": parameter(2), "bias": parameter(3)}
     wrong = {"weight": normal(2, seed=1), "bias": normal(2, seed=2)}
     yield call(two, ("load", wrong, True)), "a shape differs: nothing may have changed"
     yield call(two, ("load", {"bias": normal(1)}, False)), "a shape that would broadcast"
-    yield call(two, ("load", {"weight": normal(2, dtype=torch.float64, seed=5)}, False)), "another dtype"
+    yield (
+        call(two, ("load", {"weight": normal(2, dtype=torch.float64, seed=5)}, False)),
+        "another dtype",
+    )
     tree = {"weight": parameter(2), "shared": ("same", "weight")}
     yield call(tree), "one parameter with two names"
-    yield call({"weight": parameter(2), "inner": {"tied": ("same", "weight")}}, ("round trip",)), "tied"
+    yield (
+        call({"weight": parameter(2), "inner": {"tied": ("same", "weight")}}, ("round trip",)),
+        "tied",
+    )
     yield call({"weight": parameter(2)}, ("set", "weight", None)), "a parameter becomes None"
     yield call({"weight": parameter(2)}, ("set", "weight", normal(2))), "and a plain tensor"
     yield call({"weight": parameter(2)}, ("set", "weight", ("buffer", normal(2)))), "and a buffer"
     yield call({"weight": None}, ("set", "weight", parameter(2))), "None becomes a parameter"
-    yield call({"weight": normal(2)}, ("set", "weight", parameter(2))), "a tensor becomes a parameter"
+    yield (
+        call({"weight": normal(2)}, ("set", "weight", parameter(2))),
+        "a tensor becomes a parameter",
+    )
     yield call({"mean": ("buffer", normal(2))}, ("set", "mean", normal(3, seed=1))), "a new buffer"
     yield call({"mean": ("buffer", normal(2))}, ("set", "mean", None)), "a buffer becomes None"
-    yield call({"mean": ("buffer", normal(2))}, ("set", "mean", parameter(2))), "a buffer is trained"
+    yield (
+        call({"mean": ("buffer", normal(2))}, ("set", "mean", parameter(2))),
+        "a buffer is trained",
+    )
     yield call({"inner": {"weight": parameter(2)}}, ("set", "inner", parameter(3))), "a child goes"
     yield call({"inner": parameter(2)}, ("set", "inner", {"weight": parameter(3)})), "a child comes"
-    yield call({"inner": {"weight": parameter(2)}}, ("set", "inner.weight", parameter(3, seed=1))), (
-        "a parameter is replaced"
+    yield (
+        call({"inner": {"weight": parameter(2)}}, ("set", "inner.weight", parameter(3, seed=1))),
+        ("a parameter is replaced"),
     )
     yield call({"inner": {"weight": parameter(2)}}, ("set", "inner", 3)), "a child becomes a number"
-    yield call({"first": parameter(2), "weight": parameter(3)}, ("set", "first", parameter(4))), (
-        "replaced: its place stays"
+    yield (
+        call({"first": parameter(2), "weight": parameter(3)}, ("set", "first", parameter(4))),
+        ("replaced: its place stays"),
     )
-    yield call({"inner": {"deep": {"bias": parameter(1)}}}, ("train", False), ("train",)), "three levels"
+    yield (
+        call({"inner": {"deep": {"bias": parameter(1)}}}, ("train", False), ("train",)),
+        "three levels",
+    )
 
 
 def tiny_like(**changes):
@@ -2358,9 +2428,9 @@ def tiny_like(**changes):
 
         def __setattr__(self, name, value):
             registries = self._parameters, self._buffers, self._children, self.__dict__
-            if isinstance(value, nn.Parameter):
-                kind = self._parameters
-            elif changes.get("tensors_too") and isinstance(value, torch.Tensor):
+            if isinstance(value, nn.Parameter) or (
+                changes.get("tensors_too") and isinstance(value, torch.Tensor)
+            ):
                 kind = self._parameters
             elif isinstance(value, TinyModule) and changes.get("children", True):
                 kind = self._children
@@ -2483,9 +2553,9 @@ tiny_module.mistake(
     "A tied parameter comes twice from named_parameters: an optimizer would step it twice, and a count "
     "is wrong."
 )(tiny_like(twice=True))
-tiny_module.mistake("state_dict leaves out the buffers. They are state, though they are not trained.")(
-    tiny_like(saves_buffers=False)
-)
+tiny_module.mistake(
+    "state_dict leaves out the buffers. They are state, though they are not trained."
+)(tiny_like(saves_buffers=False))
 tiny_module.mistake(
     "state_dict holds a tied parameter once. A checkpoint has it under each name, so that a model "
     "without the tie can load it."
@@ -2505,9 +2575,9 @@ tiny_module.mistake("It is never strict: missing and unexpected names pass in si
     tiny_like(strict=False)
 )
 tiny_module.mistake("It is always strict, also with strict=False.")(tiny_like(strict=True))
-tiny_module.mistake("Shapes are not compared: copy_ broadcasts, and one number fills a whole vector.")(
-    tiny_like(shapes=False)
-)
+tiny_module.mistake(
+    "Shapes are not compared: copy_ broadcasts, and one number fills a whole vector."
+)(tiny_like(shapes=False))
 tiny_module.mistake("train sets the mode of this module alone; its children stay in theirs.")(
     tiny_like(deep=False)
 )

@@ -35,7 +35,9 @@ class Linear(nn.Module):
         super().__init__()
         bound = 1 / math.sqrt(in_features)
         self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(out_features).uniform_(-bound, bound)) if bias else None
+        self.bias = (
+            nn.Parameter(torch.empty(out_features).uniform_(-bound, bound)) if bias else None
+        )
 
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
         """x: (..., in_features). Returns (..., out_features)."""
@@ -175,7 +177,7 @@ class Dropout(nn.Module):
             return x
         if self.p == 1:
             return x * 0
-        keep = torch.rand(x.shape, device=x.device) >= self.p
+        keep = torch.empty_like(x).bernoulli_(1 - self.p)
         return x * keep / (1 - self.p)
 
 
@@ -187,9 +189,7 @@ class MultiHeadSelfAttention(nn.Module):
     both. No other parameters. Source: Vaswani et al. (2017), section 3.2.2.
     """
 
-    def __init__(
-        self, d_model: int, n_head: int, causal: bool = True, bias: bool = True
-    ) -> None:
+    def __init__(self, d_model: int, n_head: int, causal: bool = True, bias: bool = True) -> None:
         """causal: a position attends to itself and earlier ones. Raises ValueError unless n_head
         divides d_model."""
         super().__init__()
@@ -212,7 +212,7 @@ class MultiHeadSelfAttention(nn.Module):
         q, k, v = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, d)
         scores = q @ k.transpose(-2, -1) / math.sqrt(D // self.n_head)
         if self.causal:
-            future = torch.ones(T, T, dtype=torch.bool, device=x.device).triu(diagonal=1)
+            future = x.new_ones(T, T, dtype=torch.bool).triu(diagonal=1)
             scores = scores.masked_fill(future, -math.inf)
         if mask is not None:
             scores = scores.masked_fill(~mask, -math.inf)
@@ -257,23 +257,16 @@ def _is_inside(path: str, name: str) -> bool:
 
 
 class TinyModule:
-    """nn.Module's bookkeeping from nothing: attributes that register themselves.
-
-    An nn.Parameter that is assigned to an attribute becomes a parameter, a TinyModule a child, and
-    everything else an ordinary attribute. `training` is True at first.
-    """
+    """nn.Module's bookkeeping from nothing: attributes that register themselves."""
 
     def __init__(self) -> None:
-        """Subclasses call it first. No parameters, buffers or children yet."""
+        """No parameters, buffers or children yet; `training` is True. Subclasses call it first."""
         for registry in ("_parameters", "_buffers", "_children"):
             object.__setattr__(self, registry, {})
         self.training = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Register parameters and children; give a registered buffer its new tensor.
-
-        A name means one thing: what it meant before is forgotten.
-        """
+        """Register a Parameter or TinyModule; a tensor of a buffer's name becomes that buffer."""
         if isinstance(value, nn.Parameter):
             kind = self._parameters
         elif isinstance(value, TinyModule):
@@ -285,10 +278,7 @@ class TinyModule:
         self._put(kind, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """A registered attribute; Python asks here only for what it does not find otherwise.
-
-        Raises AttributeError where there is none.
-        """
+        """A registered attribute. Raises AttributeError where there is none."""
         for registry in ("_parameters", "_buffers", "_children"):
             found = self.__dict__.get(registry, {})
             if name in found:
@@ -304,7 +294,7 @@ class TinyModule:
         return self.forward(*args, **kwargs)
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
-        """(dotted name, parameter): one's own first, then each child's; a tied one only once."""
+        """(dotted name, parameter): one's own, then each child's; a tied one only once."""
         seen = set()
         for name, tensor in self._named_state(prefix):
             if isinstance(tensor, nn.Parameter) and id(tensor) not in seen:
@@ -312,16 +302,11 @@ class TinyModule:
                 yield name, tensor
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Every parameter and buffer by dotted name, tied ones by each name, detached but not copied."""
+        """Parameters and buffers by dotted name, tied ones by each; detached, not copied."""
         return {name: tensor.detach() for name, tensor in self._named_state("")}
 
     def load_state_dict(self, state: Mapping[str, Tensor], strict: bool = True) -> None:
-        """Copy the values into the parameters and buffers that are there; they stay the same objects.
-
-        Raises KeyError, before anything changes, if a name is missing or unexpected; strict=False
-        copies the names that both have. Raises RuntimeError, before anything changes, if a shape
-        differs, strict or not.
-        """
+        """Copy values in place, or raise before any: KeyError (names), RuntimeError (shapes)."""
         mine = self.state_dict()
         if strict and mine.keys() != state.keys():
             raise KeyError(f"missing or unexpected: {sorted(mine.keys() ^ state.keys())}")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..case import Case
 from ..render import nested, shown
 from ..values import leaves, same
-from .functions import flat_tensors, ramp
+from .functions import ramp
 
 LEARNING_RATE = 0.1
 MANY = 10_000
@@ -151,7 +151,9 @@ def called_module(name: str, case: Case) -> str:
 def brief(value: Any) -> str:
     """A tensor of a few elements in full, a larger one by its shape alone."""
     if not isinstance(value, Tensor) or value.numel() <= FEW:
-        return nested(value.detach()) if isinstance(value, Tensor) and value.numel() else shown(value)
+        return (
+            nested(value.detach()) if isinstance(value, Tensor) and value.numel() else shown(value)
+        )
     return f"tensor of shape {tuple(value.shape)}"
 
 
@@ -235,7 +237,9 @@ def in_eval_mode(layer: nn.Module, leaf: Tensor) -> dict[str, Any]:
 def called_dropout(name: str, case: Case) -> str:
     build, shape, dtype = case.args
     given = ", ".join(f"{key}={shown(value)}" for key, value in build.items())
-    return f"{name}({given}), called with x of shape {shape}, {shown(dtype)}, in train and eval mode"
+    return (
+        f"{name}({given}), called with x of shape {shape}, {shown(dtype)}, in train and eval mode"
+    )
 
 
 dropout.called = called_dropout  # type: ignore[attr-defined]
@@ -296,7 +300,9 @@ def described(tree: Any) -> str:
             return f"[{', '.join(map(described, sizes))}]"
         return f"{names[kind]}({', '.join(map(str, sizes))})"
     parts = [
-        f"{name}: {described(part)}" for name, part in tree.items() if name not in ("tied", "frozen")
+        f"{name}: {described(part)}"
+        for name, part in tree.items()
+        if name not in ("tied", "frozen")
     ]
     parts += [f"{second} is {first}" for first, second in tree.get("tied", ())]
     parts += [f"{name} frozen" for name in tree.get("frozen", ())]
@@ -448,10 +454,11 @@ def assign(subject: Any, owner: Any, name: str, value: Any, made: dict[str, Any]
     if isinstance(value, dict):
         value = grow(subject, value, made)
     elif isinstance(value, tuple) and value[0] == "buffer":
-        owner.register_buffer(name, value[1])
-        return value[1]
+        value = value[1].clone()  # a second tree of the same case shares nothing with the first
+        owner.register_buffer(name, value)
+        return value
     elif isinstance(value, tuple) and value[0] == "parameter":
-        value = nn.Parameter(value[1])
+        value = nn.Parameter(value[1].clone())
     elif isinstance(value, tuple) and value[0] == "same":
         value = made[value[1]]
     setattr(owner, name, value)
