@@ -1,4 +1,6 @@
 """Chapter 8's exercises: what each is asked on, and the mistakes it knows."""
+# mypy: ignore-errors
+# Most classes below are wrong on purpose, and all are called `_`.
 
 import math
 
@@ -813,7 +815,9 @@ class _(modules.Dropout):
         return x * ((torch.rand(x.shape) >= self.p) / torch.tensor(1 - self.p, dtype=x.dtype))
 
 
-@dropout.mistake("The share is right, but not random: every so-manieth element goes.")
+@dropout.mistake(
+    "The share is right, but nothing is random: the elements that go lie at equal distances."
+)
 class _(modules.Dropout):
     def forward(self, x):
         if not self.training:
@@ -1481,14 +1485,10 @@ class _(modules.BatchNorm1d):
 )
 class _(modules.BatchNorm1d):
     def forward(self, x):
-        old = self.running_mean, self.running_var, self.num_batches_tracked.clone()
         y = super().forward(x)
         if self.training:
             axes = [axis for axis in range(x.ndim) if axis != 1]
             var, mean = torch.var_mean(x, axes)
-            with torch.no_grad():
-                before = [b.clone() for b in old[:2]]
-            del before
             self.running_mean = self.running_mean * 1 + 0 * mean
             self.running_var = self.running_var * 1 + 0 * var
         return y
@@ -1836,7 +1836,7 @@ class _(modules.MultiHeadSelfAttention):
 )
 class _(modules.MultiHeadSelfAttention):
     def forward(self, x, mask=None):
-        B, T, D = x.shape
+        T, D = x.shape[1:]
         heads = [part.split(D // self.n_head, dim=-1) for part in self.qkv(x).chunk(3, dim=-1)]
         out = []
         for h, (q, k, v) in enumerate(zip(*heads, strict=True)):
@@ -1876,7 +1876,7 @@ class _(modules.MultiHeadSelfAttention):
 @attention.alternative("einsum, and an additive mask with the smallest number of the dtype")
 class _(modules.MultiHeadSelfAttention):
     def forward(self, x, mask=None):
-        B, T, D = x.shape
+        T, D = x.shape[1:]
         q, k, v = self.qkv(x).split(D, dim=2)
         q, k, v = (z.unflatten(-1, (self.n_head, -1)) for z in (q, k, v))
         scores = torch.einsum("bqhd,bkhd->bhqk", q / q.size(-1) ** 0.5, k)
@@ -1977,9 +1977,8 @@ def _():
 
 
 def tie_cost(subject, case):
-    table, weight, bias, _ = case.args
+    table, weight, *_ = case.args
     embedding, head = nn.Embedding(*table.shape), nn.Linear(*reversed(weight.shape), bias=False)
-    del bias
     return lambda: subject(embedding, head)
 
 

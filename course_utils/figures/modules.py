@@ -3,22 +3,19 @@
 from collections.abc import Mapping, Sequence
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 
 from .style import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, PINK, RED, Drawing, note, paper, plot
 
-KINDS = {
-    "module": (ORANGE, "submodule"),
-    "parameter": (BLUE, "parameter"),
-    "buffer": (GREEN, "buffer"),
-}
+KINDS = {"module": ORANGE, "parameter": BLUE, "buffer": GREEN}
 
 
 def draw_tree(module: nn.Module, name: str = "model") -> Drawing:
     """A module and all that is registered in it: a row for each submodule, parameter and buffer."""
     rows = list(tree_rows(module, name, 0))
-    height, wide = len(rows), 22.0
+    height, wide = len(rows), 16.0
     figure, ax = paper((-0.4, wide), (-height - 1.4, 0.4))
     above: dict[int, float] = {}
     for i, (depth, kind, label, about) in enumerate(rows):
@@ -27,16 +24,21 @@ def draw_tree(module: nn.Module, name: str = "model") -> Drawing:
             start = above[depth - 1]
             ax.plot([x - 0.9, x - 0.9, x - 0.2], [start - 0.35, y, y], color=FAINT, lw=1)
         above[depth] = y
-        colour = KINDS[kind][0]
-        ax.add_patch(Rectangle((x - 0.1, y - 0.3), 0.6, 0.6, color=colour, alpha=0.75, lw=0))
+        badge(ax, x - 0.1, y - 0.3, kind)
         note(ax, x + 0.8, y, label, family="monospace", fontweight="bold")
         note(ax, 10.6, y, about, color=INK, fontsize=9)
     x = 0.0
-    for colour, text in KINDS.values():
-        ax.add_patch(Rectangle((x, -height - 1.2), 0.6, 0.6, color=colour, alpha=0.75, lw=0))
-        note(ax, x + 0.9, -height - 0.9, text, fontsize=9, color=FAINT)
+    for kind in KINDS:
+        badge(ax, x, -height - 1.2, kind)
+        note(ax, x + 0.9, -height - 0.9, "submodule" if kind == "module" else kind, fontsize=9)
         x += 5.0
     return figure
+
+
+def badge(ax: Axes, x: float, y: float, kind: str) -> None:
+    """A small square in the colour of a kind, with its first letter."""
+    ax.add_patch(Rectangle((x, y), 0.6, 0.6, color=KINDS[kind], alpha=0.6, lw=0))
+    note(ax, x + 0.3, y + 0.28, kind[0].upper(), ha="center", fontsize=7)
 
 
 def tree_rows(module: nn.Module, name: str, depth: int) -> list[tuple[int, str, str, str]]:

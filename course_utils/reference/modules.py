@@ -120,6 +120,10 @@ class BatchNorm1d(nn.Module):
     buffers normalise and stay. Source: Ioffe and Szegedy (2015), algorithms 1 and 2.
     """
 
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         """num_features: C. eps: added to the variance. momentum: the weight of the new batch."""
         super().__init__()

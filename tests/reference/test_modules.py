@@ -289,8 +289,7 @@ def test_tiny_module_reassigns_as_nn_module_does():
         assert a == b
     for tree in (trees(ref.TinyModule)(), trees(nn.Module)()):
         with pytest.raises(AttributeError):
-            tree.nothing
-        del tree
+            _ = tree.nothing
 
 
 def test_tiny_module_feeds_torchs_optimizer():

@@ -106,7 +106,7 @@ def passed_through(made: nn.Module, given: list[Any]) -> dict[str, Any]:
         with torch.no_grad():
             for parameter in made.parameters():
                 if parameter.grad is not None:
-                    parameter -= LEARNING_RATE * parameter.grad
+                    parameter.sub_(LEARNING_RATE * parameter.grad)
     return seen
 
 
@@ -388,14 +388,16 @@ def tied(subject: Any, case: Case) -> dict[str, Any]:
             seen[f"step {step}: gradient of `{name}`"] = clone(parameter.grad)
         with torch.no_grad():
             for parameter in both.parameters():
-                parameter -= LEARNING_RATE * parameter.grad
+                if parameter.grad is not None:
+                    parameter.sub_(LEARNING_RATE * parameter.grad)
     return seen
 
 
 def pair(table: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[nn.Embedding, nn.Linear]:
     """An embedding and a head with these weights."""
-    embedding = nn.Embedding(*table.shape, dtype=table.dtype)
-    head = nn.Linear(*reversed(weight.shape), bias=bias is not None, dtype=weight.dtype)
+    (V, D), (out, into) = table.shape, weight.shape
+    embedding = nn.Embedding(V, D, dtype=table.dtype)
+    head = nn.Linear(into, out, bias=bias is not None, dtype=weight.dtype)
     with torch.no_grad():
         embedding.weight.copy_(table)
         head.weight.copy_(weight)
@@ -487,7 +489,7 @@ def done(subject: Any, root: Any, tree: Any, verb: str, given: list[Any]) -> dic
     if verb == "round trip":
         return round_trip(subject, root, tree)
     state, strict = given
-    before = {name: value for name, value in root.named_parameters()}
+    before = dict(root.named_parameters())
     try:
         root.load_state_dict(state, **({} if strict is None else {"strict": strict}))
         raised = None
