@@ -2151,6 +2151,9 @@ def _():
     yield call(GPT, ["head", "h.2"]), "one name is there, one is not"
     yield call(GPT, ["fc"]), "a name from within is no beginning"
     yield call(GPT, ["h.0.f"]), "half a name"
+    twice = {"fc": ("linear", 2, 2), "h": [{"fc": ("linear", 2, 2)}]}
+    yield call(twice, ["fc.weight"]), "a name that another path ends with"
+    yield call(twice, ["h.0.fc"]), "and the other way round"
     yield (
         call({**GPT, "tied": [("wte.weight", "head.weight")]}, ["head"]),
         ("tied: named by its second name"),

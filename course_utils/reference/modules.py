@@ -164,8 +164,8 @@ class BatchNorm1d(nn.Module):
 class Dropout(nn.Module):
     """In train mode zeroes each element with probability p and divides the others by 1 − p.
 
-    In eval mode it returns x. Source: Srivastava et al. (2014), section 10 for the scaling in
-    training ("inverted" dropout).
+    In eval mode it returns x. The mask is drawn from torch's generator. Source: Srivastava et al.
+    (2014), section 10 for the scaling in training ("inverted" dropout).
     """
 
     def __init__(self, p: float = 0.5) -> None:
