@@ -151,9 +151,10 @@ def differs_in_what_was_seen(
 
 
 def unexpected(label: str, value: Any) -> str:
-    if label.startswith("argument `"):
-        return f"your code changed its {label.removesuffix(' afterwards')}; it must leave it alone"
-    if label == "the result requires grad":
+    what = label.rpartition(": ")[2]  # a probe of several steps says which one first
+    if what.startswith("argument `"):
+        return f"your code changed its {what.removesuffix(' afterwards')}; it must leave it alone"
+    if what == "the result requires grad":
         return "no gradient flows through your result: something detached it from the graph"
     if label == UNASKED_GRAD:
         return "your result requires grad, though no argument does: return a plain tensor"

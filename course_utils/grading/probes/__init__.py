@@ -13,6 +13,7 @@ from typing import Any
 from ..case import Case
 from .autograd import accumulates, custom_function, straight_through, takes_function
 from .functions import call, named_arguments, never_negative, there_and_back
+from .modules import assembled, dropout, module, registry, tied
 from .objects import steps
 from .optimizers import optimizer, parameter_groups, state_bytes
 from .randomness import glorot_weight
@@ -23,18 +24,23 @@ Probe = Callable[[Any, Case], dict[str, Any]]
 __all__ = [
     "Probe",
     "accumulates",
+    "assembled",
     "call",
     "custom_function",
+    "dropout",
     "glorot_weight",
+    "module",
     "named_arguments",
     "never_negative",
     "optimizer",
     "parameter_groups",
+    "registry",
     "state_bytes",
     "steps",
     "straight_through",
     "strides_of",
     "takes_function",
     "there_and_back",
+    "tied",
     "view",
 ]
