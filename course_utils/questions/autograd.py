@@ -210,11 +210,6 @@ quiz = Quiz(
             "`w = torch.randn(10, 10, requires_grad=True) * 0.02`, and after backward `w.grad` is None. Why?",
             choices=[
                 Choice(
-                    "w is the result of a multiplication, so it is no leaf.",
-                    right=True,
-                    why="The leaf is the unscaled tensor, which has no name any more. Scale first, then `requires_grad_()`.",
-                ),
-                Choice(
                     "0.02 is a Python number, and cuts the graph.",
                     why="Python numbers are constants in the graph; they cut nothing.",
                 ),
@@ -222,19 +217,24 @@ quiz = Quiz(
                     "Gradients of random tensors are not computed.",
                     why="How the values came about plays no role.",
                 ),
+                Choice(
+                    "w is the result of a multiplication, so it is no leaf.",
+                    right=True,
+                    why="The leaf is the unscaled tensor, which has no name any more. Scale first, then `requires_grad_()`.",
+                ),
             ],
         ),
         Question(
             "A training loop keeps `history.append(loss)` and runs out of memory. Why?",
             choices=[
                 Choice(
+                    "Python lists copy tensors.",
+                    why="A list holds references. But a reference keeps alive what it refers to.",
+                ),
+                Choice(
                     "Each loss holds its graph, as far as it is still needed.",
                     right=True,
                     why="A tensor with a grad_fn keeps the nodes behind it alive; before backward, with all that they saved. Keep `loss.detach()` or `loss.item()`.",
-                ),
-                Choice(
-                    "Python lists copy tensors.",
-                    why="A list holds references. But a reference keeps alive what it refers to.",
                 ),
                 Choice(
                     "backward was called without retain_graph.",
@@ -245,12 +245,12 @@ quiz = Quiz(
         Question(
             "What does a Hessian-vector product by two backward passes cost, for n parameters?",
             choices=[
+                Choice("n gradients.", why="That is the whole Hessian, row by row."),
                 Choice(
                     "A small multiple of one gradient, in time and memory.",
                     right=True,
                     why="The gradient is one more function with a graph, and reverse mode differentiates one number, g · v, in one pass.",
                 ),
-                Choice("n gradients.", why="That is the whole Hessian, row by row."),
                 Choice(
                     "n² numbers of memory.",
                     why="Only if the Hessian is built, which the product avoids.",
