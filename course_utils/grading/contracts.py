@@ -38,6 +38,8 @@ class Measured:
 class Contract:
     """promise: what is bounded, in words. cases: the calls. judge: costs → complaint or None.
 
+    What is measured is also a check: the call must give what the reference gives, in memory that the
+    call made or that an argument brought, and in one thread; else the cost would be another work's.
     watches_autograd: count bytes saved for backward too (torch.func's transforms refuse to run then).
     prepare: what to do with the object and the case before measuring begins (build the module, fill
     the gradients); it returns the function whose call is measured. By default the object is called.

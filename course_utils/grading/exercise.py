@@ -13,6 +13,7 @@ from . import probes
 from .case import BY_HAND, EDGE, GRADIENTS, RANDOM, Case
 from .contracts import Contract
 from .probes import Probe
+from .surroundings import quiet
 from .values import dumps
 
 CONTRACTS = "contracts"
@@ -247,7 +248,8 @@ def exercises_of(chapter: str) -> dict[str, Exercise]:
     """The exercises of one chapter by key, in the order of their declaration."""
     if chapter not in chapters():
         raise UnknownKey(f"no chapter {chapter!r}; there are: {', '.join(chapters())}")
-    module = importlib.import_module(f"course_utils.exercises.{chapter}")
+    with quiet():  # whatever default dtype or device the notebook has set
+        module = importlib.import_module(f"course_utils.exercises.{chapter}")
     return {item.key: item for item in vars(module).values() if isinstance(item, Exercise)}
 
 

@@ -63,7 +63,8 @@ def checks_of(exercise: Exercise, seed: int = 0) -> list[Check]:
     """Every case of the exercise with what is expected of it. Raises NoChecks if there is none."""
     key = (exercise.key, id(exercise), seed)
     if key not in _checks:
-        cases = exercise.all_cases(seed)
+        with quiet():
+            cases = exercise.all_cases(seed)
         if not cases:
             raise NoChecks(f"{exercise.key} declares no case: it could pass anything")
         _checks[key] = [Check(case, expect(exercise, case)) for case in cases]
@@ -245,10 +246,9 @@ def differing_parameters(name: str, reference: Any, mine: Any) -> str | None:
         return None
     have = list(signature.parameters.values())
     given = [p.name for p in have]
-    if all(p.kind is p.POSITIONAL_OR_KEYWORD for p in want) and set(given) >= {
-        p.name for p in want if not takes_any(have)
-    }:
-        names = [p.name for p in want]
+    names = [p.name for p in want]
+    ordinary = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in want)
+    if ordinary and (takes_any(have) or set(given) >= set(names)):
         for args, kwargs in (names, {}), ([], dict.fromkeys(names)):
             try:
                 signature.bind(*args, **kwargs)
@@ -257,12 +257,9 @@ def differing_parameters(name: str, reference: Any, mine: Any) -> str | None:
                 return f"`{name}` must take ({', '.join(names)}) {how} too; yours is {signature}"
     if takes_any(have):
         return None
-    missing = [p.name for p in want if p.name not in given]
-    extra = [p.name for p in have if p.name not in [w.name for w in want] and p.default is p.empty]
-    if missing or extra or given[: len(want)] != [p.name for p in want]:
-        return (
-            f"`{name}` takes ({', '.join(p.name for p in want)}); yours takes ({', '.join(given)})"
-        )
+    extra = [p.name for p in have if p.name not in names and p.default is p.empty]
+    if extra or given[: len(names)] != names:
+        return f"`{name}` takes ({', '.join(names)}); yours takes ({', '.join(given)})"
     for w, h in zip(want, have, strict=False):
         if (w.default is w.empty) != (h.default is h.empty) or not equal_defaults(w, h):
             return f"the default of `{w.name}` is {default(w)}; yours has {default(h)}"
@@ -350,9 +347,8 @@ class Ladder:
                 return
 
     def signature(self) -> RungResult:
-        problem = signature_problem(self.exercise, self.objects)
         worked = self.shaped()
-        problem = problem or self.problem_by_name()
+        problem = signature_problem(self.exercise, self.objects) or self.problem_by_name()
         if problem:
             self.failure = Failure(SIGNATURE, problem)
             return RungResult(SIGNATURE, 0, 1)

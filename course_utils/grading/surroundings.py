@@ -1,4 +1,4 @@
-"""What a student's code finds around it: kept quiet, put back afterwards, and what it left changed."""
+"""What a student's code finds around it: always the same, put back afterwards; what it left changed."""
 
 import io
 import os
@@ -12,6 +12,9 @@ import numpy as np
 import torch
 
 SEED = 20250101  # nobody's favourite: a seed that the code sets itself is told from it
+
+
+NOTHING = "nothing"
 
 
 def set_default_device(device: torch.device) -> None:
@@ -34,17 +37,26 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     ),
     "the working folder": (os.getcwd, os.chdir),
 }
+# A notebook may have set these itself; checks do not depend on it.
+STANDARD = {
+    "torch's default dtype": torch.float32,
+    "torch's default device": torch.device("cpu"),
+    "torch's grad mode": True,
+}
 
 
 @contextmanager
 def quiet() -> Iterator[list[str]]:
     """Prints and warnings do not mix with the verdict; settings and random states are put back.
 
+    The block finds torch as it is when just imported: float32, on the CPU, recording gradients.
     Yields a list. After the block it says, in words that follow "your code", which settings the
     block had changed and left so.
     """
     left: list[str] = []
-    before = {name: get() for name, (get, _) in SETTINGS.items()}
+    outside = {name: value_of(get) for name, (get, _) in SETTINGS.items()}
+    change(outside, STANDARD)
+    before = outside | STANDARD
     modes = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
     python, numpy = random.getstate(), np.random.get_state()
     with (
@@ -57,20 +69,35 @@ def quiet() -> Iterator[list[str]]:
         try:
             yield left
         finally:
-            if torch.initial_seed() != SEED:
-                left.append(f"seeded torch's global generator with {torch.initial_seed()}")
-            for name, (get, put_back) in SETTINGS.items():
-                if (now := value_of(get)) != before[name]:
-                    left.append(f"set {name} to {now} and left it so")
-                    put_back(before[name])
-            if (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()) > modes:
-                left.append("entered a mode of torch and did not leave it")
-            while torch._C._len_torch_function_stack() > modes[0]:
-                torch._C._pop_torch_function_stack()
-            while torch._C._len_torch_dispatch_stack() > modes[1]:
-                torch._C._pop_torch_dispatch_stack(None)
+            with torch._C.DisableTorchFunction():
+                left += changed_since(before, modes)
+                change(before, outside)
             random.setstate(python)
             np.random.set_state(numpy)
+
+
+def changed_since(before: dict[str, Any], modes: tuple[int, int]) -> list[str]:
+    """What is no longer as it was, in words; it is put back."""
+    left = []
+    if torch.initial_seed() != SEED:
+        left.append(f"seeded torch's global generator with {torch.initial_seed()}")
+    now = {name: value_of(get) for name, (get, _) in SETTINGS.items()}
+    left += [f"set {n} to {now[n]} and left it so" for n in now if now[n] != before[n]]
+    change(now, before)
+    if (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()) > modes:
+        left.append("entered a mode of torch and did not leave it")
+    while torch._C._len_torch_function_stack() > modes[0]:
+        torch._C._pop_torch_function_stack()
+    while torch._C._len_torch_dispatch_stack() > modes[1]:
+        torch._C._pop_torch_dispatch_stack(None)
+    return left
+
+
+def change(settings: dict[str, Any], to: dict[str, Any]) -> None:
+    """Set those of the settings that differ from what they should be."""
+    for name, value in to.items():
+        if settings[name] != value and value is not NOTHING:
+            SETTINGS[name][1](value)
 
 
 def seed(number: int) -> None:
@@ -84,4 +111,4 @@ def value_of(get: Callable[[], Any]) -> Any:
     try:
         return get()
     except OSError:  # a working folder that is gone
-        return "nothing"
+        return NOTHING

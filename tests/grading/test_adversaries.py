@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 import toys
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from course_utils.grading import find, grade
 from course_utils.grading.grade import broken
@@ -65,6 +66,36 @@ def test_what_is_left_behind_is_said_and_put_back(what):
     assert verdict.outcome == "failed"
     assert verdict.failure.sentence.startswith("your code "), verdict
     assert surroundings() == before
+
+
+def test_checks_do_not_depend_on_what_the_notebook_has_set():
+    exercise = find("tensors.gather_log_probs")
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        with torch.no_grad():
+            assert grade(exercise, exercise.reference, seed=11).outcome == "passed"
+            verdict = grade(exercise, torch.no_grad()(exercise.reference), seed=12)
+        assert (verdict.outcome, verdict.failed_rung) == ("failed", "gradients")
+        assert torch.get_default_dtype() == torch.float64
+        assert torch.get_default_device().type == "meta"
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_mode_that_refuses_everything_is_taken_off_again():
+    class Refuses(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            raise OSError("no")
+
+    def entering(x, temperature=1.0):
+        result = softmax(x, temperature)
+        Refuses().__enter__()
+        return result
+
+    assert grade(toys.softmax, entering).outcome == "failed"
+    assert grade(toys.softmax, softmax).outcome == "passed"
 
 
 def surroundings():

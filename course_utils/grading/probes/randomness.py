@@ -36,6 +36,8 @@ def glorot_weight(subject: Any, case: Case) -> dict[str, Any]:
     untouched = torch.equal(before, torch.get_rng_state())
     if not (is_plain_tensor(weight) and weight.ndim == 2 and weight.numel() >= TINY):
         return {"result": weight}
+    if not weight.isfinite().all():
+        return {"result": weight}
     times = max(2, math.ceil(ENOUGH / weight.numel()))
     again = draws(times)
     return {
