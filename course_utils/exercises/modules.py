@@ -661,7 +661,7 @@ def _():
         },
     )
     yield (
-        call({"p": 0.75}, (500, 400), torch.float32),
+        call({"p": 0.75}, (250, 400), torch.float32),
         {
             "train: output / input where it is kept, least and most": torch.full((2,), 4.0),
             "train: fraction dropped / p": 1.0,
@@ -672,16 +672,16 @@ def _():
 @dropout.cases(5)
 def _(draw):
     p = draw(st.sampled_from([0.1, 0.2, 0.25, 0.4, 0.6, 0.9]))
-    yield call({"p": p}, draw(st.sampled_from([(400, 500), (500, 400)])), draw(FLOATS))
+    yield call({"p": p}, draw(st.sampled_from([(400, 250), (250, 400)])), draw(FLOATS))
 
 
 @dropout.edge
 def _():
-    yield call({}, (400, 500), torch.float32), "p left at its default"
+    yield call({}, (400, 250), torch.float32), "p left at its default"
     yield call({"p": 1.0}, (3, 4), torch.float32), "everything is dropped: zeros, and no NaN"
     yield call({"p": 0.0}, (3, 4), torch.float64), "nothing is dropped"
     yield call({"p": 0.5}, (0, 4), torch.float32), "no elements"
-    yield call({"p": 0.5}, (500, 400), torch.bfloat16), "bfloat16 stays bfloat16"
+    yield call({"p": 0.5}, (250, 400), torch.bfloat16), "bfloat16 stays bfloat16"
     yield call({"p": 1.5}, (1,), torch.float32), "not a probability"
     yield call({"p": -0.1}, (1,), torch.float32), "not a probability"
 

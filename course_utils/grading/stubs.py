@@ -85,7 +85,8 @@ def stub_class(node: ast.ClassDef, lines: list[str]) -> str:
         if isinstance(item, ast.FunctionDef):
             out += ([""] if i else []) + stub_function(item, lines)
         else:
-            out += lines[item.lineno - 1 : item.end_lineno]
+            gap = bool(i) and not lines[item.lineno - 2].strip()
+            out += lines[item.lineno - 1 - gap : item.end_lineno]
     return "\n".join(out)
 
 
