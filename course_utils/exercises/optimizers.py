@@ -98,6 +98,18 @@ def ordinary_edges(options):
         ),
         "a parameter without elements",
     )
+    large = torch.linspace(-1.0, 1.0, 48 * 40).view(48, 40)
+    yield training([large], steps_of(large.cos(), large.sin()), options), "a larger matrix"
+    yield crowd(MANY + 1, options), "as many parameters as a model has"
+
+
+def crowd(count, options):
+    """That many small parameters, two steps: what the contracts measure, with values to compare."""
+
+    def several(start):
+        return [line(start + i, 1.0) for i in range(count)]
+
+    return training(several(0.0), [several(1.0), several(-5.0)], options)
 
 
 def zero_gradients(options):
@@ -128,14 +140,19 @@ def many(count=MANY, **options):
 
 
 def ready(subject, case, warm=0):
-    """The optimizer's step, after `warm` others."""
+    """A step of the optimizer, after `warm` others, that returns the parameters."""
     params = [nn.Parameter(torch.ones(SIDE)) for _ in range(case.kwargs["count"])]
     for p in params:
         p.grad = torch.ones_like(p)
     optimizer = subject(params, **case.kwargs["options"])
     for _ in range(warm):
         optimizer.step()
-    return optimizer.step
+
+    def step():
+        optimizer.step()
+        return [p.detach() for p in params]
+
+    return step
 
 
 def warmed(subject, case):
@@ -1681,6 +1698,7 @@ def _():
         ),
         "a group in which no parameter has a gradient",
     )
+    yield crowd(101, {"lr": 0.1}), "a hundred parameters"
 
 
 ForeachAdamW.contract(
@@ -1860,13 +1878,20 @@ for mutant in (
 
 # ------------------------------------------------------------------------------ newton_schulz
 
+
+def amplified(case):
+    """Each iteration multiplies the rounding errors in the smallest singular values by 3.4445."""
+    steps = case.args[1] if len(case.args) > 1 else 5
+    return round(3.4445 ** (2 * steps)) + 64
+
+
 newton_schulz = Exercise(
     optimizers.newton_schulz,
     title="Singular values towards one",
     difficulty=2,
     minutes=15,
     points=3,
-    length=lambda case: 64,
+    length=amplified,
     hints=(
         "(x xᵀ) x has the singular vectors of x and the cubes of its singular values. Which polynomial of "
         "one number does one iteration apply to each of them?",
@@ -1905,7 +1930,7 @@ def _():
     yield call(torch.eye(3, dtype=torch.float64), 3), "square"
 
 
-TALL = call(torch.ones(512, 4))
+TALL = call(torch.randn(512, 4, generator=torch.Generator().manual_seed(0)))
 newton_schulz.contract(
     contracts.largest_tensor(
         [TALL],

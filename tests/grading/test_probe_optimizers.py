@@ -1,5 +1,7 @@
 """The optimizer's probe sees what a training loop relies on, whichever optimizer it drives."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
@@ -156,6 +158,23 @@ def test_the_fresh_optimizer_gets_its_options_from_the_file():
     whole = probes.optimizer(OwnRate, case.fresh())
     case.kwargs["reload"] = 4
     assert not same(probes.optimizer(OwnRate, case.fresh()), whole)
+
+
+def test_what_is_kept_in_the_class_does_not_pass_for_state():
+    class InTheClass(Sloppy):
+        kept: ClassVar = {}
+
+        @torch.no_grad()
+        def step(self):
+            for i, p in enumerate(self.param_groups[0]["params"]):
+                if p.grad is not None:
+                    total = self.kept.get(i, torch.zeros_like(p)) + p.grad
+                    self.kept[i] = total
+                    p.sub_(0.1 * total)
+
+    whole = see(InTheClass)
+    InTheClass.kept.clear()
+    assert not same(see(InTheClass, reload=4), whole)
 
 
 def test_what_is_seen_crosses_to_another_process():

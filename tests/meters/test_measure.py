@@ -186,6 +186,16 @@ def test_kernels_of_a_python_loop_grow(n):
     assert cost_of(lambda: x.sum(-1)).kernels == 1
 
 
+@pytest.mark.parametrize("n", [2, 20])
+def test_an_operation_on_a_list_is_one_kernel(n):
+    tensors = [torch.ones(3, 2) for _ in range(n)]
+    with measure() as cost:
+        torch._foreach_mul_(tensors, 0.5)
+        roots = torch._foreach_sqrt(tensors)
+    assert cost.kernels == 2
+    assert cost.bytes_peak == n * 24 == sum(root.nbytes for root in roots)
+
+
 def test_composites_are_taken_apart_in_inference_mode_too():
     x, w = torch.randn(2, 5, 3), torch.randn(4, 3)
 

@@ -26,14 +26,15 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     gradient or None for each parameter; groups, a list of dicts whose "params" are indices, or None
     for one group of all; options, of the optimizer; reload, the number of the step (from 1) before
     which the state_dict goes into a fresh optimizer, made with no options, on fresh parameters; fade,
-    a factor on every group's lr after each step, as a schedule has it.
+    a factor on every group's lr after each step, as a schedule has it. Between saving and
+    loading another optimizer of the class takes a step of its own.
 
     Gradients are written into tensors that stay the same from step to step, as
     `zero_grad(set_to_none=False)` and `backward` do: an optimizer that keeps one as its state sees it
     change.
     """
     given = case.kwargs
-    params = [nn.Parameter(x) for x in given["params"]]
+    params = [nn.Parameter(x.clone()) for x in given["params"]]
     optimizer = subject(grouped(params, given.get("groups")), **given.get("options", {}))
     gradients = [torch.zeros_like(p) for p in params]
     trail: list[list[Tensor]] = [[] for _ in params]
@@ -41,6 +42,7 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     for number, grads in enumerate(given["grads"], start=1):
         if number == given.get("reload"):
             saved = copy.deepcopy(optimizer.state_dict())
+            somebody_elses_step(subject, params)
             params = [nn.Parameter(p.detach().clone()) for p in params]
             optimizer = subject(grouped(params, given.get("groups")))
             optimizer.load_state_dict(saved)
@@ -65,6 +67,14 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     seen["no graph is kept"] = no_graph
     seen["bytes of state"] = bytes_of_state(optimizer, [params[i] for i in sorted(used)])
     return seen
+
+
+def somebody_elses_step(subject: Any, params: list[nn.Parameter]) -> None:
+    """A step of another optimizer: what one keeps in the class or the module, it overwrites."""
+    others = [nn.Parameter(torch.ones_like(p)) for p in params]
+    for other in others:
+        other.grad = torch.full_like(other, 3.0)
+    subject(others).step()
 
 
 def grouped(params: list[nn.Parameter], groups: list[dict[str, Any]] | None) -> list[Any]:
@@ -107,7 +117,8 @@ def called_with_steps(name: str, case: Case) -> str:
         return f"a step of {name}(params{options}) with {given['count']} parameters"
     count = len(given["params"])
     made = [name_group(group) for group in given.get("groups") or ()]
-    first = "[" + ", ".join(made or [f"p{i}" for i in range(count)]) + "]"
+    few = [f"p{i}" for i in range(count)] if count <= 6 else ["p0", "…", f"p{count - 1}"]
+    first = "[" + ", ".join(made or few) + "]"
     options = "".join(f", {key}={shown(value)}" for key, value in given.get("options", {}).items())
     text = f"{name}({first}{options}), {len(given['grads'])} step{'s' if len(given['grads']) > 1 else ''}"
     missing = [
