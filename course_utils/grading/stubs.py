@@ -44,7 +44,7 @@ def source_of(part: Any) -> str:
 def class_source(cls: type) -> str:
     """`inspect.getsource` cannot find a class of a notebook's cell; its methods know where it is."""
     for method in vars(cls).values():
-        code = getattr(method, "__code__", None)
+        code = getattr(inspect.unwrap(method), "__code__", None)
         if code is None:
             continue
         text = "".join(linecache.getlines(code.co_filename))
