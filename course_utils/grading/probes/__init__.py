@@ -13,6 +13,7 @@ from typing import Any
 from ..case import Case
 from .functions import call, named_arguments, never_negative, there_and_back
 from .objects import steps
+from .precision import amp_run, master_run, scaler_run
 from .randomness import glorot_weight
 from .views import strides_of, view
 
@@ -20,10 +21,13 @@ Probe = Callable[[Any, Case], dict[str, Any]]
 
 __all__ = [
     "Probe",
+    "amp_run",
     "call",
     "glorot_weight",
+    "master_run",
     "named_arguments",
     "never_negative",
+    "scaler_run",
     "steps",
     "strides_of",
     "there_and_back",
