@@ -227,7 +227,8 @@ def _(largest, init_scale=2.0**16, growth_interval=2000):
     "You test the gradient before it is scaled. It is the scaled gradient that FP16 has to hold."
 )
 def _(largest, init_scale=2.0**16, growth_interval=2000):
-    scales, good, out = init_scale, 0, ([], [])
+    scales, good = init_scale, 0
+    out: tuple[list, list] = ([], [])
     for size in largest:
         out[0].append(scales)
         bad = not abs(size) < 65520.0
@@ -327,7 +328,7 @@ def drawn_step(draw, shapes):
     if draw(st.integers(0, 9)) == 0:
         return "reload"
     special = {0: INF, 1: -INF, 2: NAN}
-    grads = []
+    grads: list[list] = []
     for group in shapes:
         grads.append([])
         for n in group:
@@ -371,6 +372,10 @@ def _():
         call(one, good, good, bad, good, good, good, init_scale=4.0, growth_interval=3),
         "an overflow just before it would grow",
     )
+    yield (
+        call(one, good, good, bad, good, init_scale=2.0**16, growth_interval=1),
+        "2¹⁶ is where the scale starts, not a limit: in float32 it may grow beyond",
+    )
     two = groups([t(1.0)], [t(2.0)])
     half = {"grads": groups([t(INF)], [t(1.0)]), "explicit": True}
     yield (
@@ -404,7 +409,7 @@ def _():
 @GradScaler.mistake(
     "Your gradients are still scaled when the optimizer steps: each update is too large by the scale."
 )
-class _(mp.GradScaler):
+class _NotUnscaled(mp.GradScaler):
     def unscale_(self, optimizer):
         scale, self._scale = self._scale, 1.0
         super().unscale_(optimizer)
@@ -414,7 +419,7 @@ class _(mp.GradScaler):
 @GradScaler.mistake(
     "You multiply the gradients by the scale a second time. The backward pass has done that: divide."
 )
-class _(mp.GradScaler):
+class _ScaledTwice(mp.GradScaler):
     def unscale_(self, optimizer):
         scale, self._scale = self._scale, 1 / self._scale
         super().unscale_(optimizer)
@@ -424,7 +429,7 @@ class _(mp.GradScaler):
 @GradScaler.mistake(
     "Your count of good updates is not reset after an overflow: the scale grows too soon."
 )
-class _(mp.GradScaler):
+class _CountKept(mp.GradScaler):
     def update(self):
         count, bad = self._growth_tracker, any(self._found_inf.values())
         super().update()
@@ -435,7 +440,7 @@ class _(mp.GradScaler):
 @GradScaler.mistake(
     "The optimizer steps although a gradient is inf or NaN: from then on the weights are, too."
 )
-class _(mp.GradScaler):
+class _StepsOnInf(mp.GradScaler):
     def step(self, optimizer):
         if id(optimizer) not in self._found_inf:
             self.unscale_(optimizer)
@@ -445,7 +450,7 @@ class _(mp.GradScaler):
 @GradScaler.mistake(
     "You test for inf but not for NaN. `isinf` is false for NaN; `isfinite` finds both."
 )
-class _(mp.GradScaler):
+class _NaNUnseen(mp.GradScaler):
     def unscale_(self, optimizer):
         super().unscale_(optimizer)
         grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
@@ -455,7 +460,7 @@ class _(mp.GradScaler):
 @GradScaler.mistake(
     "You unscale in `step` even if unscale_ was called before: the gradients are divided twice."
 )
-class _(mp.GradScaler):
+class _UnscaledTwice(mp.GradScaler):
     def step(self, optimizer):
         found = self._found_inf.pop(id(optimizer), False)
         super().unscale_(optimizer)
@@ -466,7 +471,7 @@ class _(mp.GradScaler):
 @GradScaler.mistake(
     "A second unscale_ before the update must raise RuntimeError; yours divides again, or does nothing."
 )
-class _(mp.GradScaler):
+class _TwiceAllowed(mp.GradScaler):
     def unscale_(self, optimizer):
         if id(optimizer) not in self._found_inf:
             super().unscale_(optimizer)
@@ -476,7 +481,7 @@ class _(mp.GradScaler):
     "Every optimizer skips if one of them overflows. Only the one whose gradients are not finite does; "
     "the scale is what they share."
 )
-class _(mp.GradScaler):
+class _AllSkip(mp.GradScaler):
     def step(self, optimizer):
         if id(optimizer) not in self._found_inf:
             self.unscale_(optimizer)
@@ -488,7 +493,7 @@ class _(mp.GradScaler):
     "Your state_dict leaves out the count of good updates: after a resume the scale grows later than it "
     "would have."
 )
-class _(mp.GradScaler):
+class _CountNotSaved(mp.GradScaler):
     def load_state_dict(self, state):
         super().load_state_dict({**state, "_growth_tracker": 0})
 
@@ -497,7 +502,7 @@ class _(mp.GradScaler):
     "Your count is not reset when the scale grows, so it never equals the interval again: one growth and "
     "no more."
 )
-class _(mp.GradScaler):
+class _GrowsOnce(mp.GradScaler):
     def update(self):
         grows = self._growth_tracker + 1 == self._growth_interval
         bad = any(self._found_inf.values())
@@ -507,7 +512,7 @@ class _(mp.GradScaler):
 
 
 @GradScaler.alternative("torch.amp.GradScaler itself, on the CPU")
-class _(torch.amp.GradScaler):
+class _Torchs(torch.amp.GradScaler):
     def __init__(
         self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
     ):
@@ -521,7 +526,7 @@ class _(torch.amp.GradScaler):
 
 
 @GradScaler.alternative("a set of unscaled optimizers, a set of bad ones, a count that goes down")
-class _:
+class _WithSets:
     def __init__(
         self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
     ):

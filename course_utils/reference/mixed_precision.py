@@ -20,7 +20,20 @@ _LOWER_PRECISION = frozenset({"linear", "matmul"})
 _FLOAT32 = {
     "cpu": frozenset({"cross_entropy", "mse_loss", "prod"}),
     "cuda": frozenset(
-        "cross_entropy cumsum exp layer_norm log_softmax mse_loss norm pow prod rsqrt softmax sum".split()
+        [
+            "cross_entropy",
+            "cumsum",
+            "exp",
+            "layer_norm",
+            "log_softmax",
+            "mse_loss",
+            "norm",
+            "pow",
+            "prod",
+            "rsqrt",
+            "softmax",
+            "sum",
+        ]
     ),
 }
 

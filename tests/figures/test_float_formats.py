@@ -96,7 +96,7 @@ def test_rounding_is_that_of_torch(open_page, values, name):
     numbers = torch.tensor([float(v) for v in got], dtype=torch.float64)
     assert torch.equal(numbers, want.double())
     assert torch.equal(numbers.signbit(), want.signbit())
-    assert 1000 < int(want.isfinite().sum()) and int((want == 0).sum()) > 2
+    assert int(want.isfinite().sum()) > 1000 and int((want == 0).sum()) > 2
 
 
 @pytest.mark.parametrize("name", ["FP16", "BF16", "FP8 E4M3", "FP8 E5M2"])

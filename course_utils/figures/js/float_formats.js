@@ -256,9 +256,9 @@ input[type="range"] { padding: 0; accent-color: var(--accent); width: 150px; bor
 .block { padding: 14px 18px; border-bottom: 1px solid var(--line); }
 .block:last-of-type { border-bottom: 0; }
 .scroll { overflow-x: auto; padding: 3px; }
-.bits { display: flex; gap: 12px; width: max-content; }
+.bits { display: flex; flex-wrap: wrap; gap: 10px 12px; }
 .field { display: grid; gap: 4px; }
-.row { display: flex; gap: 2px; }
+.row { display: flex; flex-wrap: wrap; gap: 2px; }
 .bit { min-height: 34px; width: 24px; padding: 0; font-family: var(--mono); border-radius: 5px; border-color: var(--tone); }
 .bit[aria-pressed="true"] { background: var(--tone); color: var(--paper); font-weight: 700; }
 .bit[aria-pressed="true"]:hover:not(:disabled) { background: var(--tone); filter: brightness(1.1); }

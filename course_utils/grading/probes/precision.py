@@ -3,6 +3,7 @@
 Overflow is real or injected: gradients may hold inf or NaN, or pass through float16 on their way.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 from ..case import Case
 from ..render import shown
+from ..values import same
 
 OTHER_SETTINGS = {"init_scale": 32.0, "growth_factor": 8.0, "growth_interval": 50}
 
@@ -20,7 +22,7 @@ class CountedSGD(torch.optim.SGD):
 
     steps = 0
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.steps += 1
         super().step(closure)
 
@@ -54,7 +56,7 @@ def scaler_run(subject: Any, case: Case) -> dict[str, Any]:
                 seen[f"{at}: gradients of optimizer {i} after unscale_"] = copies(params[i])
             if step.get("twice"):
                 seen[f"{at}: a second unscale_ raises"] = raised(
-                    lambda o=optimizer: scaler.unscale_(o)
+                    partial(scaler.unscale_, optimizer)
                 )
             scaler.step(optimizer)
         scaler.update()
@@ -66,7 +68,7 @@ def scaler_run(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
-def backward(scaler: Any, params: list[list[Tensor]], step: dict[str, Any]) -> None:
+def backward(scaler: Any, params: list[list[nn.Parameter]], step: dict[str, Any]) -> None:
     """Leave in .grad what the backward pass of a scaled loss leaves there."""
     loss = torch.zeros((), dtype=params[0][0].dtype)
     for group, grads in zip(params, step["grads"], strict=True):
@@ -76,11 +78,11 @@ def backward(scaler: Any, params: list[list[Tensor]], step: dict[str, Any]) -> N
                 loss = loss + (p * g).sum()
     scaler.scale(loss).backward()
     if step.get("fp16"):
-        for p in (p for group in params for p in group if p.grad is not None):
-            p.grad = p.grad.half().to(p.dtype)
+        for p in (p for group in params for p in group):
+            p.grad = None if p.grad is None else p.grad.half().to(p.dtype)
 
 
-def copies(params: list[Tensor]) -> list[Tensor | None]:
+def copies(params: list[nn.Parameter]) -> list[Tensor | None]:
     return [None if p.grad is None else p.grad.clone() for p in params]
 
 
@@ -111,7 +113,8 @@ def amp_run(subject: Any, case: Case) -> dict[str, Any]:
     if case.kwargs.get("fp16"):
         for p in (w, b):
             p.register_hook(lambda g: g.half().to(g.dtype))
-    optimizer = CountedSGD([{"params": [w]}, {"params": [b], "lr": 0.5}], lr=0.25)
+    groups: list[dict[str, Any]] = [{"params": [w]}, {"params": [b], "lr": 0.5}]
+    optimizer = CountedSGD(groups, lr=0.25)
     scaler = torch.amp.GradScaler("cpu", init_scale=case.kwargs["scale"], growth_interval=2)
     seen: dict[str, Any] = {}
     for number, (x, y) in enumerate(batches, start=1):
@@ -151,6 +154,8 @@ def master_run(subject: Any, case: Case) -> dict[str, Any]:
             seen["the gradient afterwards"] = grad
     seen["weight at the end"] = weight.detach().clone()
     seen["master at the end"] = master.detach().clone()
+    rounded = master.to(weight.dtype)
+    seen["the weight is the master, rounded to nearest"] = same(weight.detach(), rounded)
     seen["either requires grad"] = (weight.requires_grad, master.requires_grad)
     return seen
 
