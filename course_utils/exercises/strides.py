@@ -37,20 +37,22 @@ def _():
     yield call((1, 2), (4, 1)), 6
     yield call((2, 1), (4, 1), 5), 14
     yield call((3, 1), (1, 4)), 7
+    yield call((0, 1), (4, 1)), 1
 
 
 @flat_index.cases
 def _(draw):
-    n = draw(st.integers(1, 4))
+    n = draw(st.integers(1, 6))
     index = tuple(draw(st.lists(st.integers(0, 5), min_size=n, max_size=n)))
     stride = tuple(draw(st.lists(st.integers(0, 30), min_size=n, max_size=n)))
-    yield call(index, stride, draw(st.integers(0, 20)))
+    yield call(index, stride, draw(st.integers(0, 2000)))
 
 
 @flat_index.edge
 def _():
     yield call((), (), 3), "a tensor of no axes has one element, at its offset"
     yield call((4, 2), (0, 1)), "an axis with stride 0 does not move"
+    yield call((1, 2), (4, 1), offset=7), "the offset by its name"
     yield call((1 << 20, 1), (1 << 20, 1), 1), "more than 2³¹ elements"
 
 
@@ -129,7 +131,7 @@ def _():
 
 @unflatten_index.cases
 def _(draw):
-    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
+    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=6)))
     yield call(draw(st.integers(0, prod(shape) - 1)), shape)
 
 
@@ -140,6 +142,8 @@ def _():
     yield call((1 << 40) - 1, (1 << 20, 1 << 20)), "more than 2³¹ elements"
     yield call(6, (2, 3)), "one past the last element"
     yield call(-1, (2, 3)), "before the first element"
+    yield call(99, (2, 3)), "far beyond the last element"
+    yield call(-99, (2, 3)), "far before the first element"
     yield call(0, (2, 0)), "a shape without elements has no first one"
 
 
@@ -227,7 +231,7 @@ def _():
 
 @contiguous_strides.cases
 def _(draw):
-    yield call(tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))))
+    yield call(tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=6))))
 
 
 @contiguous_strides.edge
@@ -317,6 +321,10 @@ def _():
     yield call((), ()), "one element"
     yield call((1, 1), (7, 9)), "only axes of size one"
     yield call((2, 0), (5, 3)), "no elements"
+    yield call((0, 2), (5, 3)), "no rows"
+    yield call((2, 3, 4), (24, 4, 1)), "a gap between two blocks, none inside them"
+    yield call((2, 2, 3, 2), (13, 6, 2, 1)), "one slot between the halves of four axes"
+    yield call((3, 3), (2, 2)), "gaps and overlaps that add up to nine slots"
     yield call((3, 4), (0, 1)), "an expanded tensor stores one row for all"
     yield call((4, 3), (3, 2)), "every second element of a row, and rows that overlap"
     yield call((2, 3, 1), (3, 1, 3)), "a last axis of size one with a stride of its own"
@@ -625,6 +633,8 @@ def _():
     yield call(GRID.T, 0, 1), "transposed twice"
     yield call(torch.arange(3).expand(2, 3), 0, 1), "an expanded axis, stride 0"
     yield call(torch.tensor([[float("nan"), 1.0]]), 0, 1), "NaN"
+    yield call(GRID.double(), 0, 1), "float64"
+    yield call(GRID > 5, 0, 1), "booleans"
 
 
 transpose_view.contract(contracts.shares_storage([call(torch.zeros(64, 128), 0, 1)]))
@@ -746,6 +756,9 @@ def _():
     yield call(torch.zeros(4), (2, 8)), "4 does not grow to 8, though it divides it"
     yield call(torch.zeros(3), (3, 2)), "axes match from the right"
     yield call(torch.zeros(1, 3), (3,)), "more axes than the shape asked for"
+    yield call(torch.zeros(1), ()), "one axis more than the shape asked for, though of size one"
+    yield call(torch.zeros(3, 0), (3, 2)), "no element to repeat"
+    yield call(torch.zeros(3), (0,)), "3 does not shrink to 0"
 
 
 broadcast_view.contract(
@@ -892,6 +905,11 @@ def _():
     yield call(torch.arange(3.0), 4), "no window fits"
     yield call(torch.arange(3.0), 0), "a window of nothing"
     yield call(torch.arange(3.0), 2, 0), "a step that does not move"
+    yield call(torch.arange(3.0), -1), "a negative window"
+    yield call(torch.arange(3.0), 2, -1), "a negative step"
+    yield call(torch.arange(24.0).view(2, 1, 3, 4), 2), "a batch of three axes"
+    yield call(torch.arange(4.0).expand(3, 4), 2), "expanded rows"
+    yield call(torch.arange(6.0), size=2, step=3), "arguments by name"
 
 
 sliding_windows.contract(
@@ -1007,6 +1025,7 @@ def _():
     yield call(torch.zeros(1, 1)), "one element"
     yield call(GRID, 9), "far to the right of the matrix"
     yield call(GRID, -9), "far below the matrix"
+    yield call(GRID, offset=-1), "the offset by its name"
     yield call(GRID[1:, 1:], 1), "a slice begins in the middle of its storage"
     yield call(torch.arange(3.0).expand(3, 3)), "expanded rows: stride 0 + 1"
     yield call(torch.tensor([[1.0, 2.0], [float("nan"), 3.0]]), -1), "NaN"
@@ -1140,6 +1159,7 @@ def _():
     )
     yield call(torch.arange(12.0).view(2, 6)[:, ::2]), "columns two apart"
     yield call(torch.zeros(0, 2, 3)), "an empty batch"
+    yield call(torch.arange(60.0).view(3, 4, 5)[1:, 1:, 1:]), "a slice of a batch"
     yield call(torch.arange(6.0).view(3, 2).T[:1]), "one row, whose own stride is never used"
     yield call(torch.zeros(3, 2)), "fewer columns than rows"
     yield call(torch.zeros(0, 2)), "no rows"

@@ -12,12 +12,14 @@ def capture(obj: Any) -> tuple[str, list[str]]:
     """Source of a function or class with the imports, helpers and constants it uses.
 
     Returns the text, and the names that could not be captured (an array in another cell, say).
-    Raises OSError where Python cannot find the source.
+    Raises OSError where Python cannot find the source, or there is no name to find it by.
     """
+    if not str(getattr(obj, "__name__", "")).isidentifier():
+        raise OSError("neither a function nor a class of a name of its own")
     home = namespace_of(obj)
     imports: dict[str, None] = {}
     blocks: dict[str, str] = {}
-    missing: list[str] = []
+    missing = list(getattr(getattr(inspect.unwrap(obj), "__code__", None), "co_freevars", ()))
 
     def add(name: str, value: Any) -> None:
         if name in blocks:
@@ -34,6 +36,8 @@ def capture(obj: Any) -> tuple[str, list[str]]:
             blocks[name] = source
         elif origin := where_from(name, value):
             imports[origin] = None
+        elif type(value) is float:
+            blocks[name] = f'{name} = float("{value!r}")'
         elif is_literal(value):
             blocks[name] = f"{name} = {value!r}"
         else:
@@ -47,6 +51,7 @@ def capture(obj: Any) -> tuple[str, list[str]]:
 
 def namespace_of(obj: Any) -> dict[str, Any]:
     """The global names that the object's code sees."""
+    obj = inspect.unwrap(obj)
     if hasattr(obj, "__globals__"):
         return dict(obj.__globals__)
     module = inspect.getmodule(obj)
@@ -54,6 +59,7 @@ def namespace_of(obj: Any) -> dict[str, Any]:
 
 
 def is_local(value: Any, home: dict[str, Any]) -> bool:
+    value = inspect.unwrap(value) if callable(value) else value
     code = inspect.isfunction(value) or inspect.isclass(value)
     return code and getattr(value, "__module__", None) == home.get("__name__")
 

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,8 +117,15 @@ def compare_tensors(
             if KIND in aspects
             else None
         )
-    if not is_plain_tensor(got):
+    if type(got) not in (Tensor, type(want)):
+        kind = type(got).__name__
+        return differs(
+            KIND, f"expected a plain Tensor; came {article(kind)} {kind}, a subclass of it"
+        )
+    if not is_plain_tensor(got) or got.is_nested:
         return differs(KIND, f"expected a dense tensor; came one of layout {got.layout}")
+    if DEVICE in aspects and lacks_memory(got):
+        return differs(KIND, "the result's storage is smaller than the result: it was resized")
     if got.shape != want.shape:
         sentence = f"expected shape {tuple(want.shape)}; came {tuple(got.shape)}"
         return differs(SHAPE, sentence) if aspects & {SHAPE, VALUE} else None
@@ -139,6 +147,14 @@ def compare_tensors(
     if want.is_floating_point():
         sentence += accuracy_note(got, want, wrong, allowed)
     return Difference(VALUE, path, sentence, rows, count, want.numel())
+
+
+def lacks_memory(x: Tensor) -> bool:
+    """Would reading x read beyond its storage (after `untyped_storage().resize_`)?"""
+    if x.device.type != "cpu" or x.numel() == 0:
+        return False
+    last = x.storage_offset() + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    return (last + 1) * x.element_size() > x.untyped_storage().nbytes()
 
 
 def wrong_elements(
@@ -238,7 +254,7 @@ def compare_plain(got: Any, want: Any, aspects: frozenset[str], path: str) -> Di
             math.isnan(got) and math.isnan(want)
         )
         return None if close else Difference(VALUE, path, f"expected {want!r}; came {got!r}")
-    if type(got) is not type(want) and got is not None and want is not None:
+    if type(got) is not type(want):
         return Difference(KIND, path, f"expected {name_of(want)}; came {name_of(got)}")
     if got == want:
         return None
@@ -247,4 +263,4 @@ def compare_plain(got: Any, want: Any, aspects: frozenset[str], path: str) -> Di
 
 def python_number(value: Any) -> Any:
     """NumPy's scalars as Python's own: a right answer may be of either."""
-    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+    return value.item() if issubclass(type(value), np.generic) else value

@@ -4,17 +4,34 @@ A contract names a promise, the calls to measure, and a judge of the costs that
 `course_utils.meters` counted; the judge returns None, or a sentence that says what was exceeded.
 """
 
-from collections.abc import Callable, Sequence
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from course_utils.meters import Cost, format_bytes, measure
 
 from .case import Case
+from .values import is_plain_tensor, tensors
 
 Limit = int | Callable[[Case], int]
 Prepare = Callable[[Any, Case], Callable[[], Any]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one call cost and gave.
+
+    elsewhere: how part of it escaped being counted, in words that follow "your code", or nothing.
+    """
+
+    cost: Cost
+    result: Any
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True)
@@ -34,15 +51,67 @@ class Contract:
 
     def measured(self, subject: Any, case: Case) -> Cost:
         """What one case costs, on copies of its tensors made beforehand."""
+        return self.run(subject, case).cost
+
+    def run(self, subject: Any, case: Case) -> Measured:
+        """The same, with the result of the call that was measured."""
         ready = case.fresh()
         run = (
             self.prepare(subject, ready)
             if self.prepare
             else partial(subject, *ready.args, **ready.kwargs)
         )
-        with measure(saved=self.watches_autograd) as cost:
-            run()
-        return cost
+        meter = measure(saved=self.watches_autograd)
+        with threads_started() as threads, meter as cost:
+            result = run()
+            made = all(map(meter.made, tensors_of(result)))
+        if threads:
+            return Measured(cost, result, "works in another thread, where nothing can be counted")
+        given = {x.untyped_storage()._cdata for x in tensors_of((ready.args, ready.kwargs))}
+        shared = all(x.untyped_storage()._cdata in given for x in tensors_of(result))
+        if not (made or shared or self.prepare):
+            return Measured(cost, result, KEPT)
+        return Measured(cost, result)
+
+
+KEPT = (
+    "returns memory that no operation of this call made: a result kept from an earlier call, or "
+    "made outside of torch"
+)
+
+
+def tensors_of(tree: Any) -> list[Any]:
+    return [x for x in tensors(tree) if is_plain_tensor(x) and x.numel()]
+
+
+@contextmanager
+def threads_started() -> Iterator[list[threading.Thread]]:
+    """The threads that the block starts."""
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def noted(thread: threading.Thread) -> None:
+        started.append(thread)
+        start(thread)
+
+    threading.Thread.start = noted  # type: ignore[method-assign, assignment]
+    try:
+        yield started
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
+
+
+def kind_of(complaint: str | None) -> str | None:
+    """A complaint with less, same, more for its numbers of operations: how a loop's number grows says
+    over which axis it runs; how large it is depends on how the loop is written."""
+
+    def growth(found: re.Match[str]) -> str:
+        counts = [int(n) for n in re.findall(r"\d+", found[0])]
+        return " ".join(
+            "same" if a == b else "more" if a < b else "less" for a, b in pairwise(counts)
+        )
+
+    return complaint and re.sub(r"\(\d+ operations[^()]*\)", growth, complaint)
 
 
 def resolve(limit: Limit, case: Case) -> int:
@@ -88,26 +157,33 @@ flops = bounded("FLOPs", "flops", plain)
 def constant_kernels(
     cases: Sequence[Case], says: str | None = None, prepare: Prepare | None = None
 ) -> Contract:
-    """No more operations for the large cases than for the first, and no more data leaving torch.
+    """No more operations for the large cases than for the first, and no more data leaving torch or
+    entering it.
 
-    That rules out a Python loop over an axis, one of views only, and one hidden behind `.tolist()`
-    or NumPy. A single `int(lengths.max())` is as cheap for a large input as for a small one: it
-    stays allowed.
+    That rules out a Python loop over an axis, one of views only, and one hidden behind `.tolist()`,
+    NumPy or `torch.tensor(a_list)`. A single `int(lengths.max())` is as cheap for a large input as
+    for a small one: it stays allowed, and so does a `range` as an index.
     """
 
     def judge(costs: Sequence[Cost], given: Sequence[Case]) -> str | None:
         counts = [cost.ops.total() for cost in costs]
         if max(counts) > counts[0]:
             return (
-                f"it runs {counts[0]} operations on the smallest input and {max(counts)} on the "
-                "largest: a Python loop over an axis"
+                "a Python loop over an axis: it runs more operations on a larger input "
+                f"({counts[0]} operations, then {', then '.join(map(str, counts[1:]))})"
             )
         left = [cost.elements_left for cost in costs]
         if max(left) > left[0]:
             ways = sorted({way for cost in costs for way in cost.left_torch})
             return (
-                f"{left[0]} elements leave torch on the smallest input and {max(left)} on the "
-                f"largest, through {', '.join(f'`{way}`' for way in ways)}"
+                f"data leaves torch through {', '.join(f'`{way}`' for way in ways)}, more of it the "
+                f"larger the input ({left[0]} elements on the smallest, {max(left)} on the largest)"
+            )
+        entered = [cost.elements_entered for cost in costs]
+        if max(entered) > entered[0]:
+            return (
+                "data is made in Python or NumPy and then becomes a tensor, more of it the larger "
+                f"the input ({entered[0]} elements for the smallest, {max(entered)} for the largest)"
             )
         return None
 

@@ -57,7 +57,8 @@ def tensors(
         return torch.randint(0, 2, shape, generator=generator).bool()
     if not dtype.is_floating_point:
         return torch.randint(-9, 10, shape, generator=generator, dtype=dtype)
-    return (scale * torch.randn(shape, generator=generator)).to(dtype)
+    drawn = torch.float64 if dtype == torch.float64 else torch.float32
+    return (scale * torch.randn(shape, generator=generator, dtype=drawn)).to(dtype)
 
 
 @st.composite

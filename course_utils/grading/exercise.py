@@ -4,7 +4,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
@@ -181,10 +181,15 @@ class Exercise:
     def gradient_cases(self, random: list[Case]) -> list[Case]:
         if not self.gradients:
             return []
-        return [
-            case.on(GRADIENTS, grad=self.gradients)
-            for case in (random + self.cases_by_hand())[:GRADIENT_CASES]
-        ]
+        cases = (random + self.cases_by_hand())[:GRADIENT_CASES]
+        if self.probe in (probes.call, probes.never_negative):
+            cases = [self.by_name(case) for case in cases]
+        return [case.on(GRADIENTS, grad=self.gradients) for case in cases]
+
+    def by_name(self, case: Case) -> Case:
+        """The same call with every argument by its name."""
+        names = probes.named_arguments(self.parts[0], case.args, case.kwargs)
+        return replace(case, args=(), kwargs=names)
 
     def edge_cases(self) -> list[Case]:
         cases = []

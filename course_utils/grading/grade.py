@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -10,14 +11,26 @@ import torch
 
 from . import observe as observing
 from .case import BY_HAND, EDGE, GRADIENTS, RANDOM, Case
-from .compare import DEVICE, DTYPE, EVERYTHING, KIND, SHAPE, Difference, compare, name_of
-from .contracts import Contract
+from .compare import (
+    DEVICE,
+    DTYPE,
+    EVERYTHING,
+    KIND,
+    SHAPE,
+    Difference,
+    compare,
+    lacks_memory,
+    name_of,
+)
+from .contracts import Contract, Measured, kind_of
 from .exercise import CONTRACTS, Exercise, Mistake
-from .limits import TimeLimit, time_limit
-from .observe import Observation, observe, quiet, raised_by
+from .limits import time_limit
+from .observe import Observation, Raised, observe, raised_by
 from .probes import named_arguments
+from .probes.functions import UNASKED_GRAD
 from .render import shown
-from .values import tensors
+from .surroundings import quiet, seed
+from .values import is_plain_tensor, leaves, same, short, tensors
 from .verdict import FAILED, INTERRUPTED, PASSED, SKIPPED, Failure, RungResult, Verdict
 
 SIGNATURE, TYPES = "signature and shape", "dtype and device"
@@ -104,6 +117,22 @@ def differs(
     want = check.expected.observation
     if got.raised or want.raised:
         return differs_in_exception(got, want)
+    try:
+        found = differs_in_what_was_seen(got, check, aspects)
+    except Exception as error:  # a result of the student's own making may do anything
+        kind = type(error).__name__
+        sentence = f"what came cannot be compared: looking at it raises {kind}"
+        return "result", Difference(KIND, "", sentence)
+    if found or aspects is not EVERYTHING:
+        return found
+    left = [what for what in got.left if what not in want.left]
+    return ("surroundings", Difference(KIND, "", f"your code {left[0]}")) if left else None
+
+
+def differs_in_what_was_seen(
+    got: Observation, check: Check, aspects: frozenset[str]
+) -> tuple[str, Difference] | None:
+    want = check.expected.observation
     assert got.seen is not None and want.seen is not None
     extra = [label for label in got.seen if label not in want.seen]
     for label, value in want.seen.items():
@@ -126,6 +155,8 @@ def unexpected(label: str, value: Any) -> str:
         return f"your code changed its {label.removesuffix(' afterwards')}; it must leave it alone"
     if label == "the result requires grad":
         return "no gradient flows through your result: something detached it from the graph"
+    if label == UNASKED_GRAD:
+        return "your result requires grad, though no argument does: return a plain tensor"
     return f"came {name_of(value)}, unexpected"
 
 
@@ -143,11 +174,15 @@ def differs_in_exception(got: Observation, want: Observation) -> tuple[str, Diff
 
 def exception_sentence(got: Observation) -> str:
     assert got.raised
-    if got.raised.kind == observing.TIME_LIMIT:
-        return f"your code was still running after {got.seconds:.0f} s: an endless loop?"
-    if got.raised.kind == observing.INTERRUPTED:
+    return raised_sentence(got.raised, got.seconds)
+
+
+def raised_sentence(raised: Raised, seconds: float) -> str:
+    if raised.kind == observing.TIME_LIMIT:
+        return f"your code was still running after {seconds:.0f} s: an endless loop?"
+    if raised.kind == observing.INTERRUPTED:
         return "you interrupted it"
-    return f"your code raised {got.raised.kind}: {got.raised.message}"
+    return f"your code raised {raised.kind}: {raised.message}"
 
 
 def compares_something(check: Check) -> bool:
@@ -180,6 +215,8 @@ def kind_problem(reference: Any, mine: Any) -> str | None:
         return (
             f"`{reference.__name__}` contains `yield`, so it returns a generator; return the value"
         )
+    if inspect.iscoroutinefunction(mine) and not inspect.iscoroutinefunction(reference):
+        return f"`{reference.__name__}` is `async`, so it returns a coroutine; return the value"
     return None
 
 
@@ -202,11 +239,22 @@ def differing_parameters(name: str, reference: Any, mine: Any) -> str | None:
     """None if every call that suits the reference suits `mine`."""
     want = list(inspect.signature(reference).parameters.values())
     try:
-        have = list(inspect.signature(mine).parameters.values())
-    except (TypeError, ValueError):
+        signature = inspect.signature(mine)
+    except Exception:  # some callables have none
         return None
+    have = list(signature.parameters.values())
     given = [p.name for p in have]
-    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in have):
+    if all(p.kind is p.POSITIONAL_OR_KEYWORD for p in want) and set(given) >= {
+        p.name for p in want if not takes_any(have)
+    }:
+        names = [p.name for p in want]
+        for args, kwargs in (names, {}), ([], dict.fromkeys(names)):
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError:
+                how = "by name" if kwargs else "by position"
+                return f"`{name}` must take ({', '.join(names)}) {how} too; yours is {signature}"
+    if takes_any(have):
         return None
     missing = [p.name for p in want if p.name not in given]
     extra = [p.name for p in have if p.name not in [w.name for w in want] and p.default is p.empty]
@@ -220,12 +268,27 @@ def differing_parameters(name: str, reference: Any, mine: Any) -> str | None:
     return None
 
 
+def parameters_of(function: Any) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except Exception:  # some callables have no signature
+        return []
+
+
+def takes_any(parameters: Sequence[inspect.Parameter]) -> bool:
+    """Are there *args or **kwargs?"""
+    return any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+
+
 def equal_defaults(a: inspect.Parameter, b: inspect.Parameter) -> bool:
-    return a.default is b.default or bool(a.default == b.default)
+    try:
+        return a.default is b.default or bool(a.default == b.default)
+    except Exception:  # two tensors, say
+        return same(a.default, b.default)
 
 
 def default(p: inspect.Parameter) -> str:
-    return "none" if p.default is p.empty else repr(p.default)
+    return "none" if p.default is p.empty else short(p.default)
 
 
 # ------------------------------------------------------------------------------ the ladder
@@ -242,6 +305,7 @@ class Ladder:
         self.rungs: list[RungResult] = []
         self.failure: Failure | None = None
         self.stopped: Observation | None = None
+        self.results: list[tuple[Check, Observation, Any]] = []
 
     def on(self, rung: str) -> list[Check]:
         return [check for check in self.checks if check.case.rung == rung]
@@ -266,6 +330,8 @@ class Ladder:
                 return self.stopped
             found = observe(self.exercise.probe, self.subject, check.case, self.exercise.limit_s)
             self.observations[number] = found
+            if not found.raised:
+                self.results.append((check, found, copied(found.seen)))
             if found.raised and found.raised.kind in (observing.TIME_LIMIT, observing.INTERRUPTED):
                 self.stopped = found
         return self.observations[number]
@@ -285,11 +351,29 @@ class Ladder:
     def signature(self) -> RungResult:
         problem = signature_problem(self.exercise, self.objects)
         worked = self.shaped()
+        problem = problem or self.problem_by_name()
         if problem:
             self.failure = Failure(SIGNATURE, problem)
             return RungResult(SIGNATURE, 0, 1)
         rest = self.compare_on(SIGNATURE, worked, frozenset({KIND, SHAPE}))
         return replace(rest, passed=rest.passed + 1, total=rest.total + 1)
+
+    def problem_by_name(self) -> str | None:
+        """Where *args or **kwargs hide the parameters: does a call by name give the same?"""
+        (mine, *_), (reference, *_) = self.objects, self.exercise.parts
+        if inspect.isclass(reference) or not takes_any(parameters_of(mine)):
+            return None
+        for check in self.checks[:BY_NAME_CHECKS]:
+            by_name = self.exercise.by_name(check.case)
+            probe, limit = self.exercise.probe, self.exercise.limit_s
+            subject = self.exercise.subject(*self.exercise.parts)
+            if differs(observe(probe, subject, by_name, limit), check):
+                return None  # the probe itself drives it by position
+            found = differs(observe(probe, self.subject, by_name, limit), check)
+            if found:
+                given = ", ".join(f"{name}=…" for name in by_name.kwargs)
+                return f"called by name, {reference.__name__}({given}): {found[1].sentence}"
+        return None
 
     def compare_on(
         self, rung: str, checks: list[Check], aspects: frozenset[str] = EVERYTHING
@@ -308,11 +392,23 @@ class Ladder:
                 empty += 1
             else:
                 passed += 1
+        if not failures and (overwritten := self.overwritten(rung)):
+            failures.append(overwritten)
+            passed -= 1
         if failures and not self.failure:
             self.failure = replace(failures[0], wrong_cases=len(failures))
         elif empty and not self.failure:
             self.failure = Failure(rung, "not compared: the probe saw nothing to compare")
         return RungResult(rung, passed, ran, empty)
+
+    def overwritten(self, rung: str) -> Failure | None:
+        """A result that a later call has changed: the calls share memory that the code keeps."""
+        for check, got, copy in self.results:
+            if not same(copied(got.seen), copy):
+                sentence = "a later call changed this result: you keep a tensor and return it again"
+                called = called_as(self.exercise, check.case)
+                return Failure(rung, sentence, called)
+        return None
 
     def describe(
         self, rung: str, check: Check, got: Observation, label: str, difference: Difference
@@ -324,13 +420,32 @@ class Ladder:
     def contracts(self) -> RungResult:
         passed = 0
         for contract in self.exercise.contracts:
-            complaint = broken(contract, self.subject, self.exercise.limit_s)
+            complaint = self.complaint(contract)
             if complaint is None:
                 passed += 1
             elif not self.failure:
                 called = called_as(self.exercise, contract.cases[-1])
                 self.failure = Failure(CONTRACTS, f"{contract.promise} — {complaint}", called)
         return RungResult(CONTRACTS, passed, len(self.exercise.contracts))
+
+    def complaint(self, contract: Contract) -> str | None:
+        runs = measured(contract, self.subject, self.exercise.limit_s)
+        if isinstance(runs, Observation):
+            assert runs.raised
+            if runs.raised.kind == observing.INTERRUPTED:
+                self.stopped = runs
+        return wrong_there(self.exercise, contract, runs) or complaint_of(contract, runs)
+
+
+KEPT_ELEMENTS = 100_000
+BY_NAME_CHECKS = 5
+
+
+def copied(seen: Any) -> list[Any]:
+    """Copies of the tensors that a probe saw, small ones, to notice a change."""
+    plain = [x for x in tensors(seen) if type(x) is torch.Tensor and is_plain_tensor(x)]
+    here = [x for x in plain if not (x.is_nested or x.is_meta or lacks_memory(x))]
+    return [x.detach().clone() for x in here if x.numel() <= KEPT_ELEMENTS]
 
 
 def called_as(exercise: Exercise, case: Case) -> str:
@@ -345,13 +460,79 @@ def called_as(exercise: Exercise, case: Case) -> str:
 
 def broken(contract: Contract, subject: Any, limit_s: float) -> str | None:
     """The complaint about a broken contract, or None if it was kept."""
+    return complaint_of(contract, measured(contract, subject, limit_s))
+
+
+def measured(contract: Contract, subject: Any, limit_s: float) -> list[Measured] | Observation:
+    """Each of the contract's calls measured; or, as an observation, the exception that ended it."""
+    start = perf_counter()
     try:
-        with time_limit(limit_s), quiet():
-            costs = [contract.measured(subject, case) for case in contract.cases]
-    except (Exception, TimeLimit, KeyboardInterrupt) as error:
-        raised = raised_by(error)
-        return f"it could not be measured: your code raised {raised.kind}: {raised.message}"
-    return contract.judge(costs, contract.cases)
+        with quiet(), time_limit(limit_s):
+            return [contract.run(subject, case) for case in contract.cases]
+    except BaseException as error:
+        return Observation(None, raised_by(error), perf_counter() - start)
+
+
+def complaint_of(contract: Contract, runs: list[Measured] | Observation) -> str | None:
+    if isinstance(runs, Observation):
+        assert runs.raised
+        return f"it could not be measured: {raised_sentence(runs.raised, runs.seconds)}"
+    elsewhere = next((run.elsewhere for run in runs if run.elsewhere), None)
+    if elsewhere:
+        return f"it could not be measured: your code {elsewhere}"
+    return contract.judge([run.cost for run in runs], contract.cases)
+
+
+def wrong_there(
+    exercise: Exercise, contract: Contract, runs: list[Measured] | Observation
+) -> str | None:
+    """What is wrong with a result of the measured calls, which are larger than the other checks."""
+    if isinstance(runs, Observation):
+        return None
+    for case, run, expected in zip(
+        contract.cases, runs, results_due(exercise, contract), strict=True
+    ):
+        if expected is None:
+            continue
+        found = differs(Observation({"result": run.result}), Check(case, expected))
+        if found:
+            return (
+                f"on this input, larger than the others, the result is wrong: {found[1].sentence}"
+            )
+    return None
+
+
+def results_due(exercise: Exercise, contract: Contract) -> list[Expectation | None]:
+    """What the reference returns for each of a contract's calls; None where that decides nothing.
+
+    It does not where more than a call is measured, and where the result is random or no data.
+    """
+    key = (id(exercise), id(contract))
+    if key not in _due:
+        _due[key] = [result_due(exercise, contract, case) for case in contract.cases]
+    return _due[key]
+
+
+_due: dict[tuple[int, int], list[Expectation | None]] = {}
+
+
+def result_due(exercise: Exercise, contract: Contract, case: Case) -> Expectation | None:
+    if contract.prepare or len(exercise.parts) > 1 or exercise.is_class:
+        return None
+
+    def call(given: Case, number: int = 0) -> Any:
+        with quiet():
+            seed(number)
+            ready = given.fresh()
+            return exercise.reference(*ready.args, **ready.kwargs)
+
+    result = call(case)
+    if not any(isinstance(x, torch.Tensor | bool | int | float) for x in leaves(result)):
+        return None
+    if not same(result, call(case, 1)):
+        return None
+    oracle = {"result": call(case.upcast())} if tensors(result) else None
+    return Expectation(Observation({"result": result}), oracle, length_of(exercise, case))
 
 
 # ------------------------------------------------------------------------------ diagnosis
@@ -404,13 +585,16 @@ def mistaken(exercise: Exercise, mistake: Mistake, check: Check) -> Observation:
 
 
 def cost_mistakes_like(ladder: Ladder) -> list[Mistake]:
-    """The known mistakes that break just the contracts that the student's code breaks."""
+    """The known mistakes that break the same contracts as the student's code, in the same way."""
     contracts, limit = ladder.exercise.contracts, ladder.exercise.limit_s
 
-    def broken_by(subject: Any) -> list[bool]:
-        return [broken(contract, subject, limit) is not None for contract in contracts]
+    def broken_by(subject: Any) -> list[str | None]:
+        return [kind_of(broken(contract, subject, limit)) for contract in contracts]
 
-    mine = broken_by(ladder.subject)
+    runs = [measured(contract, ladder.subject, limit) for contract in contracts]
+    if any(map(partial(wrong_there, ladder.exercise), contracts, runs)):
+        return []
+    mine = [kind_of(complaint_of(c, run)) for c, run in zip(contracts, runs, strict=True)]
     return [m for m in ladder.exercise.mistakes if m.cost and broken_by(m.subject) == mine]
 
 

@@ -1,10 +1,20 @@
 """A time limit for student code that Python can keep: an endless loop is stopped, not waited for."""
 
+import contextlib
 import ctypes
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+
+PATIENCE = 3  # rings that may be swallowed before they come in quick succession
+AROUND = {
+    contextlib.__file__,
+    *(str(Path(__file__).with_name(f"{n}.py")) for n in ("limits", "observe", "grade")),
+}
 
 
 class TimeLimit(BaseException):
@@ -16,8 +26,9 @@ def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeLimit inside the block after `seconds` of wall time.
 
     In the main thread of Linux and macOS a timer signal does it, and comes again if the block
-    swallowed it; elsewhere (Windows, other threads) a second thread raises it between two
-    bytecodes. A single call into torch that never returns can be stopped by neither.
+    swallowed it: at last so fast that one arrives in the very `except:` that swallows them.
+    Elsewhere (Windows, other threads) a second thread raises it between two bytecodes. A single
+    call into torch that never returns can be stopped by neither.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and hasattr(signal, "setitimer"):
@@ -27,16 +38,28 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def by_signal(seconds: float) -> Iterator[None]:
-    def ring(signum: int, frame: object) -> None:
+    inside, rings, start = True, 0, monotonic()
+
+    def ring(signum: int, frame: FrameType | None) -> None:
+        nonlocal rings
+        if not inside or (frame and frame.f_code.co_filename in AROUND):
+            return
+        rings += 1
+        if rings > PATIENCE:
+            signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + rings % 7), 0.2)
         raise TimeLimit
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 0.2)
+    remaining, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 0.2)
     try:
         yield
     finally:
+        inside = False
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
+        if remaining:  # somebody's timer was running: a test's own limit, an outer block
+            left = max(remaining - (monotonic() - start), 1e-3)
+            signal.setitimer(signal.ITIMER_REAL, left, interval)
 
 
 def by_thread(seconds: float) -> Iterator[None]:
@@ -45,14 +68,15 @@ def by_thread(seconds: float) -> Iterator[None]:
     lock = threading.Lock()
 
     def watch() -> None:
-        wait = seconds
+        wait, rings = seconds, 0
         while not done.wait(wait):
+            rings += 1
             with lock:
                 if not done.is_set():
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(
                         ctypes.c_ulong(target), ctypes.py_object(TimeLimit)
                     )
-            wait = 0.2
+            wait = 0.2 if rings < PATIENCE else 1e-3
 
     threading.Thread(target=watch, daemon=True).start()
     try:

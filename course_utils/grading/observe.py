@@ -1,20 +1,16 @@
 """Drive an object through a case with a probe, and keep what was seen or what was raised."""
 
-import io
 import linecache
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import torch
-
 from .case import Case
-from .limits import TimeLimit, time_limit
+from .limits import time_limit
 from .probes import Probe
-from .values import short
+from .surroundings import quiet
+from .values import TO_SHOW_S, short
 
 TIME_LIMIT = "TimeLimit"
 INTERRUPTED = "KeyboardInterrupt"
@@ -36,11 +32,15 @@ class Raised:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a probe saw: named arrays and plain values, or the exception that ended it."""
+    """What a probe saw: named arrays and plain values, or the exception that ended it.
+
+    left: the settings of torch and Python that the code changed and left so, in words.
+    """
 
     seen: dict[str, Any] | None
     raised: Raised | None = None
     seconds: float = 0.0
+    left: tuple[str, ...] = ()
 
     def as_tree(self) -> dict[str, Any]:
         raised = self.raised and {
@@ -48,11 +48,12 @@ class Observation:
             "message": self.raised.message,
             "lines": self.raised.lines,
         }
-        return {"seen": self.seen, "raised": raised}
+        return {"seen": self.seen, "raised": raised, "left": self.left}
 
     @classmethod
     def from_tree(cls, tree: dict[str, Any]) -> "Observation":
-        return cls(tree["seen"], Raised(**tree["raised"]) if tree["raised"] else None)
+        raised = Raised(**tree["raised"]) if tree["raised"] else None
+        return cls(tree["seen"], raised, left=tuple(tree["left"]))
 
 
 def observe(probe: Probe, subject: Any, case: Case, limit_s: float = 5.0) -> Observation:
@@ -60,21 +61,11 @@ def observe(probe: Probe, subject: Any, case: Case, limit_s: float = 5.0) -> Obs
     ready = case.fresh()
     start = perf_counter()
     try:
-        with time_limit(limit_s), quiet():
+        with quiet() as left, time_limit(limit_s):
             seen = probe(subject, ready)
-        return Observation(seen, None, perf_counter() - start)
-    except BaseException as error:
-        if isinstance(error, TimeLimit | KeyboardInterrupt | Exception | SystemExit):
-            return Observation(None, raised_by(error), perf_counter() - start)
-        raise
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """The subject's prints do not mix with the verdict, and its random numbers leave no trace."""
-    with redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
+        return Observation(seen, None, perf_counter() - start, tuple(left))
+    except BaseException as error:  # SystemExit, GeneratorExit and a student's own as well
+        return Observation(None, raised_by(error), perf_counter() - start)
 
 
 def raised_by(error: BaseException) -> Raised:
@@ -97,8 +88,9 @@ def place(frame: traceback.FrameSummary) -> str:
 
 def short_message(error: BaseException) -> str:
     try:
-        text = str(error)
-    except Exception:
+        with time_limit(TO_SHOW_S):
+            text = str(error)
+    except BaseException:
         text = short(error)
     return text if len(text) <= 600 else text[:599] + "…"
 

@@ -14,13 +14,16 @@ from .exercise import Exercise, exercises_of, find
 from .exercise import chapters as all_chapters
 from .extract import answers, build, read_cells
 from .grade import NoChecks, grade
+from .limits import time_limit
 from .observe import raised_by
 from .show import MARKS
 from .store import Store
 from .stubs import is_stub, source_of, stub_cell
+from .surroundings import quiet
 from .verdict import FAILED, INTERRUPTED, NOT_ATTEMPTED, PASSED, Failure, Verdict, VerdictError
 
 T = TypeVar("T")
+TO_DEFINE_S = 60.0  # for the definitions and imports of an answer; torch alone may take ten
 YOURS, YOURS_WRONG, BOOK = "yours", "yours, not passed yet", "the book's"
 
 _store: Store | None = None
@@ -200,10 +203,11 @@ def record(declared: Exercise, verdict: Verdict, objects: list[Any]) -> None:
     changes: dict[str, Any] = {}
     if verdict.outcome == PASSED:
         sources, missing = [], []
-        for obj in objects:
+        for name, obj in zip(declared.names, objects, strict=True):
             try:
                 source, gaps = capture(obj)
-            except (OSError, TypeError):
+                source += "" if obj.__name__ == name else f"{name} = {obj.__name__}\n"
+            except Exception:  # a lambda, a partial, the body of an exec: no source to keep
                 source, gaps = "", ["its source"]
             sources.append(source)
             missing += gaps
@@ -288,8 +292,12 @@ def mine(key: str) -> Any:
     For a pair, a tuple in the order of its names. `provenance()` says which it was.
     """
     declared = find(key)
-    answer = store().read().get(key, {}).get("answer")
-    if answer and all(answer):
+    entry = store().read().get(key, {})
+    answer = entry.get("answer")
+    if entry.get("missing"):
+        gaps = ", ".join(f"`{gap}`" if gap.isidentifier() else gap for gap in entry["missing"])
+        print(f"Your answer to {key} needs {gaps}, which could not be kept with it.")
+    elif answer and all(answer):
         try:
             objects = [rebuilt(key, n, s) for n, s in zip(declared.names, answer, strict=True)]
             _bound[key] = YOURS
@@ -416,8 +424,11 @@ def check_notebook(path: str | Path, keys: Sequence[str] = ()) -> list[Verdict]:
             verdicts.append(Verdict(key, declared.title, FAILED, failure=failure))
             continue
         try:
-            objects = list(build(answer, Path(path).name))
-        except Exception as error:  # anything a student's cell may do
+            with quiet(), time_limit(TO_DEFINE_S):
+                objects = list(build(answer, Path(path).name))
+        except BaseException as error:  # anything a student's cell may do
+            if isinstance(error, KeyboardInterrupt):
+                raise
             raised = raised_by(error)
             line = f" (line {raised.lines[-1][1]})" if raised.lines else ""
             sentence = f"your code raised {raised.kind} as it was defined: {raised.message}{line}"

@@ -16,7 +16,10 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from .limits import TimeLimit, time_limit
+
 Tree = Any
+TO_SHOW_S = 0.2  # for an object's own __repr__ or an exception's __str__
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,33 @@ def same(a: Tree, b: Tree) -> bool:
     if isinstance(a, float) and isinstance(b, float) and math.isnan(a):
         return math.isnan(b)
     return type(a) is type(b) and bool(a == b)
+
+
+def untouched(before: Tree, after: Tree) -> bool:
+    """Is `after` still what `before`, a copy made by `fresh`, says: sizes, strides, flags, storage?
+
+    The whole storage counts, also the elements that the tensor itself does not show.
+    """
+    if isinstance(before, Tensor) and isinstance(after, Tensor):
+        if not (is_plain_tensor(before) and is_plain_tensor(after)) or after.is_meta:
+            return same(before, after)
+        return outline(before) == outline(after) and torch.equal(slots(before), slots(after))
+    if isinstance(before, tuple | list) and isinstance(after, tuple | list):
+        both = zip(before, after, strict=False)
+        return len(before) == len(after) and all(untouched(x, y) for x, y in both)
+    if isinstance(before, dict) and isinstance(after, dict):
+        return before.keys() == after.keys() and all(untouched(before[k], after[k]) for k in before)
+    return same(before, after)
+
+
+def outline(x: Tensor) -> tuple[Any, ...]:
+    return x.shape, x.stride(), x.storage_offset(), x.dtype, x.requires_grad
+
+
+def slots(x: Tensor) -> Tensor:
+    """Every byte of x's storage."""
+    with torch.no_grad():
+        return torch.empty(0, dtype=torch.uint8, device=x.device).set_(x.untyped_storage())
 
 
 def weight(tree: Tree) -> int:
@@ -221,9 +251,12 @@ def loads(data: bytes) -> Tree:
 
 
 def short(value: object, limit: int = 200) -> str:
-    """`repr(value)`, guarded: a broken __repr__ is named, a long one is cut."""
+    """`repr(value)`, guarded: a broken or endless __repr__ is named, a long one is cut."""
     try:
-        text = repr(value)
-    except Exception as error:  # the student's own __repr__ may raise anything
+        with time_limit(TO_SHOW_S):
+            text = repr(value)
+    except TimeLimit:
+        text = f"<{type(value).__name__} whose repr does not end>"
+    except BaseException as error:  # the student's own __repr__ may raise anything
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= limit else text[: limit - 1] + "…"

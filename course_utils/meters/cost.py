@@ -24,6 +24,9 @@ class Cost:
         whole and once, those made before the block too.
     left_torch: the ways in which data became Python or NumPy values, in order of appearance.
     elements_left: how many elements did.
+    elements_entered: how many elements became tensors out of Python or NumPy values
+        (`torch.tensor`, `as_tensor`, `from_numpy`, `new_tensor`, a list as an index, …). A single
+        number that is assigned (`x[0] = 1.0`) and a `range` are not among them.
     """
 
     flops: int = 0
@@ -35,6 +38,7 @@ class Cost:
     bytes_saved: int = 0
     left_torch: tuple[str, ...] = ()
     elements_left: int = 0
+    elements_entered: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain JSON values."""
@@ -56,6 +60,9 @@ class Cost:
         left = "nothing"
         if self.left_torch:
             left = f"{', '.join(self.left_torch)} ({_count(self.elements_left, 'element')})"
+        entered = "nothing"
+        if self.elements_entered:
+            entered = _count(self.elements_entered, "element")
         return [
             ("FLOPs", f"{self.flops:,}"),
             ("kernels", f"{self.kernels:,} of {_count(self.ops.total(), 'operation')}"),
@@ -64,6 +71,7 @@ class Cost:
             ("… largest tensor", format_bytes(self.bytes_largest)),
             ("bytes saved for backward", format_bytes(self.bytes_saved)),
             ("left torch", left),
+            ("entered torch", entered),
         ]
 
     def __repr__(self) -> str:

@@ -1,7 +1,8 @@
 """``measure``: counts what a block of torch code does, on torch's own dispatch modes.
 
 Three hooks see three things. A `TorchDispatchMode` sees every operation below autograd, views and
-backward included, with its arguments and results: operations, FLOPs and storages. A
+backward included, with its arguments and results: operations, FLOPs and storages, and the data that
+becomes tensors. A
 `TorchFunctionMode` sees the calls made from Python: `tolist` and NumPy, which dispatch nothing.
 `saved_tensors_hooks` see what autograd keeps for backward.
 """
@@ -44,7 +45,8 @@ class measure:
     that enters the block is watched, and the backward passes it starts.
 
     What is not seen: scratch memory inside a kernel; memory made outside of torch's operations
-    (`torch.from_numpy`, `UntypedStorage(n)`); the inside of higher-order operators (one kernel
+    (`torch.from_numpy`, `UntypedStorage(n)`); data that enters through `torch.frombuffer` or DLPack
+    (no operation runs then); the inside of higher-order operators (one kernel
     each); tensors that a custom `autograd.Function` keeps as attributes, or that are saved under
     hooks of the block's own (checkpointing, offloading); and bytes read past torch (pickle,
     `data_ptr`, a parsed `repr`). Code that insists on being compiled does not run here.
@@ -52,6 +54,7 @@ class measure:
 
     def __init__(self, *, parameters: bool = True, saved: bool = True):
         self.cost = Cost()
+        self._storages = _Storages(self.cost)
         self._parameters = parameters
         self._saved = saved
         self._stack = ExitStack()
@@ -59,7 +62,7 @@ class measure:
     def __enter__(self) -> Cost:
         with ExitStack() as stack:
             calls = _Calls(self.cost)
-            storages = _Storages(self.cost)
+            storages = self._storages
             stack.callback(storages.forget_all)
             if self._saved:
                 stack.enter_context(_watch_saved(self.cost, self._parameters))
@@ -71,6 +74,10 @@ class measure:
 
     def __exit__(self, *exception: Any) -> None:
         self._stack.__exit__(*exception)
+
+    def made(self, t: Tensor) -> bool:
+        """Was the storage of `t` made in the block, by an operation? Ask before the block ends."""
+        return t.untyped_storage()._cdata in self._storages.sizes
 
 
 def storage_bytes(t: Tensor) -> int:
@@ -128,15 +135,17 @@ class _Calls(TorchFunctionMode):
         super().__init__()
         self.cost = cost
         self.current: Any = None
+        self.given: Any = ()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        outer, self.current = self.current, func
+        outer = self.current, self.given
+        self.current, self.given = func, args
         try:
             result = func(*args, **(kwargs or {}))
         finally:
-            self.current = outer
+            self.current, self.given = outer
         way = _LEAVING.get(func) if getattr(func, "__hash__", None) else None
         if way is not None:
             self.leave(way, args[0].numel() if way in _ALL else 1)
@@ -147,6 +156,12 @@ class _Calls(TorchFunctionMode):
         if self.current in _LEAVING or self.current in _SHOWING:
             return
         self.leave(getattr(self.current, "__name__", "item").removeprefix("aten::"), 1)
+
+    def boxes(self, t: Tensor) -> bool:
+        """Is `t` what torch makes of a number that is assigned, `x[0] = 1.`, or of a `range`?"""
+        if t.dim() == 0 and self.current is Tensor.__setitem__:
+            return True
+        return any(isinstance(given, range) for given in _flat(self.given))
 
     def leave(self, way: str, elements: int) -> None:
         self.cost.elements_left += elements
@@ -203,6 +218,8 @@ class _Operations(TorchDispatchMode):
         what = kind(func)
         if what is Kind.READ:
             self.calls.read_one()
+        if func is torch.ops.aten.lift_fresh.default and not self.calls.boxes(result):
+            self.cost.elements_entered += result.numel()
         aliases = not made and not before and any(True for _ in _tensors((result,)))
         if not self.bookkeeping(func):
             name = func._schema.name.removeprefix("aten::")
@@ -267,6 +284,15 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    """`values`, and what the tuples among them hold: the parts of an index."""
+    if isinstance(values, tuple):
+        for value in values:
+            yield from _flat(value)
+    else:
+        yield values
 
 
 def _without_graph(t: Tensor) -> Tensor:

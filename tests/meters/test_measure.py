@@ -379,6 +379,51 @@ def test_data_leaving_torch(name):
     assert (cost.left_torch, cost.elements_left) == (ways, elements)
 
 
+# Entering torch ------------------------------------------------------------------------------
+
+ENTERS = {  # with x = torch.arange(6.).view(2, 3)
+    "tensor": (lambda x: torch.tensor([[1, 2], [3, 4]]), 4),
+    "tensor of tensors": (lambda x: torch.tensor([x[0, 0], x[0, 1]]), 2),
+    "tensor of an array": (lambda x: torch.tensor(np.ones(3)), 3),
+    "tensor of a tensor": (lambda x: x.new_tensor(x), 0),
+    "one number": (lambda x: torch.tensor(1.0), 1),
+    "as_tensor": (lambda x: torch.as_tensor([1, 2]), 2),
+    "as_tensor of a tensor": (lambda x: torch.as_tensor(x), 0),
+    "asarray": (lambda x: torch.asarray([1, 2]), 2),
+    "from_numpy": (lambda x: torch.from_numpy(np.ones(3)), 3),
+    "Tensor": (lambda x: torch.Tensor([1, 2]), 2),
+    "LongTensor": (lambda x: torch.LongTensor([1, 2]), 2),
+    "new_tensor": (lambda x: x.new_tensor([1, 2]), 2),
+    "NumPy's result": (lambda x: x + np.ones(3, dtype=np.float32), 6),
+    "a list as an index": (lambda x: x[[0, 1], [0, 1]], 4),
+    "an array as an index": (lambda x: x[np.array([0, 1])], 2),
+    "a list as an index to write to": (lambda x: x.__setitem__([0, 1], 1.0), 2),
+    "a number written": (lambda x: x.__setitem__((0, 1), 1.0), 0),
+    "a range as an index": (lambda x: x[range(2), range(2)], 0),
+    "a tensor of a range": (lambda x: torch.tensor(range(5)), 0),
+    "arange, full, where": (lambda x: torch.where(x > 1, torch.full((3,), 2.0), 0.0), 0),
+    "arithmetic with numbers": (lambda x: 2 * x + 1, 0),
+    "ints and slices as an index": (lambda x: x[0, 1:], 0),
+}
+
+
+@pytest.mark.parametrize("name", ENTERS)
+def test_data_entering_torch(name):
+    f, elements = ENTERS[name]
+    x = torch.arange(6.0).view(2, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert cost_of(lambda: f(x)).elements_entered == elements
+
+
+def test_what_the_block_made():
+    x = torch.zeros(3)
+    with measure() as outer, (meter := measure()):
+        assert meter.made(x + 1) and meter.made((x + 1)[1:])
+        assert not meter.made(x) and not meter.made(x.view(3, 1))
+    assert outer.kernels == 2
+
+
 # The block -----------------------------------------------------------------------------------
 
 
@@ -458,6 +503,7 @@ def test_a_cost_can_be_read_by_people():
     assert "4,000 B" not in repr(cost) and "3.91 KiB" in repr(cost)
     assert "tolist (1,000 elements)" in repr(cost)
     assert "1 of 1 operation" in repr(cost)
+    assert "entered torch" in repr(cost)
     assert cost._repr_html_().count("<tr>") == len(cost.rows())
 
 

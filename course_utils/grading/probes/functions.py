@@ -8,15 +8,19 @@ import torch
 from torch import Tensor
 
 from ..case import Case
-from ..values import fresh, is_plain_tensor, same
+from ..values import fresh, is_plain_tensor, untouched
 
 Probe = Callable[[Any, Case], dict[str, Any]]
+
+TOO_LARGE = 10_000_000  # elements; a wrong `expand` asks for more memory than there is
+UNASKED_GRAD = "the result requires grad, though no argument does"
 
 
 def call(subject: Any, case: Case) -> dict[str, Any]:
     """Call it: the result, the arguments that it changed, and the gradients that the case names.
 
-    Gradients are those of a fixed weighted sum of the result (weights from -1 to 1), so that no
+    An argument is changed if anything of it is: an element, one of its storage that it does not
+    show, its shape or strides (`transpose_`), or whether it requires grad. Gradients are those of a fixed weighted sum of the result (weights from -1 to 1), so that no
     two elements can stand in for one another.
     """
     if case.grad:
@@ -24,17 +28,28 @@ def call(subject: Any, case: Case) -> dict[str, Any]:
     given = (case.args, case.kwargs)
     before = fresh(given)
     seen = {"result": subject(*case.args, **case.kwargs)}
-    if not same(before, given):
-        seen.update(changed_arguments(subject, before, given))
+    seen.update(changed_arguments(subject, before, given))
+    if requires_grad(seen["result"]) and not requires_grad(list(before)):
+        seen[UNASKED_GRAD] = True
     return seen
 
 
 def changed_arguments(subject: Any, before: Any, after: Any) -> dict[str, Any]:
+    """The arguments, by name, that are no longer what `before`, a copy, says."""
+    if untouched(before, after):
+        return {}
     old = named_arguments(subject, *before)
     new = named_arguments(subject, *after)
-    return {
-        f"argument `{name}` afterwards": new[name] for name in new if not same(old[name], new[name])
-    }
+    changed = [name for name in new if not untouched(old[name], new[name])]
+    return {f"argument `{name}` afterwards": new[name] for name in changed}
+
+
+def requires_grad(tree: Any) -> bool:
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, tuple | list):
+        return any(map(requires_grad, tree))
+    return isinstance(tree, Tensor) and tree.requires_grad
 
 
 def named_arguments(subject: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -45,12 +60,17 @@ def named_arguments(subject: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def gradients(subject: Any, case: Case) -> dict[str, Any]:
-    named = named_arguments(subject, case.args, case.kwargs)
+    named = case.kwargs | (named_arguments(subject, case.args, {}) if case.args else {})
     leaves = {name: named[name].detach().clone().requires_grad_() for name in case.grad}
-    bound = inspect.signature(subject).bind(*case.args, **case.kwargs)
-    bound.arguments.update(leaves)
-    result = subject(*bound.args, **bound.kwargs)
+    if case.args:
+        bound = inspect.signature(subject).bind(*case.args, **case.kwargs)
+        bound.arguments.update(leaves)
+        result = subject(*bound.args, **bound.kwargs)
+    else:
+        result = subject(**case.kwargs | leaves)
     outputs = [leaf for leaf in flat_tensors(result) if leaf.is_floating_point()]
+    if sum(output.numel() for output in outputs) > TOO_LARGE:
+        return {"result": result}
     if not any(output.requires_grad for output in outputs):
         return {"the result requires grad": False}
     total = torch.stack([(output * ramp(output)).sum() for output in outputs]).sum()

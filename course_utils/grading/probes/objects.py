@@ -19,10 +19,17 @@ def steps(subject: Any, case: Case) -> dict[str, Any]:
     for i, argument in enumerate(case.args):
         result = thing(argument)
         seen[f"result of step {i + 1}"] = result.clone() if isinstance(result, Tensor) else result
-    for name, value in sorted(vars(thing).items()):
-        if not name.startswith("_"):
-            seen[f"attribute `{name}` at the end"] = value
+    for name in public_attributes(thing):
+        seen[f"attribute `{name}` at the end"] = getattr(thing, name)
     return seen
+
+
+def public_attributes(thing: Any) -> list[str]:
+    """Names of what the object holds, in its `__dict__` or in `__slots__`."""
+    slots = [vars(cls).get("__slots__", ()) for cls in type(thing).__mro__]
+    slotted = {name for names in slots for name in ([names] if isinstance(names, str) else names)}
+    held = {name for name in slotted if hasattr(thing, name)} | set(getattr(thing, "__dict__", {}))
+    return sorted(name for name in held if not name.startswith("_"))
 
 
 def called_in_steps(name: str, case: Case) -> str:

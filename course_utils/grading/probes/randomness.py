@@ -1,42 +1,73 @@
 """Probes of random results: statistics, so that any right way of drawing them passes."""
 
+import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..case import Case
+from ..surroundings import seed
 from ..values import is_plain_tensor
+
+ENOUGH = 200_000
+TINY = 100
 
 
 def glorot_weight(subject: Any, case: Case) -> dict[str, Any]:
     """Statistics of a random weight matrix, so that any right way of drawing it passes.
 
-    The case gives the generator by its seed, or none for torch's global one. Sizes are in units
-    of what Glorot and Bengio's uniform weight has, to one decimal: for a matrix of 10,000 weights
-    or more, chance cannot reach the next decimal. A smaller one is returned as it is.
+    The case gives the generator by its seed, or none for torch's global one. Matrices are drawn
+    from it, one after the other, until there are 200,000 weights, and what they show is in units
+    of what Glorot and Bengio's uniform weight has, rounded so that chance (at ten standard errors)
+    does not reach the next value. A matrix of fewer than 100 weights is returned as it is.
     """
 
-    def draw() -> Any:
-        torch.manual_seed(0)
+    def draws(times: int) -> list[Any]:
+        seed(0)
         kwargs = dict(case.kwargs)
         if "generator" in kwargs:
             kwargs["generator"] = torch.Generator().manual_seed(kwargs["generator"])
-        return subject(*case.args, **kwargs)
+        return [subject(*case.args, **kwargs) for _ in range(times)]
 
-    before = torch.manual_seed(0).get_state()
-    weight = draw()
+    seed(0)
+    before = torch.get_rng_state()
+    (weight,) = draws(1)
     untouched = torch.equal(before, torch.get_rng_state())
-    if not (is_plain_tensor(weight) and weight.ndim == 2 and weight.numel() >= 10_000):
+    if not (is_plain_tensor(weight) and weight.ndim == 2 and weight.numel() >= TINY):
         return {"result": weight}
-    w, fans = weight.detach().double(), sum(weight.shape)
-    largest, std = w.abs().max().item(), w.std().item()
+    times = max(2, math.ceil(ENOUGH / weight.numel()))
+    again = draws(times)
     return {
         "shape": tuple(weight.shape),
         "dtype": weight.dtype,
         "requires grad": weight.requires_grad,
-        "largest |weight| / sqrt(6 / (fan_in + fan_out))": round(largest * (fans / 6) ** 0.5, 1),
-        "standard deviation / sqrt(2 / (fan_in + fan_out))": round(std * (fans / 2) ** 0.5, 1),
-        "|mean| / standard deviation": round(abs(w.mean().item()) / max(std, 1e-30), 1),
-        "the same seed gives the same weights": torch.equal(weight, draw()),
+        **statistics(again, sum(weight.shape)),
+        "the same seed gives the same weights": torch.equal(weight, again[0]),
+        "a second draw gives the same again": torch.equal(again[0], again[1]),
         "torch's global generator was left alone": untouched,
     }
+
+
+def statistics(matrices: list[Tensor], fans: int) -> dict[str, Any]:
+    w = torch.stack([m.detach().double() for m in matrices]).flatten()
+    largest, std = w.abs().max().item(), w.std().item()
+    tenths = torch.histc(w, bins=10, min=-largest, max=largest) / w.numel()
+    neighbours = torch.corrcoef(torch.stack([w[:-1], w[1:]]))[0, 1].item() if std else 1.0
+    different = w.float().unique().numel() / w.numel()
+    return {
+        "largest |weight| / sqrt(6 / (fan_in + fan_out))": round(largest * (fans / 6) ** 0.5, 2),
+        "standard deviation / sqrt(2 / (fan_in + fan_out))": to_nearest(
+            0.02, std * (fans / 2) ** 0.5
+        ),
+        "|mean| / standard deviation": to_nearest(0.05, abs(w.mean().item()) / max(std, 1e-30)),
+        "share of the weights in each tenth of their range": tuple(
+            to_nearest(0.02, share) for share in tenths.tolist()
+        ),
+        "most weights differ from one another": different > 0.9,
+        "correlation of neighbours": to_nearest(0.1, neighbours),
+    }
+
+
+def to_nearest(step: float, value: float) -> float:
+    return round(round(value / step) * step, 6)

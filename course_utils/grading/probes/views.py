@@ -1,25 +1,30 @@
 """Probes of views and strides: does a result live in its argument's storage, and where?"""
 
+from operator import index
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..case import Case
-from ..values import is_plain_tensor
-from .functions import flat_tensors
+from ..values import fresh, is_plain_tensor, map_tree, short
+from .functions import TOO_LARGE, changed_arguments, flat_tensors
 
 
 def view(subject: Any, case: Case) -> dict[str, Any]:
     """Is it a view? The result, and the result again after the argument's storage was overwritten.
 
     The first tensor among the arguments is the one to be viewed. A copy keeps its old values; a
-    view of the wrong elements shows the wrong new ones.
+    view of the wrong elements shows the wrong new ones. The argument itself stays as it was, and
+    gradients flow through its view.
     """
+    given = (case.args, case.kwargs)
+    before = fresh(given)
     x = next(flat_tensors(list(case.args) + list(case.kwargs.values())))
     result = subject(*case.args, **case.kwargs)
-    if not is_plain_tensor(result):
+    if not is_plain_tensor(result) or result.numel() > TOO_LARGE:
         return {"result": result}
+    changed = changed_arguments(subject, before, given)
     shares = result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
     seen = {
         "result": result.clone(),
@@ -28,7 +33,23 @@ def view(subject: Any, case: Case) -> dict[str, Any]:
     }
     overwrite(x)
     seen["result, after the argument was overwritten"] = result.clone()
-    return seen
+    if x.is_floating_point() and not changed:
+        seen["a gradient flows through the view"] = carries_gradient(subject, *before)
+    return seen | changed
+
+
+def carries_gradient(subject: Any, args: Any, kwargs: Any) -> bool:
+    """Does a gradient of the result reach the argument that it views?"""
+    args, kwargs = map_tree(
+        lambda x: x.requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x,
+        (args, kwargs),
+    )
+    x = next(flat_tensors([*args, *kwargs.values()]))
+    try:
+        total = subject(*args, **kwargs).sum()
+        return torch.autograd.grad(total, x, allow_unused=True)[0] is not None
+    except Exception:  # NumPy, for one, refuses such tensors
+        return False
 
 
 def strides_that_matter(x: Tensor) -> tuple[int | None, ...]:
@@ -50,11 +71,23 @@ def overwrite(x: Tensor) -> None:
 def strides_of(subject: Any, case: Case) -> dict[str, Any]:
     """Call it for the strides of a shape, the case's last argument: None where any would do.
 
-    Strides of axes of size one and of empty tensors are never used, so no value of them is wrong.
+    Strides of axes of size one and of empty tensors are never used, so no number there is wrong.
     """
     shape, result = case.args[-1], subject(*case.args)
     if not (isinstance(result, tuple | list) and len(result) == len(shape)):
         return {"result": result}
-    if 0 in shape:
-        return {"result": (None,) * len(shape)}
-    return {"result": tuple(s if n > 1 else None for n, s in zip(shape, result, strict=True))}
+    used = (n > 1 and 0 not in shape for n in shape)
+    return {"result": tuple(stride_seen(s, u) for s, u in zip(result, used, strict=True))}
+
+
+def stride_seen(stride: Any, used: bool) -> Any:
+    if not is_whole_number(stride):
+        return f"no whole number: {short(stride)}"
+    return stride if used else None
+
+
+def is_whole_number(value: Any) -> bool:
+    try:
+        return not isinstance(value, Tensor) and index(value) is not None
+    except TypeError:
+        return False
