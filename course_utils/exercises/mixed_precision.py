@@ -304,6 +304,17 @@ def _():
             "step 1: weights afterwards": groups([t(0.0, 0.0)]),
         },
     )
+    good, bad = {"grads": groups([t(1.0)])}, {"grads": groups([t(NAN)])}
+    yield (
+        call(groups([t(1.0)]), good, bad, good, good, init_scale=8.0, growth_interval=2),
+        {
+            "step 1: scale afterwards": 8.0,
+            "step 2: scale afterwards": 4.0,
+            "step 3: scale afterwards": 4.0,  # one good update since the overflow
+            "step 4: scale afterwards": 8.0,
+            "step 4: weights afterwards": groups([t(-0.5)]),  # three steps of 0.5 · 1
+        },
+    )
     yield (
         call(
             groups([t(1.0, 2.0)]),

@@ -96,7 +96,18 @@ def raised(action: Any) -> str:
 
 def called_scaler(name: str, case: Case) -> str:
     settings = ", ".join(f"{key}={shown(value)}" for key, value in case.kwargs.items())
-    return f"{name}({settings}), {len(case.args) - 1} steps"
+    return f"{name}({settings}), steps: {', '.join(map(in_words, case.args[1:]))}"
+
+
+def in_words(step: Any) -> str:
+    """What a step of a scaler's run is: a reload, or gradients that are good or not."""
+    if step == "reload":
+        return "reload"
+    given = [g for group in step["grads"] for g in group if g is not None]
+    what = "good" if all(bool(g.isfinite().all()) for g in given) else "inf or NaN"
+    return (
+        what + (" (FP16)" if step.get("fp16") else "") + (" unscaled" * bool(step.get("explicit")))
+    )
 
 
 scaler_run.called = called_scaler  # type: ignore[attr-defined]
@@ -130,7 +141,7 @@ def amp_run(subject: Any, case: Case) -> dict[str, Any]:
 
 def called_amp(name: str, case: Case) -> str:
     settings = ", ".join(f"{key} {shown(value)}" for key, value in case.kwargs.items())
-    return f"{name}(loss, optimizer, scaler, max_norm), {len(case.args) - 2} steps, {settings}"
+    return f"{name}(loss, optimizer, scaler, max_norm), {len(case.args) - 2} step(s), {settings}"
 
 
 amp_run.called = called_amp  # type: ignore[attr-defined]
@@ -162,7 +173,7 @@ def master_run(subject: Any, case: Case) -> dict[str, Any]:
 
 def called_master(name: str, case: Case) -> str:
     start, lr, *grads = case.args
-    return f"{name}(weight, master, grad, lr={lr:g}), {len(grads)} steps from {shown(start)}"
+    return f"{name}(weight, master, grad, lr={lr:g}), {len(grads)} step(s) from {shown(start)}"
 
 
 master_run.called = called_master  # type: ignore[attr-defined]
