@@ -146,17 +146,17 @@ lost_updates = Prediction(
 
 fp8_products = Prediction(
     "FP8 E4M3 has three bits of mantissa and ends at 448.",
-    code="a = torch.tensor([0.001, 17.0, 300.0])",
+    code="a = torch.tensor([0.0009, 17.0, 300.0])",
     setup=(
         "def e4m3(x):\n"
         "    return torch.tensor(x).to(torch.float8_e4m3fn).item()\n"
-        "small = e4m3(0.001 * 2.0**18) / 2.0**18"
+        "small = e4m3(0.0009 * 2.0**18) / 2.0**18"
     ),
     asks=[
         Ask(
-            "0.001 without a scale",
-            truth="e4m3(0.001)",
-            why="The smallest value above 0 is 2⁻⁹, 0.00195; 0.001 is just nearer to that than to 0.",
+            "0.0009 without a scale",
+            truth="e4m3(0.0009)",
+            why="The smallest value above 0 is 2⁻⁹, 0.00195, and 0.0009 is less than half of it.",
         ),
         Ask(
             "17.0",
@@ -169,8 +169,8 @@ fp8_products = Prediction(
             why="Between 256 and 512 the step is 32: 288 is nearer than 320.",
         ),
         Ask(
-            "0.001 at a scale of 2¹⁸ is off by less than 5 %",
-            truth="abs(small - 0.001) < 0.05 * 0.001",
+            "0.0009 at a scale of 2¹⁸ is off by less than 5 %",
+            truth="abs(small - 0.0009) < 0.05 * 0.0009",
             why="As a normal number it keeps its three bits: at most 1/16 off, here less.",
         ),
     ],

@@ -116,8 +116,8 @@ def loss_scale_history(
     largest: for each step the largest |gradient|, before scaling; it may be inf or NaN. A step is
     skipped if that times the scale is not finite in float16, rounding included, and the scale
     halves for the next one. It doubles after `growth_interval` good steps in a row. Returns
-    (scales, skipped); scales[i] is the one that step i was run with. Source: Micikevicius et al.
-    (2018), section 3.2.
+    (scales, skipped); scales[i] is the one that step i was run with. Source: the rule of
+    torch.amp.GradScaler; loss scaling itself: Micikevicius et al. (2018), section 3.2.
     """
     scale, good = init_scale, 0
     scales, skipped = [], []
@@ -136,8 +136,8 @@ def loss_scale_history(
 class GradScaler:
     """Dynamic loss scaling, step for step that of torch.amp.GradScaler.
 
-    The scale is multiplied by growth_factor after `growth_interval` good updates in a row, and by
-    backoff_factor after one with an overflow. Source: Micikevicius et al. (2018), section 3.2."""
+    Grows after `growth_interval` good updates in a row, backs off after one with inf or NaN.
+    """
 
     def __init__(
         self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
@@ -277,7 +277,7 @@ def fp8_scaled_matmul(
     dtype: float8_e4m3fn or float8_e5m2. amax_a, amax_b: the largest |value| to make room for, as
     remembered from earlier steps; None: the tensor's own. What lies beyond saturates at the
     largest finite value. Scales are powers of two (`power_of_two_scale`). Products are summed in
-    the dtype of a, which is also the result's. Source: Micikevicius et al. (2022), section 3.
+    the dtype of a, which is also the result's. Source: Micikevicius et al. (2022).
     """
     limit = torch.finfo(dtype).max
 
