@@ -16,6 +16,7 @@ from .functions import call, named_arguments, never_negative, there_and_back
 from .modules import assembled, dropout, module, registry, tied
 from .objects import steps
 from .optimizers import optimizer, parameter_groups, state_bytes
+from .precision import amp_run, master_run, scaler_run
 from .randomness import glorot_weight
 from .views import strides_of, view
 
@@ -24,17 +25,20 @@ Probe = Callable[[Any, Case], dict[str, Any]]
 __all__ = [
     "Probe",
     "accumulates",
+    "amp_run",
     "assembled",
     "call",
     "custom_function",
     "dropout",
     "glorot_weight",
+    "master_run",
     "module",
     "named_arguments",
     "never_negative",
     "optimizer",
     "parameter_groups",
     "registry",
+    "scaler_run",
     "state_bytes",
     "steps",
     "straight_through",

@@ -1,0 +1,1080 @@
+"""Exercises of chapter 13, mixed precision: the autocast table, loss scaling, masters, FP8."""
+
+import math
+
+import torch
+from hypothesis import strategies as st
+
+from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.reference import mixed_precision as mp
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+INF, NAN = float("inf"), float("nan")
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+def t(*values):
+    return torch.tensor(values)
+
+
+# ------------------------------------------------------------------------------ autocast_dtype
+
+autocast_dtype = Exercise(
+    mp.autocast_dtype,
+    title="What autocast makes of it",
+    difficulty=1,
+    minutes=15,
+    points=1,
+    hints=(
+        "There are three kinds of operations: those cast down to `low`, those cast up to float32, and the rest.",
+        "The rest follow type promotion: `torch.promote_types` of all the inputs.",
+        "Only two operations of the table are cast down. Which are cast up depends on the device: on a "
+        "CPU three, on CUDA twelve.",
+        ("edge cases", "What does autocast do with float64?"),
+    ),
+)
+
+TWO_INPUTS = ("linear", "matmul", "add", "mul", "cat", "mse_loss")
+
+
+@autocast_dtype.by_hand
+def _():
+    yield call("linear", (F32, F32), BF16), BF16
+    yield call("relu", (F32,), BF16), F32
+    yield call("add", (BF16, F32), BF16), F32
+    yield call("softmax", (BF16,), BF16, "cpu"), BF16
+    yield call("softmax", (BF16,), BF16, "cuda"), F32
+
+
+@autocast_dtype.cases(1)
+def _(draw):
+    """The whole table."""
+    for op in mp.OPERATIONS:
+        for device in ("cpu", "cuda"):
+            low = BF16 if draw(st.booleans()) else F16
+            pairs = [(F32, F32), (low, low), (low, F32), (F32, low)]
+            for inputs in pairs if op in TWO_INPUTS else [(F32,), (low,)]:
+                yield call(op, inputs, low, device)
+
+
+@autocast_dtype.edge
+def _():
+    for device in ("cpu", "cuda"):
+        yield call("matmul", (F64, F64), BF16, device), "autocast leaves float64 alone"
+        yield call("cross_entropy", (F64,), F16, device), "autocast leaves float64 alone"
+        yield call("add", (F64, BF16), BF16, device), "float64 is the wider of the two"
+        yield call("mul", (F32, F64), BF16, device), "float64 is the wider of the two"
+        yield call("matmul", (F16, F16), BF16, device), "cast from one half precision to the other"
+        yield call("linear", (BF16, BF16), F16, device), "cast from one half precision to the other"
+
+
+def table(op, inputs, low, device, *, lower=mp._LOWER_PRECISION, full=None, wide=True, rest=None):
+    """The reference with one thing changed, for the mistakes below."""
+    full = mp._FLOAT32[device] if full is None else full
+    widest = inputs[0]
+    for dtype in inputs[1:]:
+        widest = torch.promote_types(widest, dtype)
+    if wide and widest == F64:
+        return widest
+    if op in lower:
+        return low
+    return F32 if op in full else (widest if rest is None else rest)
+
+
+@autocast_dtype.mistake(
+    "You use CUDA's list of float32 operations for the CPU too. On a CPU, softmax, layer_norm, exp and "
+    "sum keep the dtype that they are given."
+)
+def _(op, inputs, low, device="cpu"):
+    return table(op, inputs, low, device, full=mp._FLOAT32["cuda"])
+
+
+@autocast_dtype.mistake(
+    "You use the CPU's short list for CUDA too. There softmax, layer_norm, exp, sum and more are cast "
+    "up to float32."
+)
+def _(op, inputs, low, device="cpu"):
+    return table(op, inputs, low, device, full=mp._FLOAT32["cpu"])
+
+
+@autocast_dtype.mistake(
+    "You give every operation that is not on a list the low precision. Autocast does not touch these: "
+    "float32 in, float32 out."
+)
+def _(op, inputs, low, device="cpu"):
+    return table(op, inputs, low, device, rest=low)
+
+
+@autocast_dtype.mistake(
+    "You take the first input's dtype where two meet. Promotion takes the wider one: bfloat16 + float32 "
+    "is float32."
+)
+def _(op, inputs, low, device="cpu"):
+    if F64 in inputs:
+        return F64
+    return table(op, inputs[:1], low, device)
+
+
+@autocast_dtype.mistake(
+    "You cast float64 as well. Autocast leaves it alone: a float64 product stays a float64 product."
+)
+def _(op, inputs, low, device="cpu"):
+    return table(op, inputs, low, device, wide=False)
+
+
+@autocast_dtype.mistake(
+    "You let autocast act only on float32 inputs. It casts what is in the other half precision too."
+)
+def _(op, inputs, low, device="cpu"):
+    if op in mp._LOWER_PRECISION and not {F32, low} & set(inputs):
+        return inputs[0]
+    return table(op, inputs, low, device)
+
+
+@autocast_dtype.alternative("run the operation under autocast, with fake tensors for CUDA")
+def _(op, inputs, low, device="cpu"):
+    return mp.run_under_autocast(op, inputs, low, device)
+
+
+# ------------------------------------------------------------------------------ loss_scale_history
+
+loss_scale_history = Exercise(
+    mp.loss_scale_history,
+    title="The life of a loss scale",
+    difficulty=2,
+    minutes=15,
+    points=2,
+    hints=(
+        "What decides whether a step overflows: the gradient alone, or what FP16 has to hold?",
+        "Ask torch whether it overflows: `torch.tensor(size * scale).half().isfinite()`.",
+        "Note the scale before you change it. A skipped step sets the count of good steps to 0, and so "
+        "does a growth.",
+        (
+            "edge cases",
+            "65504 is the largest float16, but 65519 still rounds to it; 65520 does not.",
+        ),
+    ),
+)
+
+
+@loss_scale_history.by_hand
+def _():
+    yield call([1.0, 1.0, 1.0], 4.0, 2), ([4.0, 4.0, 8.0], [False, False, False])
+    yield (
+        call([1.0, 100000.0, 1.0, 1.0, 1.0], 4.0, 2),
+        (
+            [4.0, 4.0, 2.0, 2.0, 4.0],
+            [False, True, False, False, False],
+        ),
+    )
+    yield call([3.0, 3.0], 65536.0), ([65536.0, 32768.0], [True, True])
+
+
+@loss_scale_history.cases(30)
+def _(draw):
+    n = draw(st.integers(1, 24))
+    exponents = draw(st.lists(st.integers(-8, 6), min_size=n, max_size=n))
+    sizes = [1.5 * 2.0**e for e in exponents]
+    scale = 2.0 ** draw(st.integers(6, 17))
+    yield call(sizes, scale, draw(st.integers(1, 4)))
+
+
+@loss_scale_history.edge
+def _():
+    yield call([]), "no step at all"
+    yield call([INF, INF, 1.0], 8.0, 1), "infinite whatever the scale"
+    yield call([NAN, 1.0], 8.0, 1), "NaN is not finite either"
+    yield call([0.0, 0.0, 0.0], 8.0, 1), "no gradient cannot overflow"
+    yield call([65519.0, 65504.0], 1.0, 5), "beyond 65504, but it rounds to it"
+    yield call([65520.0, 1.0], 1.0, 5), "half-way between 65504 and 65536: rounds away, to inf"
+    yield call([1.0] * 2001), "the defaults: 2000 good steps, then it grows"
+    yield call([1.0, 1.0, 1e9, 1.0, 1.0, 1.0, 1.0], 4.0, 3), "an overflow just before it would grow"
+
+
+def scale_history(largest, scale, interval, *, reset=True, regrow=True, limit=65520.0, after=False):
+    """The reference with one thing changed, for the mistakes below."""
+    good, scales, skipped = 0, [], []
+    for size in largest:
+        scales.append(scale)
+        bad = not abs(size * scale) < limit
+        skipped.append(bad)
+        if bad:
+            scale, good = scale / 2, 0 if reset else good
+        else:
+            good += 1
+            if good == interval or (not regrow and good > interval):
+                scale, good = scale * 2, 0 if regrow else good
+        if after:
+            scales[-1] = scale
+    return scales, skipped
+
+
+@loss_scale_history.mistake(
+    "Your count of good steps survives an overflow. It starts again at 0: the steps must be good in a row."
+)
+def _(largest, init_scale=2.0**16, growth_interval=2000):
+    return scale_history(largest, init_scale, growth_interval, reset=False)
+
+
+@loss_scale_history.mistake(
+    "Your count of good steps is not reset when the scale grows, so it grows again on every good step."
+)
+def _(largest, init_scale=2.0**16, growth_interval=2000):
+    return scale_history(largest, init_scale, growth_interval, regrow=False)
+
+
+@loss_scale_history.mistake(
+    "You test the gradient before it is scaled. It is the scaled gradient that FP16 has to hold."
+)
+def _(largest, init_scale=2.0**16, growth_interval=2000):
+    scales, good = init_scale, 0
+    out: tuple[list, list] = ([], [])
+    for size in largest:
+        out[0].append(scales)
+        bad = not abs(size) < 65520.0
+        out[1].append(bad)
+        good = 0 if bad else good + 1
+        if bad:
+            scales /= 2
+        elif good == growth_interval:
+            scales, good = scales * 2, 0
+    return out
+
+
+@loss_scale_history.mistake(
+    "You note the scale after its update. The step was run with the one before."
+)
+def _(largest, init_scale=2.0**16, growth_interval=2000):
+    return scale_history(largest, init_scale, growth_interval, after=True)
+
+
+@loss_scale_history.mistake(
+    "You skip from 65504 on. That is the largest float16, but what is less than half a step beyond "
+    "rounds down to it: the first to overflow is 65520."
+)
+def _(largest, init_scale=2.0**16, growth_interval=2000):
+    return scale_history(largest, init_scale, growth_interval, limit=math.nextafter(65504.0, INF))
+
+
+@loss_scale_history.mistake(
+    "NaN compares false with everything: `size * scale > limit` lets it pass."
+)
+def _(largest, init_scale=2.0**16, growth_interval=2000):
+    return scale_history([0.0 if s != s else s for s in largest], init_scale, growth_interval)
+
+
+@loss_scale_history.alternative("compare with 65520 in Python")
+def _(largest, init_scale=2.0**16, growth_interval=2000):
+    return scale_history(largest, init_scale, growth_interval)
+
+
+# ------------------------------------------------------------------------------ GradScaler
+
+GradScaler = Exercise(
+    mp.GradScaler,
+    title="GradScaler",
+    difficulty=3,
+    minutes=40,
+    points=5,
+    probe=probes.scaler_run,
+    hints=(
+        "Two things have to be remembered between calls: how many good updates in a row, and for each "
+        "optimizer whether it has been unscaled and what was found.",
+        "Key what was found by `id(optimizer)`; its presence says that unscale_ was called. `update` "
+        "clears it.",
+        "Look for inf and NaN with `isfinite().all()` over every gradient, then divide in place: "
+        "`g.div_(scale)`. `step` asks only what was found for *its* optimizer, `update` for any.",
+    ),
+)
+
+
+def groups(*values):
+    """Weights or gradients: a list of tensors for each optimizer."""
+    return [list(group) for group in values]
+
+
+@GradScaler.by_hand
+def _():
+    yield (
+        call(groups([t(1.0, 2.0)]), {"grads": groups([t(2.0, 4.0)])}, init_scale=8.0),
+        {
+            "scale at the start": 8.0,
+            "step 1: scale afterwards": 8.0,
+            "step 1: steps that each optimizer has taken": [1],
+            "step 1: weights afterwards": groups([t(0.0, 0.0)]),
+        },
+    )
+    good, bad = {"grads": groups([t(1.0)])}, {"grads": groups([t(NAN)])}
+    yield (
+        call(groups([t(1.0)]), good, bad, good, good, init_scale=8.0, growth_interval=2),
+        {
+            "step 1: scale afterwards": 8.0,
+            "step 2: scale afterwards": 4.0,
+            "step 3: scale afterwards": 4.0,  # one good update since the overflow
+            "step 4: scale afterwards": 8.0,
+            "step 4: weights afterwards": groups([t(-0.5)]),  # three steps of 0.5 · 1
+        },
+    )
+    yield (
+        call(
+            groups([t(1.0, 2.0)]),
+            {"grads": groups([t(INF, 4.0)])},
+            {"grads": groups([t(2.0, 4.0)])},
+            {"grads": groups([t(2.0, 4.0)])},
+            init_scale=8.0,
+            growth_interval=2,
+        ),
+        {
+            "step 1: scale afterwards": 4.0,
+            "step 1: weights afterwards": groups([t(1.0, 2.0)]),
+            "step 2: scale afterwards": 4.0,
+            "step 2: weights afterwards": groups([t(0.0, 0.0)]),
+            "step 3: scale afterwards": 8.0,
+        },
+    )
+
+
+def drawn_step(draw, shapes):
+    """One step of the probe: gradients that are small, now and then inf, NaN or missing."""
+    if draw(st.integers(0, 9)) == 0:
+        return "reload"
+    special = {0: INF, 1: -INF, 2: NAN}
+    grads: list[list] = []
+    for group in shapes:
+        grads.append([])
+        for n in group:
+            g = draw(draws.tensors((n,)))
+            if (kind := draw(st.integers(0, 11))) in special:
+                g[draw(st.integers(0, n - 1))] = special[kind]
+            grads[-1].append(None if kind == 11 and len(group) > 1 and grads[-1] else g)
+    return {
+        "grads": grads,
+        "fp16": draw(st.booleans()),
+        "explicit": (explicit := draw(st.booleans())),
+        "twice": explicit and draw(st.booleans()),
+    }
+
+
+@GradScaler.cases(16)
+def _(draw):
+    shapes = draw(st.sampled_from([[[2]], [[3, 1]], [[2], [1]], [[1, 2], [2]]]))
+    weights = [[draw(draws.tensors((n,))) for n in group] for group in shapes]
+    steps = [drawn_step(draw, shapes) for _ in range(draw(st.integers(1, 8)))]
+    yield call(
+        weights,
+        *steps,
+        init_scale=2.0 ** draw(st.integers(0, 18)),
+        growth_factor=draw(st.sampled_from([2.0, 4.0])),
+        backoff_factor=draw(st.sampled_from([0.5, 0.25])),
+        growth_interval=draw(st.integers(1, 3)),
+    )
+
+
+@GradScaler.edge
+def _():
+    one = groups([t(1.0)])
+    good, bad = {"grads": groups([t(1.0)])}, {"grads": groups([t(NAN)])}
+    yield (
+        call(one, {**good, "fp16": True}, good),
+        "65536 does not fit in FP16: the first step is skipped",
+    )
+    yield call(one, bad, bad, bad, init_scale=1.0), "the scale may fall below 1"
+    yield (
+        call(one, good, good, bad, good, good, good, init_scale=4.0, growth_interval=3),
+        "an overflow just before it would grow",
+    )
+    yield (
+        call(one, good, good, bad, good, init_scale=2.0**16, growth_interval=1),
+        "2¹⁶ is where the scale starts, not a limit: in float32 it may grow beyond",
+    )
+    two = groups([t(1.0)], [t(2.0)])
+    half = {"grads": groups([t(INF)], [t(1.0)]), "explicit": True}
+    yield (
+        call(two, half, half, init_scale=4.0, growth_interval=1),
+        "one of two optimizers overflows: the other steps, the scale backs off once",
+    )
+    other = {"grads": groups([t(1.0)], [t(INF)])}
+    yield call(two, other, init_scale=4.0, growth_interval=1), "the second of two overflows"
+    missing = {"grads": groups([t(1.0), None]), "explicit": True}
+    yield call(groups([t(1.0), t(1.0)]), missing, init_scale=4.0), "a parameter without a gradient"
+    yield (
+        call(one, good, "reload", good, init_scale=4.0, growth_interval=2),
+        "reloaded while it counts",
+    )
+    yield (
+        call(
+            one,
+            "reload",
+            good,
+            good,
+            bad,
+            bad,
+            init_scale=4.0,
+            backoff_factor=0.25,
+            growth_interval=2,
+        ),
+        "reloaded at the start: another scaler's settings go on",
+    )
+
+
+@GradScaler.mistake(
+    "Your gradients are still scaled when the optimizer steps: each update is too large by the scale."
+)
+class _NotUnscaled(mp.GradScaler):
+    def unscale_(self, optimizer):
+        scale, self._scale = self._scale, 1.0
+        super().unscale_(optimizer)
+        self._scale = scale
+
+
+@GradScaler.mistake(
+    "You multiply the gradients by the scale a second time. The backward pass has done that: divide."
+)
+class _ScaledTwice(mp.GradScaler):
+    def unscale_(self, optimizer):
+        scale, self._scale = self._scale, 1 / self._scale
+        super().unscale_(optimizer)
+        self._scale = scale
+
+
+@GradScaler.mistake(
+    "Your count of good updates is not reset after an overflow: the scale grows too soon."
+)
+class _CountKept(mp.GradScaler):
+    def update(self):
+        count, bad = self._growth_tracker, any(self._found_inf.values())
+        super().update()
+        if bad:
+            self._growth_tracker = count
+
+
+@GradScaler.mistake(
+    "The optimizer steps although a gradient is inf or NaN: from then on the weights are, too."
+)
+class _StepsOnInf(mp.GradScaler):
+    def step(self, optimizer):
+        if id(optimizer) not in self._found_inf:
+            self.unscale_(optimizer)
+        optimizer.step()
+
+
+@GradScaler.mistake(
+    "You test for inf but not for NaN. `isinf` is false for NaN; `isfinite` finds both."
+)
+class _NaNUnseen(mp.GradScaler):
+    def unscale_(self, optimizer):
+        super().unscale_(optimizer)
+        grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+        self._found_inf[id(optimizer)] = any(bool(g.isinf().any()) for g in grads)
+
+
+@GradScaler.mistake(
+    "You unscale in `step` even if unscale_ was called before: the gradients are divided twice."
+)
+class _UnscaledTwice(mp.GradScaler):
+    def step(self, optimizer):
+        found = self._found_inf.pop(id(optimizer), False)
+        super().unscale_(optimizer)
+        self._found_inf[id(optimizer)] |= found
+        super().step(optimizer)
+
+
+@GradScaler.mistake(
+    "A second unscale_ before the update must raise RuntimeError; yours divides again, or does nothing."
+)
+class _TwiceAllowed(mp.GradScaler):
+    def unscale_(self, optimizer):
+        if id(optimizer) not in self._found_inf:
+            super().unscale_(optimizer)
+
+
+@GradScaler.mistake(
+    "Every optimizer skips if one of them overflows. Only the one whose gradients are not finite does; "
+    "the scale is what they share."
+)
+class _AllSkip(mp.GradScaler):
+    def step(self, optimizer):
+        if id(optimizer) not in self._found_inf:
+            self.unscale_(optimizer)
+        if not any(self._found_inf.values()):
+            optimizer.step()
+
+
+@GradScaler.mistake(
+    "Your state_dict leaves out the count of good updates: after a resume the scale grows later than it "
+    "would have."
+)
+class _CountNotSaved(mp.GradScaler):
+    def load_state_dict(self, state):
+        super().load_state_dict({**state, "_growth_tracker": 0})
+
+
+@GradScaler.mistake(
+    "Your count is not reset when the scale grows, so it never equals the interval again: one growth and "
+    "no more."
+)
+class _GrowsOnce(mp.GradScaler):
+    def update(self):
+        grows = self._growth_tracker + 1 == self._growth_interval
+        bad = any(self._found_inf.values())
+        super().update()
+        if grows and not bad:
+            self._growth_tracker = self._growth_interval
+
+
+@GradScaler.alternative("torch.amp.GradScaler itself, on the CPU")
+class _Torchs(torch.amp.GradScaler):
+    def __init__(
+        self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
+    ):
+        super().__init__("cpu", init_scale, growth_factor, backoff_factor, growth_interval)
+
+    def scale(self, loss):
+        return super().scale(loss)
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+
+
+@GradScaler.alternative("a set of unscaled optimizers, a set of bad ones, a count that goes down")
+class _WithSets:
+    def __init__(
+        self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
+    ):
+        self.value, self.up, self.down, self.every = (
+            init_scale,
+            growth_factor,
+            backoff_factor,
+            growth_interval,
+        )
+        self.left, self.done, self.bad = growth_interval, set(), set()
+
+    def get_scale(self):
+        return self.value
+
+    def scale(self, loss):
+        return self.value * loss
+
+    def unscale_(self, optimizer):
+        if optimizer in self.done:
+            raise RuntimeError("twice")
+        self.done.add(optimizer)
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.grad = p.grad / self.value
+                    if not math.isfinite(p.grad.abs().sum()):
+                        self.bad.add(optimizer)
+
+    def step(self, optimizer):
+        if optimizer not in self.done:
+            self.unscale_(optimizer)
+        return None if optimizer in self.bad else optimizer.step()
+
+    def update(self):
+        self.left -= 1
+        if self.bad:
+            self.value, self.left = self.value * self.down, self.every
+        elif self.left == 0:
+            self.value, self.left = self.value * self.up, self.every
+        self.done, self.bad = set(), set()
+
+    def state_dict(self):
+        return dict(vars(self))
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+
+# ------------------------------------------------------------------------------ amp_step
+
+amp_step = Exercise(
+    mp.amp_step,
+    title="The order of a step",
+    difficulty=2,
+    minutes=15,
+    points=3,
+    probe=probes.amp_run,
+    hints=(
+        "Six calls, each needs what the one before it has done. In which units are the gradients when "
+        "you compare their norm with max_norm?",
+        "zero_grad, scale and backward, unscale_, clip, step, update.",
+        "`torch.nn.utils.clip_grad_norm_` returns the norm before clipping. Its parameters are those of "
+        "*all* groups of the optimizer.",
+    ),
+)
+
+
+@amp_step.by_hand
+def _():
+    x, y, zero = torch.ones(1, 1), torch.zeros(1, 1), torch.zeros(1)
+    yield (  # loss w², gradients (2w, 2w) = (4, 4), their norm 4√2
+        call(t(2.0)[None], zero, (x, y), max_norm=100.0, scale=1024.0),
+        {
+            "step 1: norm returned": torch.tensor(4 * 2**0.5),
+            "step 1: weight afterwards": t(1.0)[None],  # 2 - 0.25·4
+            "step 1: bias afterwards": t(-2.0),  # 0 - 0.5·4
+            "step 1: scale afterwards": 1024.0,
+        },
+    )
+    yield (  # the same, clipped to norm √2: gradients (1, 1)
+        call(t(2.0)[None], zero, (x, y), max_norm=2**0.5, scale=1024.0),
+        {
+            "step 1: norm returned": torch.tensor(4 * 2**0.5),
+            "step 1: weight afterwards": t(1.75)[None],
+            "step 1: bias afterwards": t(-0.5),
+        },
+    )
+
+
+@amp_step.cases(12)
+def _(draw):
+    b, d, o = draw(draws.distinct_sizes(3, 1, 4))
+    batches = []
+    for _ in range(draw(st.integers(1, 5))):
+        x, y = draw(draws.tensors((b, d))), draw(draws.tensors((b, o)))
+        if draw(st.integers(0, 4)) == 0:
+            x[0, 0] = draw(st.sampled_from([INF, NAN]))
+        batches.append((x, y))
+    yield call(
+        draw(draws.tensors((d, o))),
+        draw(draws.tensors((o,))),
+        *batches,
+        max_norm=draw(st.sampled_from([0.1, 1.0, 100.0])),
+        scale=2.0 ** draw(st.integers(3, 12)),
+    )
+
+
+@amp_step.edge
+def _():
+    x, y = torch.ones(1, 1), torch.zeros(1, 1)
+    w, b = t(2.0)[None], t(0.0)
+    steps = ((x, y),) * 4
+    yield (
+        call(w, b, *steps, max_norm=1.0, scale=2.0**16, fp16=True),
+        "the first scales overflow in FP16",
+    )
+    yield call(w, b, (x * INF, y), (x, y), max_norm=1.0, scale=8.0), "an infinite gradient"
+    yield call(w * 0, b, (x, y), (x, y), max_norm=1.0, scale=8.0), "gradients of zero"
+    yield call(w, b, (x, y), max_norm=0.0, scale=8.0), "clipped to nothing"
+
+
+def params_of(optimizer):
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+clip = torch.nn.utils.clip_grad_norm_
+
+
+@amp_step.mistake(
+    "You clip before you unscale. The norm is still that of the scaled gradients, so clipping shrinks "
+    "them by the scale too much."
+)
+def _(loss, optimizer, scaler, max_norm):
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    norm = clip(params_of(optimizer), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
+@amp_step.mistake(
+    "You call optimizer.step() yourself. After an overflow it writes inf and NaN into the weights; "
+    "scaler.step(optimizer) skips."
+)
+def _(loss, optimizer, scaler, max_norm):
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = clip(params_of(optimizer), max_norm)
+    optimizer.step()
+    scaler.update()
+    return norm
+
+
+@amp_step.mistake(
+    "You clip after the step: the gradients are used as they are, and then shortened for nobody."
+)
+def _(loss, optimizer, scaler, max_norm):
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    norm = clip(params_of(optimizer), max_norm)
+    scaler.update()
+    return norm
+
+
+@amp_step.mistake(
+    "Without scaler.update() the scale never moves, and the next unscale_ raises: it looks as if it were "
+    "the second for the same step."
+)
+def _(loss, optimizer, scaler, max_norm):
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = clip(params_of(optimizer), max_norm)
+    scaler.step(optimizer)
+    return norm
+
+
+@amp_step.mistake(
+    "The gradients of earlier steps are still there: backward adds to them. Call zero_grad first."
+)
+def _(loss, optimizer, scaler, max_norm):
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = clip(params_of(optimizer), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
+@amp_step.mistake(
+    "You clip each group by itself. The bound is on the norm of all of the optimizer's gradients together."
+)
+def _(loss, optimizer, scaler, max_norm):
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norms = [clip(group["params"], max_norm) for group in optimizer.param_groups]
+    scaler.step(optimizer)
+    scaler.update()
+    return torch.stack(norms).norm()
+
+
+@amp_step.mistake(
+    "You return the norm after clipping. The one before tells you how the run is doing."
+)
+def _(loss, optimizer, scaler, max_norm):
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    clip(params_of(optimizer), max_norm)
+    norm = torch.stack([p.grad.norm() for p in params_of(optimizer)]).norm()
+    scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
+@amp_step.alternative("clip by hand, zero the gradients last")
+def _(loss, optimizer, scaler, max_norm):
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
+    norm = torch.cat([g.flatten() for g in grads]).norm()
+    for g in grads:
+        g.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    return norm
+
+
+# ------------------------------------------------------------------------------ bf16_master_step
+
+bf16_master_step = Exercise(
+    mp.bf16_master_step,
+    title="Master weights",
+    difficulty=1,
+    minutes=10,
+    points=2,
+    probe=probes.master_run,
+    hints=(
+        "Which of the two is the truth, and which is only its rounded image?",
+        "The update goes to the master, in its dtype. Then `copy_` rounds it into the weight.",
+        "Both change in place, under `torch.no_grad()`: the optimizer is not part of the graph.",
+    ),
+)
+
+
+@bf16_master_step.by_hand
+def _():
+    g = t(1.0).bfloat16()
+    yield (
+        call(t(1.0), 0.25, g, g),
+        {"weight at the end": t(0.5).bfloat16(), "master at the end": t(0.5)},
+    )
+    yield (  # 1 - 1/1024 is no bfloat16: the next below 1 is 1 - 1/256
+        call(t(1.0), 2.0**-10, g),
+        {"weight at the end": t(1.0).bfloat16(), "master at the end": t(1 - 2.0**-10)},
+    )
+    yield (  # four such steps are
+        call(t(1.0), 2.0**-10, g, g, g, g),
+        {"weight at the end": t(1 - 2.0**-8).bfloat16(), "master at the end": t(1 - 2.0**-8)},
+    )
+
+
+@bf16_master_step.cases(16)
+def _(draw):
+    shape = draw(draws.shapes(max_dims=3, among=(1, 2, 3)))
+    steps = draw(st.integers(1, 12))
+    grads = [draw(draws.tensors(shape)).bfloat16() for _ in range(steps)]
+    yield call(draw(draws.tensors(shape)), draw(st.sampled_from([1e-3, 1e-2, 0.1])), *grads)
+
+
+@bf16_master_step.edge
+def _():
+    g = torch.ones(3).bfloat16()
+    yield call(torch.full((3,), 1.0), 1e-3, *[g] * 40), "forty updates, each too small for bfloat16"
+    yield call(torch.full((3,), 100.0), -0.1, *[g] * 20), "small against a large weight"
+    yield call(torch.zeros(0, 2), 0.1, torch.zeros(0, 2).bfloat16()), "no elements"
+    yield call(torch.tensor(3.0), 0.1, torch.tensor(1.0).bfloat16()), "a single number"
+    yield (
+        call(t(1.0, 1.0), 0.5, t(INF, NAN).bfloat16()),
+        "inf and NaN are not this function's to stop",
+    )
+    yield call(t(1.0), 0.0, t(1.0).bfloat16()), "a learning rate of zero"
+
+
+@bf16_master_step.mistake(
+    "You update the BF16 weight and copy it to the master: updates below half a step of BF16 are lost, "
+    "all of them, for ever."
+)
+def _(weight, master, grad, lr):
+    with torch.no_grad():
+        weight.sub_(lr * grad)
+        master.copy_(weight)
+
+
+@bf16_master_step.mistake(
+    "You start each update from the rounded weight: what the last step kept below BF16's precision is "
+    "thrown away."
+)
+def _(weight, master, grad, lr):
+    with torch.no_grad():
+        master.copy_(weight.float() - lr * grad.float())
+        weight.copy_(master)
+
+
+@bf16_master_step.mistake(
+    "You forget to round the new master into the weight: the model never learns of it."
+)
+def _(weight, master, grad, lr):
+    master.sub_(lr * grad.float())
+
+
+@bf16_master_step.mistake(
+    "You copy the master before you update it: the weight is always one step behind."
+)
+def _(weight, master, grad, lr):
+    with torch.no_grad():
+        weight.copy_(master)
+        master.sub_(lr * grad.float())
+
+
+@bf16_master_step.mistake("You climb: the update is added. Descent goes against the gradient.")
+def _(weight, master, grad, lr):
+    with torch.no_grad():
+        master.add_(lr * grad.float())
+        weight.copy_(master)
+
+
+@bf16_master_step.mistake(
+    "You compute lr · grad in BF16: the product is rounded to 8 bits before it reaches the master."
+)
+def _(weight, master, grad, lr):
+    with torch.no_grad():
+        master.sub_((lr * grad).float())
+        weight.copy_(master)
+
+
+@bf16_master_step.alternative("through .data, in float64, in one expression")
+def _(weight, master, grad, lr):
+    master.data.copy_(master.double() - lr * grad.double())
+    weight.data.copy_(master.bfloat16() if weight.dtype == torch.bfloat16 else master)
+
+
+# ------------------------------------------------------------------------------ fp8_scaled_matmul
+
+fp8_scaled_matmul = Exercise(
+    mp.fp8_scaled_matmul,
+    title="A matrix product in FP8",
+    difficulty=2,
+    minutes=25,
+    points=4,
+    hints=(
+        "Each factor gets a scale of its own, from its own amax. What is the product of the scaled "
+        "factors too large by?",
+        "For each factor: scale, clamp to ±`torch.finfo(dtype).max`, `.to(dtype)`. `power_of_two_scale` "
+        "gives the scale.",
+        "Convert back to the dtype of a before `@`: sums are not kept in FP8. Then divide by both scales.",
+        (
+            "edge cases",
+            "What comes of an amax that was remembered and is too small now? And what is the amax of a "
+            "tensor without elements?",
+        ),
+    ),
+)
+
+
+def matrix(*rows):
+    return torch.tensor(rows)
+
+
+@fp8_scaled_matmul.by_hand
+def _():
+    yield call(matrix([1.0, 2.0]), matrix([3.0], [4.0])), matrix([11.0])
+    # scale 256: 1.7 · 256 = 435.2 lies between 416 and 448, nearer to 448, which is 1.75
+    yield call(matrix([1.7]), matrix([1.0])), matrix([1.75])
+    # E5M2 has steps of 0.25 there: 1.7 is nearer to 1.75 than to 1.5
+    yield call(matrix([1.7]), matrix([1.0]), E5M2), matrix([1.75])
+    # room for 1 only: scale 256, and 4 · 256 saturates at 448
+    yield call(matrix([4.0]), matrix([1.0]), E4M3, 1.0), matrix([1.75])
+
+
+@fp8_scaled_matmul.cases(24)
+def _(draw):
+    m, k, n = draw(draws.distinct_sizes(3, 1, 6))
+    a = draw(draws.tensors((m, k), scale=2.0 ** draw(st.integers(-12, 8))))
+    b = draw(draws.tensors((k, n), scale=2.0 ** draw(st.integers(-12, 8))))
+    remembered = [
+        factor and factor * float(x.abs().max())
+        for x in (a, b)
+        for factor in [draw(st.sampled_from([None, None, 0.25, 2.0]))]
+    ]
+    yield call(a, b, draw(st.sampled_from([E4M3, E5M2])), *remembered)
+
+
+@fp8_scaled_matmul.edge
+def _():
+    one = torch.ones(1, 1)
+    yield call(torch.zeros(2, 3), torch.ones(3, 2)), "a tensor of zeros has amax 0"
+    yield call(torch.zeros(0, 3), torch.ones(3, 2)), "no rows"
+    yield call(torch.ones(2, 0), torch.ones(0, 2)), "an empty sum"
+    yield (
+        call(matrix([100.0, -1000.0]), torch.ones(2, 1), E5M2, 1.0),
+        "far beyond an old amax, E5M2",
+    )
+    yield (
+        call(torch.ones(1, 2), matrix([-50.0], [3.0]), E4M3, None, 1.0),
+        "the second factor saturates",
+    )
+    yield (
+        call(1e-6 * torch.ones(2, 2), 1e5 * torch.ones(2, 2)),
+        "without scales one is 0, the other 448",
+    )
+    yield call(448.0 * one, 448.0 * one), "amax at the largest number itself: scale 1"
+    yield call(torch.ones(2, 5).T, torch.ones(3, 2).T), "transposes, which are not contiguous"
+    yield call(matrix([1.0, NAN]), torch.ones(2, 1), E4M3, 1.0), "a NaN stays one"
+    yield call(torch.ones(1, 64), 3 * torch.ones(64, 1)), "a sum that FP8 could not hold"
+
+
+def fp8(a, b, dtype, amax_a, amax_b, *, clamp=True, use=lambda s: s, undo=lambda s, t: s * t):
+    """The reference with one thing changed, for the mistakes below."""
+    limit = torch.finfo(dtype).max
+    out = []
+    for x, amax in ((a, amax_a), (b, amax_b)):
+        amax = (float(x.abs().max()) if x.numel() else 0.0) if amax is None else amax
+        scale = use(mp.power_of_two_scale(amax, dtype))
+        x_scaled = x * scale
+        if clamp:
+            x_scaled = x_scaled.clamp(-limit, limit)
+        out += [x_scaled.to(dtype).to(x.dtype), scale]
+    return (out[0] @ out[2]) / undo(out[1], out[3])
+
+
+@fp8_scaled_matmul.mistake(
+    "You never divide by the scales: the result is too large by their product."
+)
+def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
+    return fp8(a, b, dtype, amax_a, amax_b, undo=lambda s, t: 1.0)
+
+
+@fp8_scaled_matmul.mistake("You divide by one of the two scales only; the product carries both.")
+def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
+    return fp8(a, b, dtype, amax_a, amax_b, undo=lambda s, t: s)
+
+
+@fp8_scaled_matmul.mistake(
+    "Your scale is upside down: amax / max takes the tensor away from FP8's range, not into it."
+)
+def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
+    return fp8(a, b, dtype, amax_a, amax_b, use=lambda s: 1 / s)
+
+
+@fp8_scaled_matmul.mistake("You cast without a scale: small tensors vanish, large ones saturate.")
+def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
+    return fp8(a, b, dtype, amax_a, amax_b, use=lambda s: 1.0)
+
+
+@fp8_scaled_matmul.mistake(
+    "You do not clamp. With an amax from earlier steps a value can lie beyond the range, and a cast to "
+    "E5M2 then gives inf."
+)
+def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
+    return fp8(a, b, dtype, amax_a, amax_b, clamp=False)
+
+
+@fp8_scaled_matmul.mistake(
+    "You leave the given amax aside and measure it again. Delayed scaling exists to spare that pass over "
+    "the tensor, and what lies beyond saturates."
+)
+def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
+    return fp8(a, b, dtype, None, None)
+
+
+@fp8_scaled_matmul.mistake(
+    "You keep the result in FP8 too. Only the factors are; sums need the wider format."
+)
+def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
+    out = fp8(a, b, dtype, amax_a, amax_b)
+    amax = float(out.abs().nan_to_num().max()) if out.numel() else 0.0
+    scale = mp.power_of_two_scale(amax, dtype)
+    return (out * scale).to(dtype).to(a.dtype) / scale
+
+
+@fp8_scaled_matmul.mistake("Both factors get the first one's scale. Each has a range of its own.")
+def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
+    if amax_a is None:
+        amax_a = float(a.abs().max()) if a.numel() else 0.0
+    return fp8(a, b, dtype, amax_a, amax_a)
+
+
+@fp8_scaled_matmul.mistake(
+    "Your values are right, but you form the products row by row in Python: one kernel for each row, "
+    "where one matrix product does.",
+    cost=True,
+)
+def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
+    if amax_a is None and a.numel():
+        amax_a = float(a.abs().max())
+    rows = [fp8(row[None], b, dtype, amax_a, amax_b) for row in a]
+    return torch.cat(rows) if rows else fp8(a, b, dtype, amax_a, amax_b)
+
+
+fp8_scaled_matmul.contract(
+    contracts.constant_kernels(
+        [
+            call(torch.ones(2, 3), torch.ones(3, 2)),
+            call(torch.ones(16, 24), torch.ones(24, 16)),
+        ]
+    )
+)
+
+
+@fp8_scaled_matmul.alternative(
+    "carry the reciprocals of the scales, as the kernels of GPUs do; an einsum"
+)
+def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
+    top = torch.finfo(dtype).max
+    if amax_a is None:
+        amax_a = a.abs().amax().item() if a.numel() else 0.0
+    if amax_b is None:
+        amax_b = b.abs().amax().item() if b.numel() else 0.0
+    back_a, back_b = (
+        2.0 ** math.ceil(math.log2(amax / top)) if amax else 1.0 for amax in (amax_a, amax_b)
+    )
+    qa = torch.clip(a / back_a, -top, top).to(dtype).to(a.dtype)
+    qb = torch.clip(b / back_b, -top, top).to(dtype).to(b.dtype)
+    return torch.einsum("mk,kn->mn", qa, qb) * back_a * back_b
+
+
+fp8_scaled_matmul.equivalent(
+    "fp8_scaled_matmul.rounded: `float(x.abs().max())` → `x.abs().max()`",
+    because="a tensor of one number is used as a number by every step that follows, in the same precision",
+)
+fp8_scaled_matmul.equivalent(
+    "fp8_scaled_matmul.rounded: `0.0` → `1.0`",
+    because="it is the amax of a tensor without elements: any scale leaves that, and the empty sum, as they are",
+)
