@@ -19,7 +19,7 @@ rounded = Prediction(
         Ask(
             "x[1].half() == 0",
             truth="bool(x[1].half() == 0)",
-            why="Less than half of 2⁻²⁴, FP16's smallest.",
+            why="Less than half of 2⁻²⁴, FP16's smallest (subnormal) number.",
         ),
         Ask(
             "x[1].bfloat16() == 0",
@@ -34,7 +34,7 @@ rounded = Prediction(
         Ask(
             "x[3].half().isinf()",
             truth="bool(x[3].half().isinf())",
-            why="Beyond 65520 a cast to FP16 gives inf.",
+            why="From 65520 on, half a step beyond the largest, a cast to FP16 gives inf.",
         ),
     ],
 )
@@ -79,7 +79,7 @@ autocast_cpu = Prediction(
 )
 
 saved_bytes = Prediction(
-    "A GELU keeps its input for backward. How many bytes does each of these save?",
+    "A GELU keeps its input for backward. How many bytes does autograd save for the whole line, parameters not counted?",
     setup=(
         "from course_utils import measure\n"
         "import torch.nn.functional as F\n"
@@ -107,7 +107,7 @@ saved_bytes = Prediction(
 )
 
 scale_moves = Prediction(
-    "The scale before each of five steps, whose second overflows.",
+    "Five steps, of which the second overflows. Which scale does each run with? Step 1: 1024.",
     setup=(
         "from course_utils.reference.mixed_precision import loss_scale_history\n"
         "h = loss_scale_history([1.0, float('inf'), 1.0, 1.0, 1.0], 1024.0, 2)[0]"
@@ -179,7 +179,7 @@ fp8_products = Prediction(
 quiz = Quiz(
     [
         Question(
-            "`model.half()` trains in FP16 without autocast. What goes wrong that autocast with a GradScaler avoids, however large the loss scale is?",
+            "You train `model.half()` without autocast, but with a well-chosen loss scale. What still goes wrong that autocast, with its FP32 weights, avoids?",
             choices=[
                 Choice(
                     "Updates smaller than half a step of the FP16 weight are lost.",
@@ -188,7 +188,7 @@ quiz = Quiz(
                 ),
                 Choice(
                     "Gradients underflow.",
-                    why="They would, but a loss scale mends exactly that.",
+                    why="They would without a loss scale, which mends exactly that.",
                 ),
                 Choice(
                     "Matrix products cannot run in FP16.",
@@ -197,7 +197,7 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "The scale is 2¹⁶, the true gradient norm 0.5, max_norm 1. You clip before `unscale_`. What happens?",
+            "You train with SGD. The scale is 2¹⁶, the true gradient norm 0.5, max_norm 1, and you clip before `unscale_`. What happens?",
             choices=[
                 Choice(
                     "Nothing: 0.5 is below the bound.",
@@ -254,11 +254,11 @@ quiz = Quiz(
                 ),
                 Choice(
                     "It gives inf, so that the GradScaler skips the step.",
-                    why="E4M3 has no inf, and one large activation should not stop a run.",
+                    why="E4M3 has no inf, and one large activation need not cost a step.",
                 ),
                 Choice(
                     "It rescales and starts the product again.",
-                    why="That is current scaling, which reads the tensor twice; delayed scaling exists to avoid that.",
+                    why="A scale from the tensor itself is current scaling, which reads the tensor twice; delayed scaling exists to avoid that.",
                 ),
             ],
         ),
