@@ -143,7 +143,7 @@ modes = Prediction(
 )
 
 normalised_over = Prediction(
-    "How many means does each layer compute for x?",
+    "How many means does each layer subtract from the elements of x, in train mode?",
     code="x = torch.randn(2, 3, 8)  # (B, T, D)",
     setup=("import torch\nx = torch.randn(2, 3, 8)\n"),
     asks=[
@@ -157,7 +157,11 @@ normalised_over = Prediction(
             truth="x.flatten(0, 1).mean(0).numel()",
             why="One for each of the 8 features, over all 6 tokens.",
         ),
-        Ask("RMSNorm(8)", truth="0", why="It computes a mean of squares, and subtracts nothing."),
+        Ask(
+            "RMSNorm(8)",
+            truth="0",
+            why="It divides by the root of a mean of squares, and subtracts nothing.",
+        ),
         Ask(
             "Does a token's LayerNorm change if another token does?",
             truth="False",
@@ -210,15 +214,15 @@ quiz = Quiz(
         Question(
             "`best = model.state_dict()` is kept at the best epoch, and loaded after the last. What do you get?",
             choices=[
-                Choice(
-                    "The weights of the last epoch.",
-                    right=True,
-                    why="A state_dict holds the live tensors, and the optimizer writes into them in place. Clone them, or copy.deepcopy the dict.",
-                ),
                 Choice("The weights of the best epoch.", why="Only if something had copied them."),
                 Choice(
                     "An error: the keys no longer fit.",
                     why="The names have not changed; nor has what they point to.",
+                ),
+                Choice(
+                    "The weights of the last epoch.",
+                    right=True,
+                    why="A state_dict holds the live tensors, and the optimizer writes into them in place. Clone them, or copy.deepcopy the dict.",
                 ),
             ],
         ),
@@ -239,7 +243,7 @@ quiz = Quiz(
             choices=[
                 Choice("They have fewer parameters.", why="LayerNorm has as many, RMSNorm half."),
                 Choice(
-                    "A token must not depend on other tokens' numbers, neither of other sequences nor of its own future.",
+                    "Normalising a token must not mix in other sequences, nor the token's own future.",
                     right=True,
                     why="BatchNorm's statistics are over the whole batch, later positions included, and differ between training and use.",
                 ),
@@ -256,13 +260,13 @@ quiz = Quiz(
                     "The weight moves twice: once for each name.", why="parameters() gives it once."
                 ),
                 Choice(
-                    "The weight moves once, by the sum of the gradients of both uses.",
-                    right=True,
-                    why="One leaf of the graph, used twice: its gradient accumulates from both.",
-                ),
-                Choice(
                     "Only the embedding moves; the head is a copy.",
                     why="It is the very same object.",
+                ),
+                Choice(
+                    "The weight moves once, and its gradient is the sum over both uses.",
+                    right=True,
+                    why="One leaf of the graph, used twice: its gradient accumulates from both.",
                 ),
             ],
         ),
