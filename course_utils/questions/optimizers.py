@@ -40,14 +40,14 @@ first_step = Prediction(
             why="Divided by 1 − 0.9¹, it is the gradient itself.",
         ),
         Ask(
-            "Length of the step (eps aside)",
+            "Length of the step, as a number (eps aside)",
             truth="lr",
             why="m̂ / √v̂ = g / |g|: the first step is lr in every coordinate, whatever the gradient's size.",
         ),
         Ask(
             "Is the step ten times as long if g is ten times as large?",
             truth="lr * 10 * g / (10 * g) == 10 * lr * g / g",
-            why="The gradient's size cancels. That is why Adam's rates carry over from model to model, and SGD's do not.",
+            why="The gradient's size cancels. That is one reason why Adam's rates carry over between models better than SGD's.",
         ),
     ],
 )
@@ -106,11 +106,6 @@ quiz = Quiz(
             "What does `weight_decay` do in `torch.optim.Adam`, unlike in `AdamW`?",
             choices=[
                 Choice(
-                    "It is added to the gradient, and so divided by √v̂: weights with large gradients decay less.",
-                    right=True,
-                    why="That is L2. In AdamW every weight loses the same fraction, lr·weight_decay.",
-                ),
-                Choice(
                     "It shrinks every weight by the factor 1 − lr·weight_decay.",
                     why="That is AdamW.",
                 ),
@@ -119,19 +114,19 @@ quiz = Quiz(
                     why="It is added to the gradient, before the averages.",
                 ),
                 Choice(
+                    "It is added to the gradient, and so divided by √v̂: weights with large gradients decay less.",
+                    right=True,
+                    why="That is L2. In AdamW every weight loses the same fraction, lr·weight_decay.",
+                ),
+                Choice(
                     "The same thing; they differ only in their default.",
-                    why="The defaults differ too (0 and 0.01), but for SGD alone are both the same thing.",
+                    why="The defaults do differ (0 and 0.01), but L2 and decoupled decay are the same thing only for SGD without momentum.",
                 ),
             ],
         ),
         Question(
             "You resume a run, load the model but not the optimizer's `state_dict`. What happens with AdamW?",
             choices=[
-                Choice(
-                    "m, v and t start at zero: the first steps have full length lr in every coordinate.",
-                    right=True,
-                    why="Coordinates whose gradients were noise, with short steps before, all step by lr at once. The loss jumps.",
-                ),
                 Choice(
                     "Nothing: the state is recomputed from the gradients in one step.",
                     why="Averages over many steps cannot be had from one.",
@@ -140,14 +135,19 @@ quiz = Quiz(
                     "It raises an error.",
                     why="An optimizer without state is a fresh one: it has no way to know.",
                 ),
+                Choice(
+                    "m, v and t start at zero: the first step has length lr wherever the gradient is not zero.",
+                    right=True,
+                    why="Coordinates whose gradients were noise, with short steps before, all step by lr at once. The loss often jumps.",
+                ),
             ],
         ),
         Question(
             "Which parameter is changed by `AdamW.step()`?",
             code="a.grad = None\nb.grad = torch.zeros_like(b)  # at every step so far\n# lr and weight_decay above 0",
             choices=[
-                Choice("Only b", right=True, why="b is decayed; a, without gradient, is skipped."),
                 Choice("Only a", why="A parameter without gradient is left alone, decay and all."),
+                Choice("Only b", right=True, why="b is decayed; a, without gradient, is skipped."),
                 Choice("Both", why="`grad is None` and a gradient of zeros are different things."),
                 Choice(
                     "Neither", why="A gradient of zero gives no step, but the decay still comes."
@@ -155,12 +155,12 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "Why do language models use betas (0.9, 0.95) rather than (0.9, 0.999)?",
+            "What speaks for betas (0.9, 0.95) rather than (0.9, 0.999) in a language model?",
             choices=[
                 Choice(
-                    "v then averages some 20 steps, not 1000, and follows when the gradients' size changes.",
+                    "v then averages some 20 steps, not 1000, and follows sooner when the gradients' size changes.",
                     right=True,
-                    why="After a spike √v is large for about as many steps as it averages, and the steps are short.",
+                    why="After a spike √v stays large, and the steps short, for several times the number of steps that v averages.",
                 ),
                 Choice(
                     "It makes the bias correction unnecessary.",
@@ -176,13 +176,13 @@ quiz = Quiz(
             "What does `foreach=True` change?",
             choices=[
                 Choice(
+                    "The update: gradients are averaged over all parameters.",
+                    why="Each tensor is still updated by itself; only the loop over them moves out of Python.",
+                ),
+                Choice(
                     "The number of kernels, at the price of temporary lists as large as the parameters.",
                     right=True,
                     why="The update is the same. One call takes all tensors, and its results all live at once.",
-                ),
-                Choice(
-                    "The update: gradients are averaged over all parameters.",
-                    why="Each tensor is still updated by itself; only the loop moves into the kernel.",
                 ),
                 Choice(
                     "The state: it is shared by all parameters.",
