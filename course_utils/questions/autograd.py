@@ -91,7 +91,7 @@ modes = Prediction(
         Ask(
             "Does y require grad? `with torch.no_grad(): y = w * x`",
             truth="made('with torch.no_grad():\\n    y = w * x')",
-            why="Nothing is recorded in the block, whatever the inputs require.",
+            why="No operation is recorded in the block, whatever the inputs require.",
         ),
         Ask(
             "And here? `with torch.no_grad(): y = torch.ones(3, requires_grad=True)`",
@@ -225,20 +225,20 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "A training loop keeps `history.append(loss)` and runs out of memory. Why?",
+            "An evaluation loop without `no_grad` does `history.append(loss)` and runs out of memory. Why?",
             choices=[
                 Choice(
                     "Python lists copy tensors.",
                     why="A list holds references. But a reference keeps alive what it refers to.",
                 ),
                 Choice(
-                    "Each loss holds its graph, as far as it is still needed.",
+                    "Each loss keeps its graph alive, and the graph keeps what it saved.",
                     right=True,
-                    why="A tensor with a grad_fn keeps the nodes behind it alive; before backward, with all that they saved. Keep `loss.detach()` or `loss.item()`.",
+                    why="A tensor with a grad_fn keeps the nodes behind it alive, with all that they saved until a backward frees it. Keep `loss.detach()` or `loss.item()`.",
                 ),
                 Choice(
-                    "backward was called without retain_graph.",
-                    why="That frees memory: `retain_graph=True` would keep more.",
+                    "Nobody calls `optimizer.zero_grad()`.",
+                    why="That drops gradients. Without a backward there are none, and the graphs would stay.",
                 ),
             ],
         ),
@@ -261,7 +261,7 @@ quiz = Quiz(
             "`y = x.sin(); x.data.add_(1); y.sum().backward()` runs. Is the gradient right?",
             choices=[
                 Choice(
-                    "No: it is cos(x + 1), and nothing says so.",
+                    "No: it is the cosine of the edited x, and nothing says so.",
                     right=True,
                     why="sin saved x itself, and `.data` edits it behind the version counter's back. Through `detach()` the same edit raises.",
                 ),
