@@ -680,6 +680,23 @@ def _(loss, optimizer, scaler, max_norm):
 
 
 @amp_step.mistake(
+    "Your clipping also scales small gradients up to max_norm. It may only shorten: the factor "
+    "max_norm / norm must never exceed 1."
+)
+def _(loss, optimizer, scaler, max_norm):
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    grads = [p.grad for p in params_of(optimizer)]
+    norm = torch.stack([g.norm() for g in grads]).norm()
+    for g in grads:
+        g.mul_(max_norm / (norm + 1e-6))
+    scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
+@amp_step.mistake(
     "You call optimizer.step() yourself. After an overflow it writes inf and NaN into the weights; "
     "scaler.step(optimizer) skips."
 )

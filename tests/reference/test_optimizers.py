@@ -271,3 +271,25 @@ def test_bytes_of_state():
         set_grads(params, next(gradients(((3, 4), (5,)), missing=False)))
         optimizer.step()
         assert ours.optimizer_state_bytes(optimizer) == bytes_
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_takes_sparse_gradients_as_torch_does(momentum):
+    """An embedding with sparse=True gives gradients for the rows that were looked up, and no others."""
+    start = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    tables = [
+        torch.nn.Embedding.from_pretrained(start.clone(), freeze=False, sparse=True)
+        for _ in range(2)
+    ]
+    pair = [
+        make(table.parameters(), lr=0.1, momentum=momentum)
+        for make, table in zip((ours.SGD, torch.optim.SGD), tables, strict=True)
+    ]
+    for step in range(20):
+        ids = torch.randint(0, 7, (4,), generator=torch.Generator().manual_seed(step))
+        for optimizer, table in zip(pair, tables, strict=True):
+            optimizer.zero_grad()
+            table(ids).square().sum().backward()
+            assert table.weight.grad.is_sparse
+            optimizer.step()
+    assert torch.equal(tables[0].weight, tables[1].weight)
