@@ -4,13 +4,19 @@ import os
 import subprocess
 import sys
 
-from course_utils.grading import every
+import torch
+
+from course_utils.grading import call, draws, every
+from course_utils.grading.exercise import collect
 
 DIGEST = """
 import hashlib, sys
 sys.path.insert(0, {folder!r})
 {extra}
-from course_utils.grading import every
+import torch
+
+from course_utils.grading import call, draws, every
+from course_utils.grading.exercise import collect
 from course_utils.grading.values import dumps
 total = hashlib.sha256()
 for key, exercise in every().items():
@@ -52,3 +58,19 @@ def test_another_seed_gives_other_cases():
             assert again[0] == again[1] == again[2], key
             whole.append(key)
     assert len(whole) <= len(every()) // 10, whole
+
+
+def test_arguments_drawn_from_annotations():
+    """A letter is one size wherever it stands, different letters differ, and overrides win."""
+    masked_mean = every()["tensors.masked_mean"].reference
+
+    def body(draw):
+        yield call(**draw(draws.from_annotations(masked_mean, B=2)))
+
+    found = collect(body, 10, seed=0)
+    assert len(found) == 10
+    for case in found:
+        x, keep = case.kwargs["x"], case.kwargs["keep"]
+        assert x.dtype == torch.float32 and keep.dtype == torch.bool
+        assert x.shape[:2] == keep.shape and x.shape[0] == 2
+        assert x.shape[1] != x.shape[2]
