@@ -121,7 +121,7 @@ def normalise(
     ] = None,
 ) -> None:
     """Give notebooks the form that is committed, or say what is wrong with them."""
-    from course_utils.authoring import notebooks
+    from course_utils.authoring import notebooks, recording
 
     sources = chapters(paths)
     if (output and len(sources) > 1) or (not output and any(p.suffix == ".py" for p in sources)):
@@ -142,6 +142,10 @@ def normalise(
                 typer.echo(f"wrote {target}")
         as_it_is = notebooks.read(source) if check else normal
         found += [f"{target}: {problem}" for problem in notebooks.problems(as_it_is)]
+        if check and source.suffix == ".ipynb":
+            for where, state, stamp in recording.status([source]):
+                if state == recording.OUTDATED:  # no defect: who has no GPU cannot mend it
+                    typer.echo(f"note: {where}: {state}, to be recorded again. {stamp}", err=True)
     for line in found:
         typer.echo(line, err=True)
     raise typer.Exit(int(check and bool(found)))

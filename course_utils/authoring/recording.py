@@ -20,8 +20,10 @@ from nbformat import NotebookNode
 
 from course_utils import grading, lab, recordings
 from course_utils.authoring import notebooks
+from course_utils.recordings import OUTDATED, code
 from course_utils.recordings import cells as gpu_cells
-from course_utils.recordings import code
+
+__all__ = ["OUTDATED", "CannotRecord", "record", "record_all", "require_cuda", "status"]
 
 CELL_SECONDS = 600
 RECORDER_SECONDS = 600

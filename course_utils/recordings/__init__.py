@@ -71,6 +71,7 @@ from typing import Any
 from course_utils.recordings import code
 
 FOLDER = Path(__file__).resolve().parent
+NOTEBOOKS = FOLDER.parents[1] / "notebooks"
 COLLECT = "COURSE_RECORD_TO"
 """The environment variable by which `course record` says where `save` puts data; unset at all other times."""
 
@@ -230,15 +231,14 @@ def present_code(by: str) -> str:
         known = any(made.function.__name__ == function for made in recorders.RECORDERS.values())
         return code.digest_of_function(recorders.__name__, function) if known else ""
     notebook, _, cell = by.partition("#")
-    folder = code.ROOM.parent / "notebooks"
-    if not folder.is_dir():
+    if not NOTEBOOKS.is_dir():
         return UNCHECKABLE
-    if not cell or not (folder / notebook).is_file():
+    if not cell or not (NOTEBOOKS / notebook).is_file():
         return ""
     from course_utils import grading
     from course_utils.recordings import cells
 
-    content = json.loads((folder / notebook).read_text(encoding="utf-8"))["cells"]
+    content = json.loads((NOTEBOOKS / notebook).read_text(encoding="utf-8"))["cells"]
     digests = cells.digests(content, grading.solution_cell)
     return next((d for at, d in digests.items() if content[at].get("id") == cell), "")
 

@@ -96,12 +96,27 @@ def canonical(node: object) -> str:
                 continue
             if value is None and not isinstance(node, ast.Constant):
                 continue
+            if isinstance(node, ast.JoinedStr):
+                value = _joined(value)
             if value != []:
                 fields.append(f"{name}={canonical(value)}")
         return f"{type(node).__name__}({', '.join(fields)})"
     if isinstance(node, list):
         return f"[{', '.join(map(canonical, node))}]"
     return repr(node)
+
+
+def _joined(parts: list[ast.expr]) -> list[object]:
+    """The parts of an f-string, text beside text made one: Python 3.12 cuts it elsewhere."""
+    made: list[object] = []
+    for part in parts:
+        if not isinstance(part, ast.Constant):
+            made.append(part)
+        elif made and isinstance(made[-1], str):
+            made[-1] += part.value
+        elif part.value:
+            made.append(part.value)
+    return made
 
 
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
