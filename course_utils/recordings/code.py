@@ -97,7 +97,7 @@ def canonical(node: object) -> str:
             if value is None and not isinstance(node, ast.Constant):
                 continue
             if isinstance(node, ast.JoinedStr):
-                value = _joined(value)
+                value = _joined(node.values)
             if value != []:
                 fields.append(f"{name}={canonical(value)}")
         return f"{type(node).__name__}({', '.join(fields)})"
@@ -110,12 +110,13 @@ def _joined(parts: list[ast.expr]) -> list[object]:
     """The parts of an f-string, text beside text made one: Python 3.12 cuts it elsewhere."""
     made: list[object] = []
     for part in parts:
-        if not isinstance(part, ast.Constant):
-            made.append(part)
-        elif made and isinstance(made[-1], str):
-            made[-1] += part.value
-        elif part.value:
-            made.append(part.value)
+        match part:
+            case ast.Constant(value=str(text)) if made and isinstance(made[-1], str):
+                made[-1] += text
+            case ast.Constant(value=str(text)):
+                made += [text] if text else []
+            case _:
+                made.append(part)
     return made
 
 
@@ -144,6 +145,7 @@ def _reached(above: list[ast.stmt], own: list[ast.stmt]) -> list[str]:
     for statement in above:
         for name in binds(statement):
             bound.setdefault(name, []).append(statement)
+    known = BUILTINS.union(*map(binds, own))
     used: list[ast.stmt] = []
     waiting, seen = sorted(free(own)), set()
     while waiting:
@@ -151,7 +153,7 @@ def _reached(above: list[ast.stmt], own: list[ast.stmt]) -> list[str]:
         if name in seen:
             continue
         seen.add(name)
-        if name not in bound and name not in BUILTINS:
+        if name not in bound and name not in known:
             return _everything(above, own)
         makers = [*bound.get(name, ()), *(s for s in above if name in _set_by(s))]
         for statement in makers:

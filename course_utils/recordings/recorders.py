@@ -23,6 +23,7 @@ from course_utils.reference import mixed_precision
 DEVICE = "cuda"
 ENTRIES = 100_000
 MIB = 2**20
+WIDTH = 512
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,7 @@ def training_step() -> dict[str, Any]:
         )
 
     torch.manual_seed(0)
-    blocks = [
-        nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512), nn.LayerNorm(512))
-        for _ in range(3)
-    ]
-    model = nn.Sequential(nn.Embedding(1000, 512), *blocks, nn.Linear(512, 1000)).to(DEVICE)
+    model = small_network().to(DEVICE)
     ended("model")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     tokens = torch.randint(1000, (16, 128)).to(DEVICE)
@@ -125,6 +122,17 @@ def allocator_operations() -> dict[str, Any]:
             torch.cuda.empty_cache()
         after.append(row())
     return stop_history() | {"operations": operations, "after": after}
+
+
+def small_network() -> nn.Module:
+    """Tokens to logits: an embedding, three blocks, a head."""
+
+    def block() -> nn.Module:
+        up, down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        return nn.Sequential(up, nn.GELU(), down, nn.LayerNorm(WIDTH))
+
+    blocks = [block() for _ in range(3)]
+    return nn.Sequential(nn.Embedding(1000, WIDTH), *blocks, nn.Linear(WIDTH, 1000))
 
 
 def plan(seed: int = 0, drawn: int = 160) -> Iterator[list[Any]]:

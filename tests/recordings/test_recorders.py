@@ -45,6 +45,7 @@ class SimulatedCuda:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedCuda]:
     simulated = SimulatedCuda()
     monkeypatch.setattr(recorders, "DEVICE", "cpu")
+    monkeypatch.setattr(recorders, "WIDTH", 4)
     for name, answer in {
         "init": lambda: None,
         "synchronize": lambda: None,
