@@ -25,8 +25,8 @@ ROOM = Path(__file__).resolve().parents[1]
 VERBS = ("predict", "quiz", "hint", "solution", "progress", "provenance")
 """Of the notebook's verbs, those that compute nothing that a later cell could use."""
 
-UNFOLLOWED = ("course_utils.grading", "course_utils.questions")
-"""They judge and ask; no output that is recorded comes from them."""
+UNFOLLOWED = ("course_utils.grading", "course_utils.questions", "course_utils.recordings")
+"""They judge, ask and keep; no output that is recorded comes from them."""
 
 SETS = re.compile(r"(manual_seed|seed|use_.*|set_.*)$|manual_seed_all$")
 BUILTINS = {*dir(builtins), "__name__", "__file__", "display", "get_ipython"}

@@ -124,6 +124,7 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         "reference/b.py": "SCALE = 2\n\ndef base(x):\n    return SCALE * x\n\ndef spare():\n    pass\n",
         "grading/__init__.py": "def judge():\n    pass\n",
+        "recordings/__init__.py": "def save(name, data):\n    pass\n",
     }
     room = tmp_path / "course_utils"
     for name, text in files.items():
@@ -165,6 +166,13 @@ def test_of_the_courses_modules_what_is_used_counts(course: Path, imports: str, 
         assert now() == before
     edit(course / "reference/b.py", "SCALE = 2", "SCALE = 3")
     assert now() != before
+
+
+def test_keeping_data_does_not_count(course: Path) -> None:
+    cell = "if torch.cuda.is_available():\n    recordings.save('a/b', 1)"
+    before = digest(TOP, "from course_utils import recordings", cell)
+    edit(course / "recordings/__init__.py", "pass", "return name")
+    assert digest(TOP, "from course_utils import recordings", cell) == before
 
 
 def test_a_recorder_depends_on_what_it_calls(course: Path) -> None:

@@ -189,3 +189,10 @@ def test_what_lies_in_the_repository_is_whole() -> None:
         assert "SIMULATED" not in json.dumps(entry)
     named = {recordings.FOLDER / entry["file"] for entry in index.values()}
     assert {f for f in (recordings.FOLDER / "data").rglob("*") if f.is_file()} == named
+
+
+def test_no_notebook_holds_a_simulated_recording() -> None:
+    for path in recordings.NOTEBOOKS.glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        stamps = json.dumps([cell["metadata"].get("recorded") for cell in cells])
+        assert "SIMULATED" not in stamps and "MADE-UP" not in stamps, path.name
