@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 
 from . import launch
-from .report import DIED, SLOW, STUCK, Failure, Line, RanksError, Reply, names_of
+from .report import DIED, SLOW, STUCK, Failure, Group, Line, RanksError, Reply
 from .wire import dumps, loads
 
 START_S = 120.0
@@ -105,10 +105,10 @@ class Ranks:
         self.debug = debug
         self.method = method
         self.lost = ""
+        self.interrupted: list[Reply] = []
         self._lock = threading.RLock()
         self._team = Team(os.getpid())
-        self._patience: float | None = None
-        self._group_debug = debug
+        self._group = Group(debug)
         self._numbers = itertools.count(1)
         self._finalizer = weakref.finalize(self, Team.stop, self._team)
 
@@ -164,7 +164,7 @@ class Ranks:
         chosen = self._chosen(only)
         data = dumps((source, filename))
         with self._lock:
-            self._ready(self.debug if debug is None else debug)
+            self._ready(self._wanted(debug, watch, timeout))
             return self._ask("cell", {rank: data for rank in chosen}, timeout, watch)
 
     def ask(
@@ -183,7 +183,7 @@ class Ranks:
             raise ValueError(f"{len(every)} tuples of arguments for {self.world_size} ranks")
         data = {r: dumps((function, tuple(a), kwargs or {})) for r, a in enumerate(every)}
         with self._lock:
-            self._ready(self.debug if debug is None else debug)
+            self._ready(self._wanted(debug, watch, timeout))
             return self._ask("call", data, timeout, watch)
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
@@ -200,20 +200,20 @@ class Ranks:
         """Put copies of values into every rank's namespace; functions of a notebook included."""
         data = dumps(values)
         with self._lock:
-            self._ready(self._group_debug)
+            self._ready(self._group)
             self._values(self._ask("push", dict.fromkeys(range(self.world_size), data)))
 
     def pull(self, name: str) -> list[Any]:
         """The value of a name, by rank; tensors as plain copies on the CPU."""
         data = dumps(name)
         with self._lock:
-            self._ready(self._group_debug)
+            self._ready(self._group)
             return self._values(self._ask("pull", dict.fromkeys(range(self.world_size), data)))
 
     def start(self) -> None:
         """Start the processes now, if they are not there."""
         with self._lock:
-            self._ready(self.debug)
+            self._ready(Group(self.debug))
 
     # -------------------------------------------------------------------- inside
 
@@ -229,17 +229,22 @@ class Ranks:
             raise RanksError(replies, self.lost)
         return [reply.value for reply in replies]
 
-    def _ready(self, debug: bool) -> None:
-        """Processes that live, in a group with the debug level that is asked for."""
+    def _wanted(self, debug: bool | None, watch: bool, timeout: float | None) -> Group:
+        limit = self.timeout if timeout is None else timeout
+        return Group(self.debug if debug is None else debug, None if watch else limit)
+
+    def _ready(self, group: Group) -> None:
+        """Processes that live, in the group that is asked for."""
         workers = self._team.workers
         if workers and any(worker.child.exit_code(0.0) is not None for worker in workers):
             self._team.stop()  # a rank died between two calls
         if not self._team.workers:
-            self._start(debug)
-        elif self._group_debug != debug:
-            self._regroup(debug)
+            self._start(group)
+        elif self._group != group and not self._regroup(group):
+            self._team.stop()
+            self._start(group)
 
-    def _start(self, debug: bool) -> None:
+    def _start(self, group: Group) -> None:
         launcher = launch.launcher(self.method)
         team = self._team
         team.directory = Path(tempfile.mkdtemp(prefix="team-", dir=launcher.directory))
@@ -253,7 +258,7 @@ class Ranks:
             for rank, ((conn, control), child) in enumerate(zip(mine, children, strict=True)):
                 log = team.directory / f"rank{rank}.log"
                 team.workers.append(Worker(rank, conn, control, child, log))
-            self._meet(team, debug)
+            self._meet(team, group)
         except BaseException:
             team.stop()
             raise
@@ -262,7 +267,7 @@ class Ranks:
                 for end in pair:
                     end.close()
 
-    def _meet(self, team: Team, debug: bool) -> None:
+    def _meet(self, team: Team, group: Group) -> None:
         host = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         loopback = loopback_name()
         if loopback and "GLOO_SOCKET_IFNAME" not in os.environ:
@@ -282,19 +287,15 @@ class Ranks:
             }
             configs[worker.rank] = dumps(config)
         port = self._values(self._ask("start", configs, START_S, watch=False))[0]
-        joined = dict.fromkeys(configs, dumps((port, debug)))
+        joined = dict.fromkeys(configs, dumps((port, group)))
         self._values(self._ask("join", joined, START_S, watch=False))
-        self._group_debug, self._patience = debug, None
+        self._group = group
 
-    def _regroup(self, debug: bool) -> None:
-        """A new group for the same processes; their variables stay. New processes if that fails."""
-        data = dict.fromkeys(range(self.world_size), dumps(debug))
-        replies = self._ask("group", data, timeout=5.0)
-        if all(reply.ok for reply in replies):
-            self._group_debug, self._patience = debug, None
-        else:
-            self._team.stop()
-            self._start(debug)
+    def _regroup(self, group: Group) -> bool:
+        """A new group for the same processes, which keep their variables. Did they manage?"""
+        data = dict.fromkeys(range(self.world_size), dumps(group))
+        self._group = group
+        return all(reply.ok for reply in self._ask("group", data, timeout=5.0))
 
     def _ask(
         self,
@@ -305,8 +306,6 @@ class Ranks:
     ) -> list[Reply]:
         """Send each rank its data and wait for the replies. What fails is put right afterwards."""
         limit = self.timeout if timeout is None else timeout
-        if verb in ("cell", "call"):
-            self._set_patience(None if watch else limit)
         conversation = Conversation(
             [self._team.workers[rank] for rank in data], next(self._numbers), limit, watch
         )
@@ -314,37 +313,29 @@ class Ranks:
         try:
             replies = conversation.hold(verb, data)
         except BaseException:
-            conversation.where_they_stand()
-            self._team.stop()
-            self.lost = self._what_was_lost()
+            try:
+                self.interrupted = conversation.where_they_stand()
+            finally:
+                self._team.stop()
+                self.lost = self._what_was_lost()
             raise
         how = {reply.error.how for reply in replies if reply.error}
         if how & {DIED, STUCK, SLOW}:
             self._team.stop()
             self.lost = self._what_was_lost()
-        elif verb in ("cell", "call") and any(r.error and r.error.communication for r in replies):
-            self._renew()
+        elif verb != "group" and any(r.error and r.error.communication for r in replies):
+            self.lost = self._renew()
         return replies
 
-    def _set_patience(self, seconds: float | None) -> None:
-        if seconds != self._patience:
-            data = dict.fromkeys(range(self.world_size), dumps(seconds))
-            self._values(self._ask("patience", data))
-            self._patience = seconds
-
-    def _renew(self) -> None:
+    def _renew(self) -> str:
         """After an error inside a collective the group may be broken: the next call gets another."""
-        data = dict.fromkeys(range(self.world_size), dumps(self._group_debug))
-        replies = self._ask("group", data, timeout=3.0)
-        if all(reply.ok for reply in replies):
-            self._patience = None
-            self.lost = (
+        if self._regroup(self._group):
+            return (
                 "The ranks keep their variables, in a new process group; what was built on the old "
                 "one (groups, DDP and FSDP models) must be built again."
             )
-        else:
-            self._team.stop()
-            self.lost = self._what_was_lost()
+        self._team.stop()
+        return self._what_was_lost()
 
     def _what_was_lost(self) -> str:
         processes = f"All {self.world_size} processes were" if self.world_size > 1 else "It was"
@@ -462,10 +453,14 @@ class Conversation:
             self.replies[worker.rank].error = Failure(how, message, lines=lines)
         self.open = {}
 
-    def where_they_stand(self) -> None:
+    def where_they_stand(self) -> list[Reply]:
         """After an interruption, for whoever reports it."""
-        for rank, (_, _, lines) in self.states(0.2).items():
-            self.replies[rank].error = Failure(SLOW, "interrupted", lines=lines)
+        found = self.states(0.3)
+        for worker in self.open.values():
+            _, waits, lines = found.get(worker.rank, (0.0, False, ()))
+            message = "was waiting for other ranks" if waits else "was running"
+            self.replies[worker.rank].error = Failure(SLOW, message, lines=lines)
+        return [self.replies[rank] for rank in sorted(self.replies)]
 
 
 def with_source(line: Line) -> Line:
@@ -514,5 +509,3 @@ def loopback_name() -> str:
     names = {name for _, name in socket.if_nameindex()} if hasattr(socket, "if_nameindex") else ()
     return next((name for name in ("lo", "lo0") if name in names), "")
 
-
-__all__ = ["Ranks", "RanksError", "names_of"]

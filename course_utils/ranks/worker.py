@@ -26,7 +26,7 @@ import torch.nn.functional as F
 
 from . import figures
 from .frames import failure_of, is_callers
-from .report import Failure
+from .report import RAISED, Failure, Group
 from .watch import Watch
 from .wire import dumps_result, loads, plain_tensor
 
@@ -125,7 +125,7 @@ class Rank:
             except BaseException as error:
                 packed = dumps_result(None)
                 said = f"the result cannot be sent to the notebook: {error}"
-                failure = Failure("raised", said, failure_of(error).kinds)
+                failure = Failure(RAISED, said, failure_of(error).kinds)
             value = None
             self.send("done", (seconds, packed, failure))
 
@@ -160,10 +160,10 @@ class Rank:
 
     def do_join(self, data: bytes) -> None:
         """Meet the other ranks."""
-        port, debug = loads(data)
+        port, group = loads(data)
         if self.store is None:
             self.store = dist.TCPStore("127.0.0.1", port, self.world_size, is_master=False)
-        self.do_group(pickle.dumps(debug))
+        self.do_group(pickle.dumps(group))
         sys.modules["__main__"] = self.module
         self.space.update(
             torch=torch,
@@ -180,24 +180,22 @@ class Rank:
 
     def do_group(self, data: bytes) -> None:
         """A new default group, in place of the one there is."""
-        debug = loads(data)
+        group: Group = loads(data)
         if dist.is_initialized():
             dist.destroy_process_group()
-        level = "DETAIL" if debug else "OFF"
+        level = "DETAIL" if group.debug else "OFF"
         os.environ["TORCH_DISTRIBUTED_DEBUG"] = level
         dist.set_debug_level_from_env()
         self.groups += 1
         assert self.store is not None
         store = dist.PrefixStore(f"ranks/{self.groups}", self.store)
         dist.init_process_group(
-            "gloo", store=store, rank=self.rank, world_size=self.world_size, timeout=NEVER
+            "gloo",
+            store=store,
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=timedelta(seconds=group.timeout) if group.timeout else NEVER,
         )
-
-    def do_patience(self, data: bytes) -> None:
-        """How long a collective of the default group waits before it gives up by itself."""
-        seconds = loads(data)
-        patience = timedelta(seconds=seconds) if seconds else NEVER
-        dist.distributed_c10d._set_pg_timeout(patience)
 
     def do_cell(self, data: bytes) -> None:
         source, filename = loads(data)
