@@ -142,6 +142,7 @@ class Magic:
                 debug=options.debug,
             )
         except KeyboardInterrupt:
+            show(pool.interrupted)
             raise RanksInterrupted(pool.interrupted, pool.lost) from None
         show(replies)
         if any(not reply.ok for reply in replies):
@@ -151,13 +152,18 @@ class Magic:
             print(error)
             return
         if options.fails:
-            raise AssertionError("%%ranks fails: this cell was meant to fail, and no rank did")
+            raise NothingFailed("this cell was meant to fail, and no rank did")
         if options.pull:
             self.shell.push({name: pool.pull(name) for name in options.pull})
 
     def close(self) -> None:
         for pool in self.pools.values():
             pool.close()
+
+
+class NothingFailed(AssertionError):
+    def _render_traceback_(self) -> list[str]:
+        return [f"%%ranks fails: {self}"]
 
 
 def usage_error(message: str) -> Exception:

@@ -4,6 +4,7 @@ import itertools
 import linecache
 import os
 import pickle
+import re
 import shutil
 import sys
 import tempfile
@@ -18,12 +19,15 @@ from time import monotonic
 from typing import Any
 
 from . import launch
-from .report import DIED, SLOW, STUCK, Failure, Group, Line, RanksError, Reply
+from .frames import is_callers, line_of
+from .report import DIED, SLOW, STUCK, Failure, Group, Line, RanksError, Reply, tidy
+from .show import show
 from .wire import dumps, loads
 
 START_S = 120.0
 """For torch to load on a slow machine. The ranks' own timeout is for what they run."""
 
+FIRST_ASK_S = 0.1
 ASK_S = 0.25
 QUIET_S = 1.0
 QUIET_AFTER_FAILURE_S = 0.3
@@ -43,8 +47,8 @@ class Worker:
     control: Connection
     child: launch.Child
     log: Path
-    seen: int = 0
     asked: bool = False
+    read: int = 0
 
     def kill(self) -> None:
         self.child.kill()
@@ -165,7 +169,7 @@ class Ranks:
         data = dumps((source, filename))
         with self._lock:
             self._ready(self._wanted(debug, watch, timeout))
-            return self._ask("cell", {rank: data for rank in chosen}, timeout, watch)
+            return self._ask("cell", dict.fromkeys(chosen, data), timeout, watch)
 
     def ask(
         self,
@@ -187,14 +191,12 @@ class Ranks:
             return self._ask("call", data, timeout, watch)
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """`function(*args, **kwargs)` on every rank: the results, by rank."""
-        return self._values(self.ask(function, [args] * self.world_size, kwargs))
+        """`function(*args, **kwargs)` on every rank: the results, by rank. Its prints are shown."""
+        return self._shown(self.ask(function, [args] * self.world_size, kwargs))
 
-    def map(
-        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
-    ) -> list[Any]:
+    def map(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """`function(*arguments[rank])` on every rank: the results, by rank."""
-        return self._values(self.ask(function, arguments))
+        return self._shown(self.ask(function, arguments))
 
     def push(self, **values: Any) -> None:
         """Put copies of values into every rank's namespace; functions of a notebook included."""
@@ -224,6 +226,10 @@ class Ranks:
             raise ValueError(f"ranks are 0 to {self.world_size - 1}; asked for {wrong or 'none'}")
         return chosen
 
+    def _shown(self, replies: list[Reply]) -> list[Any]:
+        show(replies)
+        return self._values(replies)
+
     def _values(self, replies: list[Reply]) -> list[Any]:
         if not all(reply.ok for reply in replies):
             raise RanksError(replies, self.lost)
@@ -248,7 +254,8 @@ class Ranks:
         launcher = launch.launcher(self.method)
         team = self._team
         team.directory = Path(tempfile.mkdtemp(prefix="team-", dir=launcher.directory))
-        mine, theirs = [], []
+        mine: list[tuple[Connection, Connection]] = []
+        theirs: list[tuple[Connection, Connection]] = []
         for _ in range(self.world_size):
             (conn, their_conn), (control, their_control) = Pipe(), Pipe()
             mine.append((conn, control))
@@ -261,6 +268,9 @@ class Ranks:
             self._meet(team, group)
         except BaseException:
             team.stop()
+            for pair in mine:  # a rank whose pipe ends leaves
+                for end in pair:
+                    end.close()
             raise
         finally:
             for pair in theirs:
@@ -357,13 +367,14 @@ class Conversation:
     def hold(self, verb: str, data: dict[int, bytes]) -> list[Reply]:
         start = monotonic()
         for worker in self.workers:
+            worker.read = size_of(worker.log)
             try:
                 worker.conn.send_bytes(pickle.dumps((self.number, verb, data[worker.rank])))
             except OSError:
                 self.died(worker)
         # Without watching, the group's own timeout comes first: the error is the library's.
         end = start + self.timeout + (0 if self.watch else 5)
-        ask = start + ASK_S
+        ask = start + FIRST_ASK_S
         while self.open:
             now = monotonic()
             if now >= end:
@@ -405,9 +416,9 @@ class Conversation:
     def died(self, worker: Worker) -> None:
         code = worker.child.exit_code(2.0)
         self.open.pop(worker.conn, None)
-        message = "died: " + how_it_ended(code)
-        tail = tail_of(worker.log)
-        self.replies[worker.rank].error = Failure(DIED, message + ("\n" + tail if tail else ""))
+        said, lines = last_words(worker.log, worker.read)
+        message = "\n    ".join(["died: " + how_it_ended(code), *said])
+        self.replies[worker.rank].error = Failure(DIED, message, lines=lines)
 
     def states(self, patience: float) -> dict[int, tuple[float, bool, tuple[Line, ...]]]:
         """Where the ranks that are left stand: seconds of quiet, do they wait, lines."""
@@ -483,13 +494,33 @@ def how_it_ended(code: int | None) -> str:
         return f"killed by signal {-code}"
 
 
-def tail_of(log: Path, lines: int = 8) -> str:
-    """The end of what C++ wrote on the process's own stderr."""
+def size_of(log: Path) -> int:
     try:
-        text = log.read_text(errors="replace")
+        return log.stat().st_size
     except OSError:
-        return ""
-    return "\n".join("    " + line for line in text.splitlines()[-lines:])
+        return 0
+
+
+def last_words(log: Path, start: int, most: int = 6) -> tuple[list[str], tuple[Line, ...]]:
+    """What C++ wrote on a rank's own stderr since `start`, and the caller's lines where it crashed.
+
+    Where: faulthandler's stack, which a rank writes when a signal other than SIGKILL ends it.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(start)
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return [], ()
+    said, _, crash = text.partition("Fatal Python error")
+    said = re.sub(r"\[rank\d+\]:|\[[EWI]\d{4} [\d:.]+ |\S+\.(cpp|cc|h):\d+\]? ?", "", said)
+    lines: list[Line] = []
+    _, _, current = crash.partition("Current thread")
+    for found in re.finditer(r'File "([^"]+)", line (\d+) in (\S+)', current.partition("\n\n")[0]):
+        filename, number, where = found[1], int(found[2]), found[3]
+        if is_callers(filename):
+            lines.insert(0, line_of(filename, number, where))
+    return [line for line in tidy(said).splitlines() if line.strip()][-most:], tuple(lines)
 
 
 def free_port() -> int:
@@ -508,4 +539,3 @@ def loopback_name() -> str:
 
     names = {name for _, name in socket.if_nameindex()} if hasattr(socket, "if_nameindex") else ()
     return next((name for name in ("lo", "lo0") if name in names), "")
-

@@ -37,7 +37,8 @@ class Failure:
     """Why a rank has no result.
 
     kinds: the exception's class name, then its bases' (RAISED only). lines: where, in the caller's
-    own code, outermost first. communication: did it come out of torch.distributed?
+    own code, outermost first. communication: a RuntimeError out of torch.distributed, which may leave the group
+    unusable.
     """
 
     how: str
@@ -50,6 +51,11 @@ class Failure:
     def kind(self) -> str:
         """The exception's class name, or "stuck", "still running", "died"."""
         return self.kinds[0] if self.kinds else self.how
+
+    @property
+    def order(self) -> int:
+        """Causes first: a death, an exception, an exception that others may have caused, waiting."""
+        return [DIED, RAISED, SLOW, STUCK].index(self.how) * 2 + self.communication
 
     def __str__(self) -> str:
         head = f"{self.kind}: {self.message}" if self.how == RAISED else self.message
@@ -144,12 +150,13 @@ def names_of(ranks: Iterable[int]) -> str:
 
 
 def places(replies: Sequence[Reply]) -> list[str]:
-    """Each failure after the ranks that met it, in the order of their first ranks; then the rest."""
+    """Each failure after the ranks that met it, causes before what they brought about; then the rest."""
+    failed = [reply for reply in replies if reply.error]
     groups: dict[str, list[int]] = {}
-    for reply in replies:
-        groups.setdefault(str(reply.error) if reply.error else "", []).append(reply.rank)
-    done = groups.pop("", [])
+    for reply in sorted(failed, key=lambda reply: reply.error.order if reply.error else 0):
+        groups.setdefault(str(reply.error), []).append(reply.rank)
     lines = [f"{names_of(ranks)} {text}" for text, ranks in groups.items()]
+    done = [reply.rank for reply in replies if reply.ok]
     return [*lines, f"{names_of(done)} finished"] if done else lines
 
 
@@ -166,7 +173,9 @@ def tidy(message: str) -> str:
     message = re.sub(r"\[/\S+\.(cc|cpp|h):\d+\]\s*", "", message)
     message = re.sub(r"(\[[\w.:]+\]):\d{2,5}\b", r"\1", message)
     message = re.sub(r", TensorDeviceTypes=TensorOptions\((?:[^()]|\([^()]*\))*\)", "", message)
-    message = re.sub(r"\.?Collectives differ in the following aspects:\s*", ". They differ in ", message)
+    message = re.sub(
+        r"\.?Collectives differ in the following aspects:\s*", ". They differ in ", message
+    )
     message = re.sub(r"Tensor Tensor shapes: (\S+?)vs ", r"tensor shapes: \1 vs ", message)
     message = re.sub(r"Op type: (\S+?)vs ", r"op type: \1 vs ", message)
     message = message.replace(" in 86400000 ms", "").strip()

@@ -51,25 +51,25 @@ class Writer(io.TextIOBase):
 
     encoding = "utf-8"
 
-    def __init__(self, kind: str, tell: Callable[[str, Any], None]) -> None:
+    def __init__(self, kind: str, pass_on: Callable[[str, Any], None]) -> None:
         self.kind = kind
-        self.tell = tell
-        self.buffer_: list[str] = []
+        self.pass_on = pass_on
+        self.pending: list[str] = []
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        self.buffer_.append(text)
+        self.pending.append(text)
         if "\n" in text:
             self.flush()
         return len(text)
 
     def flush(self) -> None:
-        text = "".join(self.buffer_)
-        self.buffer_ = []
+        text = "".join(self.pending)
+        self.pending = []
         if text:
-            self.tell(self.kind, text)
+            self.pass_on(self.kind, text)
 
 
 class Rank:
@@ -234,11 +234,12 @@ class Rank:
     # -------------------------------------------------------------------- what a cell sees
 
     def lend(self, value: Any) -> None:
-        """A function from a notebook finds `rank`, `dist`, … here, unless it brought its own."""
-        space = getattr(value, "__globals__", None)
-        if space is not None and space.get("__name__") == "__main__":
-            for name, given in self.given.items():
-                space.setdefault(name, given)
+        """A function or class of a notebook finds `rank`, `dist`, … here, if it brought none."""
+        for function in [value, *(vars(value).values() if isinstance(value, type) else ())]:
+            space = getattr(function, "__globals__", None)
+            if space is not None and space.get("__name__") == "__main__":
+                for name, given in self.given.items():
+                    space.setdefault(name, given)
 
     def show_warning(
         self, message: Any, category: type, filename: str, lineno: int, *_: Any
@@ -263,10 +264,7 @@ def bundle_of(value: Any) -> dict[str, Any]:
     if isinstance(value, torch.Tensor):
         return {"text/plain": repr(plain_text(value))}
     if is_figure(value):
-        size, axes = value.get_size_inches() * value.dpi, len(value.axes)
-        plural = "Axes" if axes != 1 else "Axes"
-        text = f"<Figure size {size[0]:.0f}x{size[1]:.0f} with {axes} {plural}>"
-        return {"text/plain": text, "image/png": figures.png(value)}
+        return {"text/plain": repr(value), "image/png": figures.png(value)}
     found: dict[str, Any] = {}
     make = getattr(value, "_repr_mimebundle_", None)
     if callable(make) and not isinstance(value, type):
