@@ -67,6 +67,17 @@ class Apart:
             self.own[name] = getattr(dist.ProcessGroup, name)
             setattr(dist.ProcessGroup, name, self.instead_of(name))
 
+        self.barrier = dist.ProcessGroup.monitored_barrier
+        dist.ProcessGroup.monitored_barrier = (  # type: ignore[method-assign]
+            lambda group, *args, **kwargs: self.barrier(self.instead(group), *args, **kwargs)
+        )
+
+    def instead(self, group: Any) -> Any:
+        """monitored_barrier sends messages to and from rank 0, and counts them too."""
+        whole = dist.is_initialized() and group == dist.group.WORLD
+        known = self.carrier in dist.distributed_c10d._world.pg_group_ranks
+        return self.carrier if whole and known else group
+
     def instead_of(self, name: str) -> Callable[..., Any]:
         return lambda group, tensors, *place: self.passed(name, group, tensors, *place)
 
