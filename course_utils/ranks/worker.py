@@ -67,9 +67,10 @@ class Apart:
             self.own[name] = getattr(dist.ProcessGroup, name)
             setattr(dist.ProcessGroup, name, self.instead_of(name))
 
-        self.barrier = dist.ProcessGroup.monitored_barrier
-        dist.ProcessGroup.monitored_barrier = (  # type: ignore[method-assign]
-            lambda group, *args, **kwargs: self.barrier(self.instead(group), *args, **kwargs)
+        whole: Any = dist.ProcessGroup
+        barrier = whole.monitored_barrier
+        whole.monitored_barrier = lambda group, *rest, **named: barrier(
+            self.instead(group), *rest, **named
         )
 
     def instead(self, group: Any) -> Any:
