@@ -57,7 +57,12 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, vocab: int = 256, width: int = 64, n_head: int = 4, n_layer: int = 4, context: int = 64
+        self,
+        vocab: int = 256,
+        width: int = 64,
+        n_head: int = 4,
+        n_layer: int = 4,
+        context: int = 64,
     ):
         super().__init__()
         self.token, self.position = nn.Embedding(vocab, width), nn.Embedding(context, width)
@@ -186,9 +191,7 @@ def traced_step(model: nn.Module, optimizer: Optimizer) -> Iterator[MemoryTrace]
         trace.claim("optimizer state", list(_tensors(dict(optimizer.state))))
 
     hooks = [
-        p.register_post_accumulate_grad_hook(arrived)
-        for p in model.parameters()
-        if p.requires_grad
+        p.register_post_accumulate_grad_hook(arrived) for p in model.parameters() if p.requires_grad
     ]
     hooks.append(optimizer.register_step_post_hook(stepped))
     try:
@@ -353,20 +356,16 @@ class _Keep(torch.autograd.Function):
         raise AssertionError("nobody uses its result")
 
 
-@contextmanager
-def _random_state(state: Tensor, device_states: dict[int, Tensor]) -> Iterator[None]:
-    """Within the block random numbers come as from these states; outside nothing has happened."""
-    with torch.random.fork_rng(devices=list(device_states)):
-        torch.set_rng_state(state)
-        for device, device_state in device_states.items():
-            torch.cuda.set_rng_state(device_state, device)
-        yield
-
-
 def _device_states(values: Sequence[Any]) -> dict[int, Tensor]:
     """The state of the random numbers of every GPU that one of the tensors is on."""
     devices = {v.get_device() for v in values if isinstance(v, Tensor) and v.is_cuda}
     return {device: torch.cuda.get_rng_state(device) for device in sorted(devices)}
+
+
+def _set_states(state: Tensor, device_states: dict[int, Tensor]) -> None:
+    torch.set_rng_state(state)
+    for device, device_state in device_states.items():
+        torch.cuda.set_rng_state(device_state, device)
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -408,10 +407,11 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             recomputed[next(again)] = t.detach()
 
         with (
-            _random_state(state, device_states),
+            torch.random.fork_rng(devices=list(device_states)),
             torch.enable_grad(),
             saved_tensors_hooks(keep, lambda _: None),
         ):
+            _set_states(state, device_states)
             function(*values[:n], **dict(zip(names, values[n:], strict=True)))
 
     with saved_tensors_hooks(pack, unpack):
