@@ -215,6 +215,7 @@ training_step_timeline = Exercise(
 )
 
 MODELS = list(memory.MODELS)
+AVERAGE = list(memory.OPTIMIZERS)[-1]
 
 
 @training_step_timeline.by_hand
@@ -254,6 +255,7 @@ def _():
     x = torch.arange(12.0).view(4, 3) / 10
     for model in MODELS[2:]:
         yield call(model, "AdamW", x, 1, True), "gradients and optimizer state from before"
+    yield call(MODELS[1], AVERAGE, x, 1, False), "what is no tensor takes no memory of the device"
     yield call(MODELS[1], "SGD", x.repeat(1, 2)[:, :3], 0, False), "a batch that is a slice"
     yield call(MODELS[1], "SGD with momentum", x.double().float()[:1], 0, False), "one sample"
 
@@ -399,6 +401,12 @@ def _(model, optimizer, loss_fn, x, target):
     [h.remove() for h in handles]
     return rows
 
+
+training_step_timeline.equivalent(
+    "training_step_timeline.pack: `t.detach()` → `t`",
+    because="the graph that it would keep alive is the one it stands in, and backward, which lets go "
+    "of the box, breaks that circle; the bytes are the same at every moment",
+)
 
 # ------------------------------------------------------------------------------ checkpoint
 
@@ -625,7 +633,7 @@ def bytes_of(x):
 
 checkpoint.contract(
     contracts.saved(
-        [call(6, SMALL), call(12, SMALL)],
+        [call(6, SMALL, True), call(12, SMALL, True), call(6, SMALL, False)],
         limit=lambda case: bytes_of(case.args[1]),
         says="nothing but the tensor arguments is saved for backward",
         prepare=memory.forward_only,
@@ -648,6 +656,24 @@ checkpoint.contract(
     )
 )
 
+
+for _id, _why in {
+    "checkpoint: `torch.empty(0, requires_grad=True)` → `torch.empty(1, requires_grad=True)`": "the "
+    "anchor's elements are never read; only that it requires grad matters",
+    "checkpoint.recompute: `zip(places, kept.saved_tensors, strict=True)` → `zip(places, kept.saved_tensors)`": "both "
+    "have one item for each tensor argument, always",
+    "checkpoint.recompute: `strict=True` → `strict=False` [#1]": "both have one item for each tensor "
+    "argument, always",
+    "checkpoint.recompute: `zip(names, values[n:], strict=True)` → `zip(names, values[n:])`": "both have "
+    "one item for each keyword, always",
+    "checkpoint.recompute: `strict=True` → `strict=False` [#2]": "both have one item for each keyword, "
+    "always",
+    "checkpoint.recompute.keep: `t.detach()` → `t`": "the nodes that the tensor would keep alive hold "
+    "nothing themselves: this hook has given them None for all that they save",
+    "checkpoint.recompute: `torch.random.fork_rng(devices=list(device_states))` → `torch.random.fork_rng()`": "it "
+    "puts back the state of more generators, which nobody has moved",
+}.items():
+    checkpoint.equivalent(_id, because=_why)
 
 # ------------------------------------------------------------------------------ checkpoint_every_sqrt
 
@@ -817,6 +843,15 @@ checkpoint_every_sqrt.contract(
     )
 )
 
+
+checkpoint_every_sqrt.equivalent(
+    "checkpoint_every_sqrt: `math.ceil(math.sqrt(len(layers)))` → `math.floor(math.sqrt(len(layers)))`",
+    because="segments of about √n layers are asked for: rounding down is as good as rounding up",
+)
+checkpoint_every_sqrt.equivalent(
+    "checkpoint_every_sqrt: `max(size, 1)` → `max(size, 2)`",
+    because="the size is below 2 only for one layer or none, where a step of 2 ends the loop as well",
+)
 
 # ------------------------------------------------------------------------------ find_leak
 
@@ -1215,4 +1250,8 @@ largest_batch.contract(
         says="at most 2·log2(limit) + 2 steps",
         prepare=memory.counted_attempts,
     )
+)
+largest_batch.equivalent(
+    "largest_batch.fits: `return False` → `return None`",
+    because="the answer is only asked whether it is true, and None is not",
 )

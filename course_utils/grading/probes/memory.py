@@ -35,7 +35,8 @@ def entry(action: str, addr: int = 0, size: int = 0, *places: str) -> dict[str, 
         {"filename": p.rpartition(":")[0], "line": int(p.rpartition(":")[2]), "name": "forward"}
         for p in places
     ]
-    return {"action": action, "addr": addr, "size": size, "stream": 0, "frames": frames}
+    where = "device_free" if action == "oom" else "addr"
+    return {"action": action, where: addr, "size": size, "stream": 0, "frames": frames}
 
 
 def called_with_trace(name: str, case: Case) -> str:
@@ -56,7 +57,7 @@ trace.called = called_with_trace  # type: ignore[attr-defined]
 
 
 class Normed(nn.Module):
-    """With buffers, with a table that is used twice, and with a part that is never called."""
+    """With buffers, one of them a slice, a table that is used twice, and a part that is not used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,9 +65,10 @@ class Normed(nn.Module):
         self.norm = nn.BatchNorm1d(4)
         self.act = nn.Sigmoid()
         self.unused = nn.Linear(4, 2)
+        self.register_buffer("scale", torch.arange(8.0)[4:])
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.norm(x @ self.table)
+        h = self.norm(x @ self.table) * self.scale
         return self.act(h) @ self.table.T
 
 
@@ -79,7 +81,7 @@ def frozen() -> nn.Module:
 def sliced() -> nn.Module:
     class Half(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x[:, : x.shape[1] // 2].square() + x[:, x.shape[1] // 2 :]
+            return x[:, : x.shape[1] // 2] + x[:, x.shape[1] // 2 :].square()
 
     return nn.Sequential(nn.Linear(3, 8), Half(), nn.Tanh(), nn.Linear(4, 3))
 
@@ -91,14 +93,31 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         nn.Linear(3, 6), nn.Tanh(), nn.Dropout(0.5), nn.Linear(6, 3, bias=False)
     ),
     "frozen Linear, ReLU, Linear": frozen,
-    "Linear, half of it squared plus the other half, Tanh, Linear": sliced,
-    "x @ table, BatchNorm1d, Sigmoid, @ table.T, and a Linear that is not used": Normed,
+    "Linear, one half plus the other half squared, Tanh, Linear": sliced,
+    "x @ table, BatchNorm1d, times a buffer, Sigmoid, @ table.T, and a Linear that is not used": Normed,
 }
+
+
+class Average(torch.optim.Optimizer):
+    """Keeps an average of each gradient, and the number of steps as a Python int."""
+
+    def __init__(self, params: Any, lr: float = 0.1):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            state = self.state[p]
+            state["steps"] = state.get("steps", 0) + 1
+            state["average"] = 0.9 * state.get("average", torch.zeros_like(p)) + 0.1 * p.grad
+            p.sub_(state["average"])
+
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.1),
     "SGD with momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
     "AdamW": lambda params: torch.optim.AdamW(params, lr=0.1),
+    "one with a tensor and an int in its state": Average,
 }
 
 
@@ -114,15 +133,15 @@ def timeline(subject: Any, case: Case) -> dict[str, Any]:
         for p in model.parameters():
             p.copy_(0.3 * ramp(p) + 0.1)
     optimizer = OPTIMIZERS[optimizer_name](p for p in model.parameters() if p.requires_grad)
-    target = torch.full_like(x, 0.5)
+    target, loss_fn = torch.full_like(x, 0.25), F.binary_cross_entropy_with_logits
     for _ in range(earlier):
-        F.mse_loss(model(x), target).backward()
+        loss_fn(model(x), target).backward()
         optimizer.step()
         optimizer.zero_grad()
     for p in model.parameters():
         if grads and p.requires_grad:
             p.grad = torch.ones_like(p)
-    rows = subject(model, optimizer, F.mse_loss, x, target)
+    rows = subject(model, optimizer, loss_fn, x, target)
     return {
         "rows": rows,
         "parameters after the step": [p.detach().clone() for p in model.parameters()],
@@ -144,7 +163,7 @@ def hooks_on(model: nn.Module) -> int:
 def called_with_model(name: str, case: Case) -> str:
     model, optimizer, x, earlier, grads = case.args
     return (
-        f"{name}(model, optimizer, F.mse_loss, x, target), where model is: {model}; optimizer: "
+        f"{name}(model, optimizer, F.binary_cross_entropy_with_logits, x, target), where model is: {model}; optimizer: "
         f"{optimizer}, after {earlier} step{'' if earlier == 1 else 's'}; x of shape {tuple(x.shape)}"
         + (", gradients there from before" if grads else "")
     )
@@ -288,7 +307,15 @@ def detached(tree: Any) -> Any:
 
 
 def called_with_function(name: str, case: Case) -> str:
-    source, x = case.args
+    source, x, *_ = case.args
+    if isinstance(source, int):
+        return f"{name}(function, x), where function is {source} times x = (x @ w).tanh()"
+    if isinstance(source, tuple):
+        *calls, layers = source
+        return (
+            f"{' calls, each making '.join(map(str, calls))} calls of {name}, around {layers} times "
+            "x = (x @ w).tanh(), forward and backward"
+        )
     options = case.kwargs
     text = f"{name}(function, …), where x is {shown(x)} and function is: {source}"
     if not options.get("graph", True):
@@ -429,10 +456,10 @@ def counted_attempts(subject: Any, case: Case) -> Callable[[], Any]:
 
 
 def forward_only(subject: Any, case: Case) -> Callable[[], Any]:
-    """`depth` layers of matmul and tanh through the checkpoint, without backward."""
-    depth, x = case.args
+    """Layers of matmul and tanh, without backward. The case: how many, x, and if it requires grad."""
+    depth, x, wants = case.args
     w = nn.Parameter(0.1 * ramp(torch.empty(x.shape[-1] ** 2)).view(x.shape[-1], -1))
-    x = x.detach().requires_grad_()
+    x = x.detach().requires_grad_(wants)
 
     def function(x: Tensor) -> Tensor:
         for _ in range(depth):
