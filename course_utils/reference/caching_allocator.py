@@ -6,10 +6,13 @@ Both follow `DeviceCachingAllocator` in pytorch's c10/cuda/CUDACachingAllocator.
 those of c10/core/AllocatorConfig.h in torch 2.13.
 """
 
+import os
 import re
-from bisect import bisect_right
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -262,7 +265,8 @@ class AllocatorConfig:
         and change nothing here; an unknown option raises.
         """
         config = cls()
-        for name, value in options_of(text):
+        large_first = sorted(options_of(text), key=lambda o: o[0] != "large_segment_size_mb")
+        for name, value in large_first:
             config = replace(config, **config._option(name, value))
         return config
 
@@ -434,6 +438,14 @@ class CudaAllocator(CachingAllocator):
         over = [(s, b) for s, b in self._events if stream is None or s == stream]
         self._events = [event for event in self._events if event not in over]
         self._complete += [block for _, block in over]
+
+    def memory_requested(self) -> int:
+        """Bytes that were asked for, of blocks in use or awaiting events: requested_bytes."""
+        return sum(self._requested.values())
+
+    def memory_active(self) -> int:
+        """Bytes of blocks in use or awaiting events: active_bytes."""
+        return self._allocated + sum(block.size for block in self._waiting)
 
     def device_free(self) -> int:
         """Bytes that the device could still give."""
@@ -613,14 +625,8 @@ class CudaAllocator(CachingAllocator):
 
     # ---- expandable segments
 
-    def _segment_at(self, address: int) -> ExpandableSegment | None:
-        near = (s for s in self._expandable if s.start <= address < s.start + s.size)
-        return next(near, None)
-
     def _segment_of(self, block: Block) -> ExpandableSegment:
-        segment = self._segment_at(block.address)
-        assert segment is not None
-        return segment
+        return next(s for s in self._expandable if s.start <= block.address < s.start + s.size)
 
     def _expand(self, size: int, pool: Pool) -> Block | None:
         """Map memory at the lowest addresses that give room. Source: try_allocate_expandable_block."""
@@ -651,10 +657,8 @@ class CudaAllocator(CachingAllocator):
         return self._reserve_addresses(pool)
 
     def _reserve_addresses(self, pool: Pool) -> Block:
-        while self.places and self._segment_at(self.places[0]):
-            self.places.pop(0)  # more of a segment that is there
         if self.places:
-            self._end = self.places.pop(0)
+            self._end = self.places[0]
         page = SMALL_SEGMENT if pool[0] else self.config.large_segment_size
         pages = -(-(self.capacity + self.capacity // 8) // page)
         segment = ExpandableSegment(self._end, page, pages)
@@ -675,6 +679,7 @@ class CudaAllocator(CachingAllocator):
             self._unmapped.add(block.cut(size))
         self._reserved += size
         self._max_reserved = max(self._max_reserved, self._reserved)
+        self.places = self.places[1:]
         self._record("segment_map", block.address, size, block.pool[1])
         self._keep(block)
         return True
@@ -768,3 +773,186 @@ class CudaAllocator(CachingAllocator):
                 "frames": self._origin.get(block, []),
             }
         )
+
+
+# ------------------------------------------------------------------------------ streams of requests
+
+Request = tuple[Any, ...]  # ("alloc", key, bytes[, stream]), ("free", key) or ("empty_cache",)
+
+
+def replay(requests: Iterable[Request], allocator: CachingAllocator) -> list[tuple[int, int]]:
+    """Bytes allocated and reserved after each request. `key` names an allocation while it lives.
+
+    Raises torch.OutOfMemoryError where the allocator does, KeyError for a key that is not alive.
+    """
+    addresses: dict[Any, int] = {}
+    after = []
+    for action, *given in requests:
+        if action == "alloc":
+            key, *size_and_stream = given
+            addresses[key] = allocator.malloc(*size_and_stream)
+        elif action == "free":
+            allocator.free(addresses.pop(given[0]))
+        else:
+            allocator.empty_cache()
+        after.append((allocator.memory_allocated(), allocator.memory_reserved()))
+    return after
+
+
+def recorded_requests(step: Callable[[], object]) -> list[Request]:
+    """What torch asks of its CPU allocator while step() runs, kernels' scratch memory included.
+
+    Keys are the addresses. What was alive before and is freed within is left out. Source: the
+    allocation events of torch.profiler with profile_memory=True, in the order of their time stamps.
+    """
+    from torch._C._profiler import _EventType
+
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with quiet_stderr(), torch.profiler.profile(activities=cpu, profile_memory=True) as run:
+        step()
+    tree = run.profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
+    events = [e for e in flattened(tree) if e.tag == _EventType.Allocation]
+    requests: list[Request] = []
+    alive = set()
+    for event in sorted(events, key=lambda e: e.start_time_ns):
+        address, size = event.extra_fields.ptr, event.extra_fields.alloc_size
+        if size > 0:
+            alive.add(address)
+            requests.append(("alloc", address, size))
+        elif address in alive:
+            alive.remove(address)
+            requests.append(("free", address))
+    return requests
+
+
+def flattened(nodes: Sequence[Any]) -> Iterator[Any]:
+    """The nodes of a tree, each before its children."""
+    for node in nodes:
+        yield node
+        yield from flattened(node.children)
+
+
+@contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """What C++ writes to the terminal within the block is dropped: the profiler greets there."""
+    sys.stderr.flush()
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
+
+
+# ------------------------------------------------------------------------------ recordings of a GPU
+
+
+@dataclass
+class Agreement:
+    """For each thing compared with a recording: how often the simulator agrees, of how many times."""
+
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, what: str, mine: object, recorded: object) -> None:
+        equal, total = self.counts.get(what, (0, 0))
+        self.counts[what] = equal + (mine == recorded), total + 1
+
+    @property
+    def complete(self) -> bool:
+        """Was something compared, and did all of it agree?"""
+        return bool(self.counts) and all(equal == total for equal, total in self.counts.values())
+
+    def __str__(self) -> str:
+        lines = [f"{what}: {equal} of {total} agree" for what, (equal, total) in self.counts.items()]
+        return "\n".join(lines) or "not compared"
+
+
+def agreement(recording: dict[str, Any], capacity: int = 8 * GIB) -> Agreement:
+    """The simulator beside what a GPU's allocator did, request by request.
+
+    recording: laid out as in `course_utils.recordings`: `events` of torch's trace, from an empty
+    allocator on, or `operations` with the allocator's counters `after` each. capacity: of the
+    simulated device: enough that no request fails, and no more than the recorded one has.
+    """
+    found = Agreement()
+    if "operations" in recording:
+        compare_operations(recording, CudaAllocator(capacity, recording["conf"]), found)
+    else:
+        try:
+            compare_events(recording, CudaAllocator(capacity, recording["conf"]), found)
+        except (KeyError, ValueError, torch.OutOfMemoryError):
+            found.add("the trace to its end", "they have parted", "followed")
+    return found
+
+
+def compare_operations(
+    recording: dict[str, Any], allocator: CudaAllocator, found: Agreement
+) -> None:
+    """The counters after each of a list of requests."""
+    addresses: dict[Any, int] = {}
+    for operation, row in zip(recording["operations"], recording["after"], strict=True):
+        action, *given = operation
+        if action == "alloc":
+            addresses[given[0]] = allocator.malloc(given[1])
+        elif action == "free":
+            allocator.free(addresses.pop(given[0]))
+        else:
+            allocator.empty_cache()
+        allocated, reserved, requested, active, _ = row
+        found.add("allocated bytes after a request", allocator.memory_allocated(), allocated)
+        found.add("reserved bytes after a request", allocator.memory_reserved(), reserved)
+        found.add("requested bytes after a request", allocator.memory_requested(), requested)
+        found.add("active bytes after a request", allocator.memory_active(), active)
+
+
+def compare_events(recording: dict[str, Any], allocator: CudaAllocator, found: Agreement) -> None:
+    """Each address handed out, the bytes after each request, and the counters at each phase's end.
+
+    Segments are put where the recording has them. A free that was not completed at once waited for
+    another stream: it is completed here where it was there. Segments that went back to the device
+    did so in empty_cache: no request failed.
+    """
+    events = recording["events"]
+    ends = {phase["events"]: phase for phase in recording.get("phases", ())}
+    allocator.places = [e[1] for e in events if e[0] in ("segment_alloc", "segment_map")]
+    addresses: dict[int, int] = {}  # the recording's → the simulator's
+    reserved = 0
+    for number, (action, address, size, stream) in enumerate(events, start=1):
+        if action in ("segment_alloc", "segment_map"):
+            reserved += size
+        elif action in ("segment_free", "segment_unmap"):
+            if events[number - 2][0] != action:
+                allocator.empty_cache()
+            reserved -= size
+        elif action == "alloc":
+            addresses[address] = allocator.malloc(size, stream)
+            found.add("address of a block", addresses[address], address)
+            found.add("reserved bytes after a request", allocator.memory_reserved(), reserved)
+        elif action == "free_requested":
+            mine = addresses.pop(address)
+            if events[number : number + 1] != [["free_completed", address, size, stream]]:
+                allocator.record_stream(mine, -1 - address)  # a stream of its own
+            allocator.free(mine)
+            found.add("reserved bytes after a request", allocator.memory_reserved(), reserved)
+        elif action == "free_completed":
+            allocator.synchronize(-1 - address)
+        if number in ends:
+            phase = ends[number]
+            found.add("allocated bytes of a phase", allocator.memory_allocated(), phase["allocated"])
+            found.add("reserved bytes of a phase", allocator.memory_reserved(), phase["reserved"])
+            peaks = allocator.max_memory_allocated(), allocator.max_memory_reserved()
+            recorded = phase["peak_allocated"], phase["peak_reserved"]
+            found.add("peaks of a phase", peaks, recorded)
+    layout = [
+        (s["address"], s["total_size"], [(b["address"], b["size"], b["state"]) for b in s["blocks"]])
+        for s in allocator.snapshot()["segments"]
+    ]
+    for mine, segment in zip_longest(layout, recording["segments"]):
+        recorded = segment and (
+            segment["address"],
+            segment["total_size"],
+            [(address, size, state) for address, size, _, state in segment["blocks"]],
+        )
+        found.add("segments at the end", mine, recorded)
