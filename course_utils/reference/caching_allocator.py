@@ -20,11 +20,11 @@ import torch
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MIN_BLOCK = 512  # kMinBlockSize: every size is rounded up to a multiple of it
-SMALL_SIZE = 1 * MIB  # kSmallSize: the largest request that the small pool serves
+SMALL_SIZE = 1 * MIB  # kSmallSize: the largest request of the small pool
 SMALL_SEGMENT = 2 * MIB  # kSmallBuffer: a segment of the small pool
-MIN_LARGE_SEGMENT = 10 * MIB  # kMinLargeAlloc: from here on a request gets a segment of its own size
+MIN_LARGE_SEGMENT = 10 * MIB  # kMinLargeAlloc: larger requests get a segment of their own size
 LARGE_SEGMENT = 20 * MIB  # large_segment_size: a segment for several requests of the large pool
-ROUND_LARGE = 2 * MIB  # kRoundLarge: the granularity of segments of their own size
+ROUND_LARGE = 2 * MIB  # kRoundLarge: what a segment's own size is rounded up to
 
 Pool = tuple[bool, int]  # is it the small one, and its stream
 
@@ -400,7 +400,9 @@ class CudaAllocator(CachingAllocator):
         self._unmapped: set[Block] = set()  # addresses without memory
         self._expandable: list[ExpandableSegment] = []
         self._searches = {True: 0, False: 0}  # of the small pools and the large ones
-        self._born: WeakKeyDictionary[Block, int] = WeakKeyDictionary()  # the count when it was freed
+        self._born: WeakKeyDictionary[Block, int] = (
+            WeakKeyDictionary()
+        )  # the count when it was freed
 
     # ---- malloc and free
 
@@ -542,7 +544,10 @@ class CudaAllocator(CachingAllocator):
 
     def _obtain(self, size: int, pool: Pool) -> Block | None:
         """Source: malloc."""
-        threshold, expandable = self.config.garbage_collection_threshold, self.config.expandable_segments
+        threshold, expandable = (
+            self.config.garbage_collection_threshold,
+            self.config.expandable_segments,
+        )
         if self.allowed is not None and threshold > 0 and not expandable:
             self._collect_garbage(int(threshold * self.allowed))
         block = self._new_segment(size, pool)
@@ -763,7 +768,9 @@ class CudaAllocator(CachingAllocator):
         segment["allocated_size"] += block.size * allocated
         segment["active_size"] += block.size * active
         segment["requested_size"] += requested
-        state = ("active_allocated" if allocated else "active_awaiting_free") if active else "inactive"
+        state = (
+            ("active_allocated" if allocated else "active_awaiting_free") if active else "inactive"
+        )
         segment["blocks"].append(
             {
                 "address": block.address,
@@ -865,7 +872,9 @@ class Agreement:
         return bool(self.counts) and all(equal == total for equal, total in self.counts.values())
 
     def __str__(self) -> str:
-        lines = [f"{what}: {equal} of {total} agree" for what, (equal, total) in self.counts.items()]
+        lines = [
+            f"{what}: {equal} of {total} agree" for what, (equal, total) in self.counts.items()
+        ]
         return "\n".join(lines) or "not compared"
 
 
@@ -940,19 +949,25 @@ def compare_events(recording: dict[str, Any], allocator: CudaAllocator, found: A
             allocator.synchronize(-1 - address)
         if number in ends:
             phase = ends[number]
-            found.add("allocated bytes of a phase", allocator.memory_allocated(), phase["allocated"])
+            found.add(
+                "allocated bytes of a phase", allocator.memory_allocated(), phase["allocated"]
+            )
             found.add("reserved bytes of a phase", allocator.memory_reserved(), phase["reserved"])
             peaks = allocator.max_memory_allocated(), allocator.max_memory_reserved()
             recorded = phase["peak_allocated"], phase["peak_reserved"]
             found.add("peaks of a phase", peaks, recorded)
     layout = [
-        (s["address"], s["total_size"], [(b["address"], b["size"], b["state"]) for b in s["blocks"]])
+        (
+            s["address"],
+            s["total_size"],
+            [(b["address"], b["size"], b["state"]) for b in s["blocks"]],
+        )
         for s in allocator.snapshot()["segments"]
     ]
-    for mine, segment in zip_longest(layout, recording["segments"]):
-        recorded = segment and (
+    for simulated, segment in zip_longest(layout, recording["segments"]):
+        same = segment and (
             segment["address"],
             segment["total_size"],
             [(address, size, state) for address, size, _, state in segment["blocks"]],
         )
-        found.add("segments at the end", mine, recorded)
+        found.add("segments at the end", simulated, same)

@@ -220,7 +220,9 @@ def training_memory(
     shard = -(-count // world_size)
     state = DTYPES[state_dtype] if state_dtype else p
 
-    core = 4 * batch * n_head * context if attention == "flash" else (4 + (c if c < 4 else 0)) * maps
+    core = (
+        4 * batch * n_head * context if attention == "flash" else (4 + (c if c < 4 else 0)) * maps
+    )
     outside = 2 * p * width + 4 * stat * rows + 14 * c * width  # of the attention's core
     if checkpointing == "none":
         kept, again = outside + core, 0
