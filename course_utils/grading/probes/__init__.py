@@ -13,6 +13,7 @@ from typing import Any
 from ..case import Case
 from .autograd import accumulates, custom_function, straight_through, takes_function
 from .functions import call, named_arguments, never_negative, there_and_back
+from .memory import attempts, checkpointed, layers, timeline, trace
 from .modules import assembled, dropout, module, registry, tied
 from .objects import steps
 from .optimizers import optimizer, parameter_groups, state_bytes
@@ -27,10 +28,13 @@ __all__ = [
     "accumulates",
     "amp_run",
     "assembled",
+    "attempts",
     "call",
+    "checkpointed",
     "custom_function",
     "dropout",
     "glorot_weight",
+    "layers",
     "master_run",
     "module",
     "named_arguments",
@@ -46,5 +50,7 @@ __all__ = [
     "takes_function",
     "there_and_back",
     "tied",
+    "timeline",
+    "trace",
     "view",
 ]
