@@ -20,13 +20,11 @@ import torch
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MIN_BLOCK = 512  # kMinBlockSize: every size is rounded up to a multiple of it
-SMALL_SIZE = 1 * MIB  # kSmallSize: the largest request that the small pool serves
+SMALL_SIZE = 1 * MIB  # kSmallSize: the largest request of the small pool
 SMALL_SEGMENT = 2 * MIB  # kSmallBuffer: a segment of the small pool
-MIN_LARGE_SEGMENT = (
-    10 * MIB
-)  # kMinLargeAlloc: from here on a request gets a segment of its own size
+MIN_LARGE_SEGMENT = 10 * MIB  # kMinLargeAlloc: larger requests get a segment of their own size
 LARGE_SEGMENT = 20 * MIB  # large_segment_size: a segment for several requests of the large pool
-ROUND_LARGE = 2 * MIB  # kRoundLarge: the granularity of segments of their own size
+ROUND_LARGE = 2 * MIB  # kRoundLarge: what a segment's own size is rounded up to
 
 Pool = tuple[bool, int]  # is it the small one, and its stream
 
@@ -966,10 +964,10 @@ def compare_events(recording: dict[str, Any], allocator: CudaAllocator, found: A
         )
         for s in allocator.snapshot()["segments"]
     ]
-    for mine, segment in zip_longest(layout, recording["segments"]):
-        recorded = segment and (
+    for simulated, segment in zip_longest(layout, recording["segments"]):
+        same = segment and (
             segment["address"],
             segment["total_size"],
             [(address, size, state) for address, size, _, state in segment["blocks"]],
         )
-        found.add("segments at the end", mine, recorded)
+        found.add("segments at the end", simulated, same)

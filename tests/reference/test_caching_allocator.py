@@ -1,6 +1,7 @@
 """The simulated allocator: torch's rules, its options and messages, its snapshots, its recordings."""
 
 import importlib.util
+import itertools
 import random
 import re
 from collections import Counter
@@ -62,7 +63,7 @@ def check(allocator: CudaAllocator) -> dict:
             address += block["size"]
         assert address == segment["address"] + segment["total_size"]
         states = [block["state"] for block in segment["blocks"]]
-        assert ("inactive", "inactive") not in zip(states, states[1:], strict=False)
+        assert ("inactive", "inactive") not in itertools.pairwise(states)
     total = Counter()
     for segment in snapshot["segments"]:
         total.update({k: v for k, v in segment.items() if k.endswith("_size")})
@@ -104,7 +105,10 @@ def test_unit_facts():
     assert one(513) == (1024, 2 * MIB)
     assert one(MIB) == (MIB, 2 * MIB)
     assert one(MIB + 1) == (MIB + 512, 20 * MIB)
-    assert one(10 * MIB - 1) == (10 * MIB, 10 * MIB)  # rounded first, and then 10 MiB is not below 10
+    assert one(10 * MIB - 1) == (
+        10 * MIB,
+        10 * MIB,
+    )  # rounded first, and then 10 MiB is not below 10
     assert one(10 * MIB - 512) == (10 * MIB - 512, 20 * MIB)
     assert one(11_000_000) == (11_000_320, 12 * MIB)
     assert one(11 * MIB) == (12 * MIB, 12 * MIB)  # what remains is no more than 1 MiB: not split
@@ -212,7 +216,9 @@ def test_the_error_reads_like_torch_s():
         "See documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/"
     )
     limited = CudaAllocator(8 * GIB, "per_process_memory_fraction:0.5")
-    with pytest.raises(torch.OutOfMemoryError, match=re.escape("8.00 GiB is free. 4.00 GiB allowed; ")):
+    with pytest.raises(
+        torch.OutOfMemoryError, match=re.escape("8.00 GiB is free. 4.00 GiB allowed; ")
+    ):
         limited.malloc(5 * GIB)
 
 
