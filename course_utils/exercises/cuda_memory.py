@@ -15,7 +15,718 @@ from torch.utils.checkpoint import checkpoint_sequential
 
 from course_utils.grading import Exercise, call, contracts, draws, probes
 from course_utils.grading.probes import memory
+from course_utils.reference import caching_allocator as ca
 from course_utils.reference import cuda_memory as cm
+
+# ------------------------------------------------------------------------------ CachingAllocator
+
+MIB = 2**20
+
+CachingAllocator = Exercise(
+    ca.CachingAllocator,
+    key="cuda_memory.CachingAllocator",
+    title="The caching allocator",
+    difficulty=3,
+    minutes=60,
+    points=5,
+    probe=probes.allocator,
+    hints=(
+        "A block knows its address, its size, its pool, and its two neighbours in the segment: `MemoryBlock` "
+        "has them, `cut` splits one, `absorb` makes one of two. Keep a set of the free ones, and a dict "
+        "from address to block of those in use.",
+        "malloc: round; take the best free block of the pool; else a new segment; else empty the cache "
+        "and try the segment once more; else raise. Then cut the block if the rest is worth it.",
+        (
+            "worked by hand",
+            "`min(candidates, key=lambda b: (b.size, b.address), default=None)` is the best fit. Which "
+            "blocks are candidates? Those of the same pool: small or large, and the same stream.",
+        ),
+        (
+            "random cases",
+            "free: a neighbour may be merged if it is free too, on the left as on the right; what comes "
+            "of it may be a whole segment, which `empty_cache` can return.",
+        ),
+        (
+            "edge cases",
+            "The borders: exactly 1 MiB is small; a request of 10 MiB after rounding has a segment of its "
+            "own; a rest of exactly 512 B (small) is cut off, one of exactly 1 MiB (large) is not.",
+        ),
+    ),
+)
+
+
+def requests(capacity, *listed):
+    """A case for `probes.allocator`."""
+    return call(capacity=capacity, requests=list(listed))
+
+
+def seen(number, what, address, allocated, reserved):
+    """What the probe sees after a malloc."""
+    step = f"request {number}, {what}"
+    return {
+        f"{step}: the address": address,
+        f"{step}: memory_allocated()": allocated,
+        f"{step}: memory_reserved()": reserved,
+    }
+
+
+@CachingAllocator.by_hand
+def _():
+    yield (
+        requests(64 * MIB, ("malloc", "a", 1), ("malloc", "b", 600), ("malloc", "c", MIB + 1)),
+        seen(1, "a = malloc(1)", 0, 512, 2 * MIB)
+        | seen(2, "b = malloc(600)", 512, 1536, 2 * MIB)
+        | seen(3, "c = malloc(1048577)", 2 * MIB, MIB + 2048, 22 * MIB)
+        | {
+            "segments() at the end": [
+                [(0, 512, True), (512, 1024, True), (1536, 2 * MIB - 1536, False)],
+                [(2 * MIB, MIB + 512, True), (3 * MIB + 512, 19 * MIB - 512, False)],
+            ]
+        },
+    )
+    yield (  # what is freed is used again, the smallest that suffices first
+        requests(
+            64 * MIB,
+            ("malloc", "a", 2048),
+            ("malloc", "b", 512),
+            ("malloc", "c", 1024),
+            ("malloc", "d", 512),
+            ("free", "a"),
+            ("free", "c"),
+            ("malloc", "e", 1000),
+        ),
+        seen(7, "e = malloc(1000)", 2560, 2048, 2 * MIB),
+    )
+    yield (  # the three merge into a whole segment, which goes back
+        requests(
+            64 * MIB,
+            ("malloc", "a", 3 * MIB),
+            ("malloc", "b", 4 * MIB),
+            ("free", "a"),
+            ("empty_cache",),
+            ("free", "b"),
+            ("empty_cache",),
+        ),
+        {
+            "request 4, empty_cache(): memory_reserved()": 20 * MIB,
+            "request 6, empty_cache(): memory_reserved()": 0,
+            "max_memory_reserved() at the end": 20 * MIB,
+            "segments() at the end": [],
+        },
+    )
+    yield (  # 30 MiB are cached in a block too small; the cache is emptied, and then there is room
+        requests(64 * MIB, ("malloc", "a", 30 * MIB), ("free", "a"), ("malloc", "b", 40 * MIB)),
+        seen(3, "b = malloc(41943040)", 30 * MIB, 40 * MIB, 40 * MIB),
+    )
+    yield (
+        requests(
+            30 * MIB, ("malloc", "a", 2 * MIB), ("malloc", "b", 12 * MIB), ("malloc", "c", 512)
+        ),
+        seen(2, "b = malloc(12582912)", 2 * MIB, 14 * MIB, 20 * MIB)
+        | seen(3, "c = malloc(512)", 20 * MIB, 14 * MIB + 512, 22 * MIB),
+    )
+
+
+TINY = (1, 511, 512, 513, 1024, 1500, 2048, 4000, 65536, 70000)
+MIDDLE = (300_000, MIB // 2, MIB - 512, MIB)
+LARGE = (MIB + 1, 2 * MIB, 3 * MIB, 5 * MIB - 100, 8 * MIB, 10 * MIB - 512)
+HUGE = (10 * MIB - 1, 10 * MIB, 11_000_000, 11 * MIB, 20 * MIB, 24 * MIB + 1)
+
+
+def drawn_requests(draw, sizes, streams=(0,)):
+    """Requests of few sizes, so that blocks of one size meet; frees in any order."""
+    alive, listed = [], []
+    chance = draw(st.randoms(use_true_random=False))
+    for number in range(draw(st.integers(6, 40))):
+        kind = chance.random()
+        if alive and kind < 0.42:
+            listed.append(("free", alive.pop(chance.randrange(len(alive)))))
+        elif kind < 0.47:
+            listed.append(("empty_cache",))
+        else:
+            name, stream = f"x{number}", chance.choice(streams)
+            listed.append(("malloc", name, chance.choice(sizes), *((stream,) if stream else ())))
+            alive.append(name)
+    return listed
+
+
+@CachingAllocator.cases(40)
+def _(draw):
+    sizes = draw(st.sampled_from((TINY, TINY + MIDDLE, LARGE, LARGE + HUGE, TINY + LARGE)))
+    capacity = draw(st.sampled_from((26, 48, 90, 400))) * MIB
+    streams = draw(st.sampled_from(((0,), (0,), (0, 1), (0, 3, 7))))
+    yield requests(capacity, *drawn_requests(draw, sizes, streams))
+
+
+def pile(count, size, order):
+    """That many blocks of one size with small ones between, freed in this order; then as many again."""
+    for i in range(count):
+        yield "malloc", f"x{i}", size
+        yield "malloc", f"wall{i}", 512 if size <= MIB else MIB + 512
+    for i in order:
+        yield "free", f"x{i}"
+    for i in range(count):
+        yield "malloc", f"y{i}", size
+
+
+@CachingAllocator.edge
+def _():
+    yield requests(64 * MIB), "nothing is asked for"
+    yield (
+        requests(2 * MIB, ("malloc", "a", MIB), ("malloc", "b", MIB)),
+        "1 MiB, the last small size",
+    )
+    yield requests(64 * MIB, ("malloc", "a", 10 * MIB - 1)), "10 MiB once it is rounded"
+    yield requests(64 * MIB, ("malloc", "a", 10 * MIB - 512)), "just below 10 MiB: a shared segment"
+    yield (
+        requests(2 * MIB, ("malloc", "a", MIB), ("malloc", "b", MIB - 512), ("malloc", "c", 1)),
+        "the rest of a small block is exactly 512 B",
+    )
+    yield (
+        requests(64 * MIB, ("malloc", "a", 11 * MIB), ("malloc", "b", 13 * MIB - 512)),
+        "the rest of a large block is exactly 1 MiB, and 512 B more",
+    )
+    yield (
+        requests(20 * MIB, ("malloc", "a", 20 * MIB), ("free", "a"), ("malloc", "b", 20 * MIB)),
+        "all of the device, twice",
+    )
+    yield (
+        requests(
+            20 * MIB,
+            ("malloc", "a", 20 * MIB),
+            ("malloc", "b", 1),
+            ("free", "a"),
+            ("malloc", "c", 1),
+        ),
+        "no room for a small segment until the large one has gone back",
+    )
+    yield (
+        requests(
+            44 * MIB,
+            ("malloc", "a", 2 * MIB),
+            ("malloc", "b", 20 * MIB),
+            ("free", "b"),
+            ("malloc", "c", 2 * MIB),
+            ("malloc", "d", 24 * MIB + 1),
+            ("malloc", "e", 24 * MIB),
+            ("empty_cache",),
+            ("malloc", "f", 24 * MIB),
+        ),
+        "after a request that failed all goes on",
+    )
+    yield (
+        requests(
+            64 * MIB,
+            ("malloc", "a", 600),
+            ("free", 512),
+            ("free", "a"),
+            ("free", 0),
+            ("free", 10**9),
+        ),
+        "addresses at which no block in use begins",
+    )
+    yield (
+        requests(
+            64 * MIB,
+            ("malloc", "a", 4096),
+            ("malloc", "b", 4096, 1),
+            ("free", "a"),
+            ("malloc", "c", 4096, 1),
+            ("malloc", "d", 4096, 2),
+            ("free", "b"),
+            ("free", "c"),
+            ("malloc", "e", 4096),
+            ("free", "d"),
+            ("free", "e"),
+            ("empty_cache",),
+        ),
+        "streams do not share",
+    )
+    yield (
+        requests(
+            64 * MIB,
+            ("malloc", "a", 4 * MIB),
+            ("malloc", "b", 4 * MIB),
+            ("free", "a"),
+            ("malloc", "c", 1000),
+            ("free", "c"),
+            ("malloc", "d", 2 * MIB),
+        ),
+        "a small request does not take from the large pool, nor a large one from the small",
+    )
+    yield (
+        requests(
+            64 * MIB,
+            *(("malloc", name, 512) for name in "abcde"),
+            *(("free", name) for name in "acbed"),
+            ("malloc", "f", 2560),
+        ),
+        "neighbours on the left, on the right, and on both sides",
+    )
+    yield (
+        requests(64 * MIB, *pile(8, 512, (5, 2, 7, 0, 4, 1, 6, 3))),
+        "eight equal blocks: by address",
+    )
+    yield (
+        requests(200 * MIB, *pile(6, 3 * MIB, (3, 5, 1, 4, 0, 2))),
+        "equal blocks of the large pool, in two segments",
+    )
+    yield (
+        requests(
+            200 * MIB,
+            *(("malloc", f"x{size}", size * MIB) for size in (30, 24, 40, 36)),
+            *(("free", f"x{size}") for size in (40, 24, 36, 30)),
+            ("malloc", "a", 25 * MIB),
+            ("malloc", "b", 35 * MIB),
+            ("malloc", "c", 10 * MIB),
+        ),
+        "segments of several sizes: the smallest that suffices",
+    )
+
+
+@CachingAllocator.mistake("You hand out sizes as they are asked for: round them up to 512 B first.")
+class _(ca.CachingAllocator):
+    def _rounded(self, size):
+        return size
+
+
+@CachingAllocator.mistake(
+    "A size that is a multiple of 512 B already gets 512 B more: `size // 512 + 1` is not rounding up."
+)
+class _(ca.CachingAllocator):
+    def _rounded(self, size):
+        return 512 * (size // 512 + 1)
+
+
+@CachingAllocator.mistake(
+    "You search all free blocks of the stream: small requests have a pool of their own, and large ones "
+    "never come from it."
+)
+class _(ca.CachingAllocator):
+    def _take(self, size, pool):
+        fit = [b for b in self._free if b.pool[1] == pool[1] and b.size >= size]
+        return taken(self, min(fit, key=lambda b: (b.size, b.address), default=None))
+
+
+def taken(allocator, block):
+    """The block, out of the cache."""
+    allocator._free.discard(block)
+    return block
+
+
+@CachingAllocator.mistake("A stream has pools of its own: its blocks are not for another stream.")
+class _(ca.CachingAllocator):
+    def _take(self, size, pool):
+        fit = [b for b in self._free if b.pool[0] == pool[0] and b.size >= size]
+        return taken(self, min(fit, key=lambda b: (b.size, b.address), default=None))
+
+
+@CachingAllocator.mistake(
+    "You take the first block that suffices, by address. Take the smallest that does."
+)
+class _(ca.CachingAllocator):
+    def _take(self, size, pool):
+        fit = [b for b in self._free if b.pool == pool and b.size >= size]
+        return taken(self, min(fit, key=lambda b: b.address, default=None))
+
+
+@CachingAllocator.mistake("You take the largest block. Take the smallest that suffices.")
+class _(ca.CachingAllocator):
+    def _take(self, size, pool):
+        fit = [b for b in self._free if b.pool == pool and b.size >= size]
+        return taken(self, min(fit, key=lambda b: (-b.size, b.address), default=None))
+
+
+@CachingAllocator.mistake("Of blocks of the same size, take the one at the lowest address.")
+class _(ca.CachingAllocator):
+    def _take(self, size, pool):
+        fit = [b for b in self._free if b.pool == pool and b.size >= size]
+        return taken(self, min(fit, key=lambda b: (b.size, -b.address), default=None))
+
+
+@CachingAllocator.mistake(
+    "You only take a free block of exactly the size: a larger one can be cut."
+)
+class _(ca.CachingAllocator):
+    def _take(self, size, pool):
+        fit = [b for b in self._free if b.pool == pool and b.size == size]
+        return taken(self, min(fit, key=lambda b: b.address, default=None))
+
+
+@CachingAllocator.mistake(
+    "You never split: a request of 512 B keeps the 2 MiB of its segment to itself."
+)
+class _(ca.CachingAllocator):
+    def _splits(self, block, size):
+        return False
+
+
+@CachingAllocator.mistake(
+    "You split off rests of 512 B in the large pool too. There a rest of at most 1 MiB stays with its "
+    "block."
+)
+class _(ca.CachingAllocator):
+    def _splits(self, block, size):
+        return block.size - size >= 512
+
+
+@CachingAllocator.mistake(
+    "In the large pool a rest must be more than 1 MiB to become a block; you split one of exactly 1 MiB."
+)
+class _(ca.CachingAllocator):
+    def _splits(self, block, size):
+        rest = block.size - size
+        return rest >= 512 if block.pool[0] else rest >= MIB
+
+
+@CachingAllocator.mistake(
+    "You never merge: pieces stay pieces, and no segment that was once split goes back to the device."
+)
+class _(ca.CachingAllocator):
+    def _cache(self, block):
+        self._free.add(block)
+
+
+@CachingAllocator.mistake(
+    "You merge with the neighbour on the right only; look to the left as well."
+)
+class _(ca.CachingAllocator):
+    def _cache(self, block):
+        merge(self, block, (block.next,))
+
+
+def merge(allocator, block, neighbours):
+    """Keep the block, as one with those of the neighbours that are free."""
+    for near in neighbours:
+        if near in allocator._free:
+            allocator._free.remove(near)
+            block.absorb(near)
+    allocator._free.add(block)
+
+
+@CachingAllocator.mistake(
+    "You merge with the neighbour on the left only; look to the right as well."
+)
+class _(ca.CachingAllocator):
+    def _cache(self, block):
+        merge(self, block, (block.prev,))
+
+
+@CachingAllocator.mistake(
+    "You merge whatever is free at the next address, and it may be another segment's: only neighbours of "
+    "one segment are one piece of memory."
+)
+class _(ca.CachingAllocator):
+    def _cache(self, block):
+        for near in list(self._free):
+            touches = near.address + near.size == block.address
+            touches = touches or block.address + block.size == near.address
+            if touches and near.pool == block.pool:
+                self._free.remove(near)
+                if near not in (block.prev, block.next):
+                    unlink(block, near)
+                else:
+                    block.absorb(near)
+        self._free.add(block)
+
+
+def unlink(block, near):
+    """The two become one across the border of their segments."""
+    left, right = (near, block) if near.address < block.address else (block, near)
+    block.address, block.size = left.address, left.size + right.size
+    block.prev, block.next = left.prev, right.next
+    if block.prev:
+        block.prev.next = block
+    if block.next:
+        block.next.prev = block
+
+
+@CachingAllocator.mistake(
+    "empty_cache returns free pieces of segments that are partly in use. The device takes whole segments "
+    "only."
+)
+class _(ca.CachingAllocator):
+    def empty_cache(self):
+        for block in list(self._free):
+            self._release(block)
+
+
+@CachingAllocator.mistake(
+    "You raise as soon as the device is full. Empty the cache first, and ask once more."
+)
+class _(ca.CachingAllocator):
+    def _obtain(self, size, pool):
+        return self._new_segment(size, pool)
+
+
+@CachingAllocator.mistake(
+    "Every free empties the cache: then the next malloc waits for the device again, which is what the "
+    "cache is there to avoid."
+)
+class _(ca.CachingAllocator):
+    def free(self, address):
+        super().free(address)
+        self.empty_cache()
+
+
+@CachingAllocator.mistake(
+    "A request between 1 and 10 MiB gets a segment of its own size; it shares one of 20 MiB."
+)
+class _(ca.CachingAllocator):
+    def _segment_size(self, size):
+        return 2 * MIB * -(-size // (2 * MIB))
+
+
+@CachingAllocator.mistake(
+    "10 MiB - 1 is 10 MiB once it is rounded: choose the segment by the rounded size."
+)
+class _(ca.CachingAllocator):
+    def malloc(self, size, stream=0):
+        self.asked = size
+        return super().malloc(size, stream)
+
+    def _segment_size(self, size):
+        return super()._segment_size(self.asked if size > MIB else size)
+
+
+@CachingAllocator.mistake("Exactly 1 MiB belongs to the small pool; you have it in the large one.")
+class _(ca.CachingAllocator):
+    def malloc(self, size, stream=0):
+        size = self._rounded(size)
+        pool = (size < MIB, stream)
+        block = self._take(size, pool) or self._obtain(size, pool)
+        if block is None:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        if self._splits(block, size):
+            self._free.add(block.cut(size))
+        self._used[block.address] = block
+        self._allocated += block.size
+        self._max_allocated = max(self._max_allocated, self._allocated)
+        return block.address
+
+    def _segment_size(self, size):
+        return 2 * MIB if size < MIB else super()._segment_size(max(size, MIB + 1))
+
+
+@CachingAllocator.mistake(
+    "memory_allocated counts what was asked for. It is the blocks that are in use, rounding included."
+)
+class _(ca.CachingAllocator):
+    def __init__(self, capacity):
+        super().__init__(capacity)
+        self.asked, self.peak = {}, 0
+
+    def malloc(self, size, stream=0):
+        address = super().malloc(size, stream)
+        self.asked[address] = size
+        self.peak = max(self.peak, self.memory_allocated())
+        return address
+
+    def free(self, address):
+        super().free(address)
+        del self.asked[address]
+
+    def memory_allocated(self):
+        return sum(self.asked.values())
+
+    def max_memory_allocated(self):
+        return self.peak
+
+
+@CachingAllocator.mistake(
+    "max_memory_reserved is what is reserved now. It must remember the most that ever was."
+)
+class _(ca.CachingAllocator):
+    def max_memory_reserved(self):
+        return self._reserved
+
+
+@CachingAllocator.mistake(
+    "An address that is not in use is freed without a word. Raise ValueError: in a program it is a bug."
+)
+class _(ca.CachingAllocator):
+    def free(self, address):
+        if address in self._used:
+            super().free(address)
+
+
+@CachingAllocator.alternative("each segment a list of [address, size, in use], no linked blocks")
+class _:
+    def __init__(self, capacity):
+        self.capacity = capacity
+        self.lists = []  # (pool, blocks)
+        self.end = self.most_allocated = self.most_reserved = 0
+
+    def malloc(self, size, stream=0):
+        size = max(512, (size + 511) // 512 * 512)
+        pool = ("small" if size <= MIB else "large", stream)
+        found = self.best(size, pool)
+        if not found:
+            if size <= MIB:
+                total = 2 * MIB
+            elif size < 10 * MIB:
+                total = 20 * MIB
+            else:
+                total = math.ceil(size / (2 * MIB)) * 2 * MIB
+            if self.memory_reserved() + total > self.capacity:
+                self.empty_cache()
+            if self.memory_reserved() + total > self.capacity:
+                raise torch.OutOfMemoryError(f"no room for {total} bytes")
+            self.lists.append((pool, [[self.end, total, False]]))
+            self.end += total
+            self.most_reserved = max(self.most_reserved, self.memory_reserved())
+            found = self.best(size, pool)
+        address, whole, blocks = found[1], found[0], found[2]
+        i = next(i for i, block in enumerate(blocks) if block[0] == address)
+        rest = whole - size
+        if rest >= 512 if pool[0] == "small" else rest > MIB:
+            blocks[i : i + 1] = [[address, size, True], [address + size, rest, False]]
+        else:
+            blocks[i][2] = True
+        self.most_allocated = max(self.most_allocated, self.memory_allocated())
+        return address
+
+    def best(self, size, pool):
+        """(size, address, the segment's blocks) of the best free block."""
+        fit = [
+            (block[1], block[0], blocks)
+            for its, blocks in self.lists
+            if its == pool
+            for block in blocks
+            if not block[2] and block[1] >= size
+        ]
+        return min(fit, key=lambda f: f[:2]) if fit else None
+
+    def free(self, address):
+        for _, blocks in self.lists:
+            for block in blocks:
+                if block[0] == address and block[2]:
+                    block[2] = False
+                    joined = []
+                    for one in blocks:
+                        if joined and not joined[-1][2] and not one[2]:
+                            joined[-1][1] += one[1]
+                        else:
+                            joined.append(one)
+                    blocks[:] = joined
+                    return
+        raise ValueError(address)
+
+    def empty_cache(self):
+        self.lists = [s for s in self.lists if len(s[1]) > 1 or s[1][0][2]]
+
+    def memory_allocated(self):
+        return sum(block[1] for _, blocks in self.lists for block in blocks if block[2])
+
+    def memory_reserved(self):
+        return sum(block[1] for _, blocks in self.lists for block in blocks)
+
+    def max_memory_allocated(self):
+        return self.most_allocated
+
+    def max_memory_reserved(self):
+        return self.most_reserved
+
+    def segments(self):
+        return [[tuple(block) for block in blocks] for _, blocks in self.lists]
+
+
+@CachingAllocator.alternative("free lists that are kept sorted, and a map of borders")
+class _:
+    def __init__(self, capacity):
+        from collections import defaultdict
+
+        self.capacity = capacity
+        self.bins = defaultdict(list)  # pool → sorted (size, address)
+        self.used = {}  # address → (size, pool)
+        self.starts = {}  # segment → size
+        self.free_at = {}  # address → (size, pool)
+        self.end = self.now = self.held = self.peak = self.peak_held = 0
+
+    def put(self, address, size, pool):
+        import bisect
+
+        bisect.insort(self.bins[pool], (size, address))
+        self.free_at[address] = (size, pool)
+
+    def pull(self, address):
+        size, pool = self.free_at.pop(address)
+        self.bins[pool].remove((size, address))
+        return size
+
+    def malloc(self, size, stream=0):
+        import bisect
+
+        size = -(-size // 512) * 512
+        small = size <= MIB
+        pool = (small, stream)
+        place = bisect.bisect_left(self.bins[pool], (size, -1))
+        if place == len(self.bins[pool]):
+            shared = 2 * MIB if small else 20 * MIB
+            whole = shared if size < 10 * MIB else (size + 2 * MIB - 1) // (2 * MIB) * (2 * MIB)
+            if self.held + whole > self.capacity:
+                self.empty_cache()
+                if self.held + whole > self.capacity:
+                    raise torch.OutOfMemoryError
+            address, self.end = self.end, self.end + whole
+            self.starts[address] = whole
+            self.held += whole
+            self.peak_held = max(self.peak_held, self.held)
+        else:
+            whole, address = self.bins[pool][place]
+            self.pull(address)
+        if whole - size >= (512 if small else MIB + 1):
+            self.put(address + size, whole - size, pool)
+            whole = size
+        self.used[address] = (whole, pool)
+        self.now += whole
+        self.peak = max(self.peak, self.now)
+        return address
+
+    def free(self, address):
+        try:
+            size, pool = self.used.pop(address)
+        except KeyError:
+            raise ValueError("not in use") from None
+        self.now -= size
+        after = address + size
+        if after in self.free_at and after not in self.starts:
+            size += self.pull(after)
+        if address not in self.starts:
+            for before, (its, _) in list(self.free_at.items()):
+                if before + its == address:
+                    size += self.pull(before)
+                    address = before
+                    break
+        self.put(address, size, pool)
+
+    def empty_cache(self):
+        for address, size in list(self.starts.items()):
+            if self.free_at.get(address, (0, None))[0] == size:
+                self.pull(address)
+                del self.starts[address]
+                self.held -= size
+
+    def memory_allocated(self):
+        return self.now
+
+    def memory_reserved(self):
+        return self.held
+
+    def max_memory_allocated(self):
+        return self.peak
+
+    def max_memory_reserved(self):
+        return self.peak_held
+
+    def segments(self):
+        blocks = [(a, size, True) for a, (size, _) in self.used.items()]
+        blocks += [(a, size, False) for a, (size, _) in self.free_at.items()]
+        return [
+            [b for b in sorted(blocks) if start <= b[0] < start + size]
+            for start, size in sorted(self.starts.items())
+        ]
+
 
 # ------------------------------------------------------------------------------ peak_memory
 

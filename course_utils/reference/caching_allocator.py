@@ -30,24 +30,24 @@ Pool = tuple[bool, int]  # is it the small one, and its stream
 
 
 @dataclass(eq=False)
-class Block:
+class MemoryBlock:
     """A piece of a segment; prev and next are its neighbours there."""
 
     address: int
     size: int
     pool: Pool
-    prev: "Block | None" = None
-    next: "Block | None" = None
+    prev: "MemoryBlock | None" = None
+    next: "MemoryBlock | None" = None
 
-    def cut(self, size: int) -> "Block":
+    def cut(self, size: int) -> "MemoryBlock":
         """Keep the first `size` bytes; the rest is the new block that is returned."""
-        rest = Block(self.address + size, self.size - size, self.pool, self, self.next)
+        rest = MemoryBlock(self.address + size, self.size - size, self.pool, self, self.next)
         if rest.next is not None:
             rest.next.prev = rest
         self.size, self.next = size, rest
         return rest
 
-    def absorb(self, near: "Block") -> None:
+    def absorb(self, near: "MemoryBlock") -> None:
         """Become one with a neighbour, which is gone afterwards."""
         self.address = min(self.address, near.address)
         self.size += near.size
@@ -71,24 +71,23 @@ def format_size(size: int) -> str:
     return f"{size / GIB:.2f} GiB"
 
 
-def out_of_memory(
-    tried: int, total: int, free: int, allocated: int, reserved: int, allowed: int | None = None
-) -> str:
-    """The message of torch's own OutOfMemoryError, with these bytes in it.
+def out_of_memory(allocator: "CachingAllocator", tried: int, allowed: int | None = None) -> str:
+    """The message of torch's own OutOfMemoryError, with the allocator's bytes in it.
 
-    tried: the segment that was asked for, which may be more than the request. free: on the device.
-    Wording: malloc in CUDACachingAllocator.cpp. What torch adds there about other
-    processes on the device is left out: here is none.
+    tried: the segment that was asked for, which may be more than the request. allowed: of the
+    device, where that is limited. Wording: malloc in CUDACachingAllocator.cpp. What torch says
+    there of processes on the device is left out: here is none.
     """
+    allocated, reserved = allocator.memory_allocated(), allocator.memory_reserved()
     limit = "" if allowed is None else f"{format_size(allowed)} allowed; "
     return (
         f"CUDA out of memory. Tried to allocate {format_size(tried)}. GPU 0 has a total capacity of "
-        f"{format_size(total)} of which {format_size(free)} is free. {limit}Of the allocated memory "
-        f"{format_size(allocated)} is allocated by PyTorch, and {format_size(reserved - allocated)} "
-        "is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try "
-        "setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See "
-        "documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html"
-        "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
+        f"{format_size(allocator.capacity)} of which {format_size(allocator.capacity - reserved)} is "
+        f"free. {limit}Of the allocated memory {format_size(allocated)} is allocated by PyTorch, and "
+        f"{format_size(reserved - allocated)} is reserved by PyTorch but unallocated. If reserved but "
+        "unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
+        "avoid fragmentation.  See documentation for Memory Management  (https://docs.pytorch.org/docs/"
+        "stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
     )
 
 
@@ -109,8 +108,8 @@ class CachingAllocator:
     def __init__(self, capacity: int):
         """capacity: of the device, in bytes."""
         self.capacity = capacity
-        self._free: set[Block] = set()
-        self._used: dict[int, Block] = {}
+        self._free: set[MemoryBlock] = set()
+        self._used: dict[int, MemoryBlock] = {}
         self._allocated = self._reserved = self._max_allocated = self._max_reserved = 0
         self._end = 0  # of the last segment
 
@@ -123,7 +122,7 @@ class CachingAllocator:
         pool = (size <= SMALL_SIZE, stream)
         block = self._take(size, pool) or self._obtain(size, pool)
         if block is None:
-            raise torch.OutOfMemoryError(self._complaint(size))
+            raise torch.OutOfMemoryError(out_of_memory(self, self._segment_size(size)))
         if self._splits(block, size):
             self._free.add(block.cut(size))
         self._used[block.address] = block
@@ -170,20 +169,20 @@ class CachingAllocator:
             found[-1].append((block.address, block.size, block not in self._free))
         return found
 
-    def _blocks(self) -> set[Block]:
+    def _blocks(self) -> set[MemoryBlock]:
         return self._free | set(self._used.values())
 
     def _rounded(self, size: int) -> int:
-        return MIN_BLOCK * max(1, -(-size // MIN_BLOCK))
+        return MIN_BLOCK * -(-size // MIN_BLOCK)
 
-    def _take(self, size: int, pool: Pool) -> Block | None:
+    def _take(self, size: int, pool: Pool) -> MemoryBlock | None:
         """The best free block, out of the cache."""
         fit = [b for b in self._free if b.pool == pool and b.size >= size]
         best = min(fit, key=lambda b: (b.size, b.address), default=None)
         self._free.discard(best)  # type: ignore[arg-type]
         return best
 
-    def _obtain(self, size: int, pool: Pool) -> Block | None:
+    def _obtain(self, size: int, pool: Pool) -> MemoryBlock | None:
         """A new segment, after emptying the cache if need be."""
         block = self._new_segment(size, pool)
         if block is None:
@@ -191,11 +190,11 @@ class CachingAllocator:
             block = self._new_segment(size, pool)
         return block
 
-    def _new_segment(self, size: int, pool: Pool) -> Block | None:
+    def _new_segment(self, size: int, pool: Pool) -> MemoryBlock | None:
         size = self._segment_size(size)
         if self._reserved + size > self.capacity:
             return None
-        block = Block(self._end, size, pool)
+        block = MemoryBlock(self._end, size, pool)
         self._end += size
         self._reserved += size
         self._max_reserved = max(self._max_reserved, self._reserved)
@@ -208,12 +207,12 @@ class CachingAllocator:
             return LARGE_SEGMENT
         return ROUND_LARGE * -(-size // ROUND_LARGE)
 
-    def _splits(self, block: Block, size: int) -> bool:
+    def _splits(self, block: MemoryBlock, size: int) -> bool:
         small, _ = block.pool
         rest = block.size - size
         return rest >= MIN_BLOCK if small else rest > SMALL_SIZE
 
-    def _cache(self, block: Block) -> None:
+    def _cache(self, block: MemoryBlock) -> None:
         """Keep the block, as one with its free neighbours."""
         for near in (block.prev, block.next):
             if near in self._free:
@@ -221,16 +220,10 @@ class CachingAllocator:
                 block.absorb(near)
         self._free.add(block)
 
-    def _release(self, block: Block) -> None:
+    def _release(self, block: MemoryBlock) -> None:
         """Give a segment back to the device."""
         self._free.remove(block)
         self._reserved -= block.size
-
-    def _complaint(self, size: int) -> str:
-        tried = self._segment_size(size)
-        return out_of_memory(
-            tried, self.capacity, self.capacity - self._reserved, self._allocated, self._reserved
-        )
 
 
 # ------------------------------------------------------------------------------ the whole of it
@@ -391,16 +384,18 @@ class CudaAllocator(CachingAllocator):
         self.trace: list[dict[str, Any]] = []
         self.frames: list[dict[str, Any]] = []  # what the next entries say of their origin
         self.places: list[int] = []  # addresses for the next segments, where they are known
-        self._requested: dict[Block, int] = {}  # of blocks in use or awaiting events
-        self._origin: dict[Block, list[dict[str, Any]]] = {}
-        self._uses: dict[Block, set[int]] = {}  # other streams that work on it
-        self._events: list[tuple[int, Block]] = []  # one for each use of a block that was freed
-        self._complete: list[Block] = []  # one for each event that is over
-        self._waiting: dict[Block, int] = {}  # freed blocks and their outstanding events
-        self._unmapped: set[Block] = set()  # addresses without memory
+        self._requested: dict[MemoryBlock, int] = {}  # of blocks in use or awaiting events
+        self._origin: dict[MemoryBlock, list[dict[str, Any]]] = {}
+        self._uses: dict[MemoryBlock, set[int]] = {}  # other streams that work on it
+        self._events: list[
+            tuple[int, MemoryBlock]
+        ] = []  # one for each use of a block that was freed
+        self._complete: list[MemoryBlock] = []  # one for each event that is over
+        self._waiting: dict[MemoryBlock, int] = {}  # freed blocks and their outstanding events
+        self._unmapped: set[MemoryBlock] = set()  # addresses without memory
         self._expandable: list[ExpandableSegment] = []
         self._searches = {True: 0, False: 0}  # of the small pools and the large ones
-        self._born: WeakKeyDictionary[Block, int] = (
+        self._born: WeakKeyDictionary[MemoryBlock, int] = (
             WeakKeyDictionary()
         )  # the count when it was freed
 
@@ -412,8 +407,10 @@ class CudaAllocator(CachingAllocator):
         try:
             address = super().malloc(size, stream)
         except torch.OutOfMemoryError:
-            self._record("oom", self.device_free(), self._rounded(size), stream)
-            raise
+            size = self._rounded(size)
+            self._record("oom", self.device_free(), size, stream)
+            message = out_of_memory(self, self._segment_size(size), self.allowed)
+            raise torch.OutOfMemoryError(message) from None
         block = self._used[address]
         self._requested[block], self._origin[block] = size, self.frames
         self._record("alloc", address, size, stream)
@@ -453,7 +450,7 @@ class CudaAllocator(CachingAllocator):
         """Bytes that the device could still give."""
         return self.capacity - self._reserved
 
-    def _cache(self, block: Block) -> None:
+    def _cache(self, block: MemoryBlock) -> None:
         """Source: free, insert_events."""
         uses = self._uses.pop(block, None)
         if uses:
@@ -462,14 +459,14 @@ class CudaAllocator(CachingAllocator):
         else:
             self._complete_free(block)
 
-    def _complete_free(self, block: Block) -> None:
+    def _complete_free(self, block: MemoryBlock) -> None:
         """Source: free_block."""
         size, stream = self._requested.pop(block), block.pool[1]
         self._origin.pop(block)
         self._record("free_completed", block.address, size, stream)
         self._keep(block)
 
-    def _keep(self, block: Block) -> None:
+    def _keep(self, block: MemoryBlock) -> None:
         """Source: try_merge_blocks, insert_into_blocks."""
         super()._cache(block)
         self._born[block] = self._searches[block.pool[0]]
@@ -483,7 +480,7 @@ class CudaAllocator(CachingAllocator):
                 del self._waiting[block]
                 self._complete_free(block)
 
-    def _blocks(self) -> set[Block]:
+    def _blocks(self) -> set[MemoryBlock]:
         return super()._blocks() | set(self._waiting)
 
     # ---- which block, and how much of it
@@ -503,7 +500,7 @@ class CudaAllocator(CachingAllocator):
             return self.config.large_segment_size
         return super()._segment_size(size)
 
-    def _splits(self, block: Block, size: int) -> bool:
+    def _splits(self, block: MemoryBlock, size: int) -> bool:
         """Source: should_split."""
         if self.config.expandable_segments:
             return block.size - size >= MIN_BLOCK
@@ -512,7 +509,7 @@ class CudaAllocator(CachingAllocator):
     def _oversize(self, size: int) -> bool:
         return self.config.max_split_size is not None and size >= self.config.max_split_size
 
-    def _take(self, size: int, pool: Pool) -> Block | None:
+    def _take(self, size: int, pool: Pool) -> MemoryBlock | None:
         """Source: get_free_block."""
         self._searches[pool[0]] += 1
         fit = [b for b in self._free if b.pool == pool and b.size >= size]
@@ -527,10 +524,10 @@ class CudaAllocator(CachingAllocator):
         self._free.remove(best)
         return best
 
-    def _best_expandable(self, fit: list[Block]) -> Block:
+    def _best_expandable(self, fit: list[MemoryBlock]) -> MemoryBlock:
         """Of a block that can grow, the size counts to which it can. Source: get_free_block."""
 
-        def grown(b: Block) -> int:
+        def grown(b: MemoryBlock) -> int:
             return b.size + (b.next.size if b.next is not None and b.next in self._unmapped else 0)
 
         best, *others = fit
@@ -542,7 +539,7 @@ class CudaAllocator(CachingAllocator):
 
     # ---- segments, and what gives way to them
 
-    def _obtain(self, size: int, pool: Pool) -> Block | None:
+    def _obtain(self, size: int, pool: Pool) -> MemoryBlock | None:
         """Source: malloc."""
         threshold, expandable = (
             self.config.garbage_collection_threshold,
@@ -558,7 +555,7 @@ class CudaAllocator(CachingAllocator):
             block = self._new_segment(size, pool)
         return block
 
-    def _new_segment(self, size: int, pool: Pool) -> Block | None:
+    def _new_segment(self, size: int, pool: Pool) -> MemoryBlock | None:
         """Source: alloc_block."""
         if self.allowed is not None and self._reserved + self._segment_size(size) > self.allowed:
             return None
@@ -584,10 +581,10 @@ class CudaAllocator(CachingAllocator):
                 elif self._is_whole(block):
                     self._release(block)
 
-    def _is_whole(self, block: Block) -> bool:
+    def _is_whole(self, block: MemoryBlock) -> bool:
         return block.prev is None and block.next is None
 
-    def _release(self, block: Block) -> None:
+    def _release(self, block: MemoryBlock) -> None:
         """Source: release_block."""
         self._record("segment_free", block.address, block.size, block.pool[1])
         super()._release(block)
@@ -615,7 +612,7 @@ class CudaAllocator(CachingAllocator):
         """Free large cached blocks older than the average. Source: garbage_collect_cached_blocks."""
         target, reclaimed = self._reserved - threshold, 0
 
-        def age(block: Block) -> int:
+        def age(block: MemoryBlock) -> int:
             return self._searches[False] - self._born[block]
 
         while reclaimed < target:
@@ -630,10 +627,10 @@ class CudaAllocator(CachingAllocator):
 
     # ---- expandable segments
 
-    def _segment_of(self, block: Block) -> ExpandableSegment:
+    def _segment_of(self, block: MemoryBlock) -> ExpandableSegment:
         return next(s for s in self._expandable if s.start <= block.address < s.start + s.size)
 
-    def _expand(self, size: int, pool: Pool) -> Block | None:
+    def _expand(self, size: int, pool: Pool) -> MemoryBlock | None:
         """Map memory at the lowest addresses that give room. Source: try_allocate_expandable_block."""
         block = self._room(size, pool)
         if block in self._unmapped and not self._map(block, min(block.size, size)):
@@ -647,7 +644,7 @@ class CudaAllocator(CachingAllocator):
         self._free.remove(block)
         return block
 
-    def _room(self, size: int, pool: Pool) -> Block:
+    def _room(self, size: int, pool: Pool) -> MemoryBlock:
         """Where free and unmapped addresses in a row suffice. Source: find_expandable_block."""
         mine = [b for b in self._unmapped if b.pool == pool]
         for first in sorted(mine, key=lambda b: b.address):
@@ -661,7 +658,7 @@ class CudaAllocator(CachingAllocator):
                 return first
         return self._reserve_addresses(pool)
 
-    def _reserve_addresses(self, pool: Pool) -> Block:
+    def _reserve_addresses(self, pool: Pool) -> MemoryBlock:
         if self.places:
             self._end = self.places[0]
         page = SMALL_SEGMENT if pool[0] else self.config.large_segment_size
@@ -669,11 +666,11 @@ class CudaAllocator(CachingAllocator):
         segment = ExpandableSegment(self._end, page, pages)
         self._end += segment.size
         self._expandable.append(segment)
-        block = Block(segment.start, segment.size, pool)
+        block = MemoryBlock(segment.start, segment.size, pool)
         self._unmapped.add(block)
         return block
 
-    def _map(self, block: Block, size: int) -> bool:
+    def _map(self, block: MemoryBlock, size: int) -> bool:
         """Back the first pages of an unmapped block. Source: map_block, ExpandableSegment::map."""
         page = self._segment_of(block).page
         size = page * -(-size // page)
@@ -689,7 +686,7 @@ class CudaAllocator(CachingAllocator):
         self._keep(block)
         return True
 
-    def _unmap(self, block: Block) -> None:
+    def _unmap(self, block: MemoryBlock) -> None:
         """Give the whole pages of a free block back. Source: unmap_block, ExpandableSegment::unmap."""
         segment = self._segment_of(block)
         first = -(-(block.address - segment.start) // segment.page)
@@ -716,12 +713,6 @@ class CudaAllocator(CachingAllocator):
 
     # ---- what it tells
 
-    def _complaint(self, size: int) -> str:
-        tried, free = self._segment_size(size), self.device_free()
-        return out_of_memory(
-            tried, self.capacity, free, self._allocated, self._reserved, self.allowed
-        )
-
     def _record(self, action: str, address: int, size: int, stream: int) -> None:
         """Source: record_trace, and py_memory_snapshot in torch/csrc/cuda/Module.cpp."""
         where = "device_free" if action == "oom" else "addr"
@@ -745,7 +736,7 @@ class CudaAllocator(CachingAllocator):
         self._record("snapshot", 0, active, 0)
         return {"segments": segments, "device_traces": [trace]}
 
-    def _segment_info(self, block: Block) -> dict[str, Any]:
+    def _segment_info(self, block: MemoryBlock) -> dict[str, Any]:
         small, stream = block.pool
         sizes = dict.fromkeys(("total_size", "allocated_size", "active_size", "requested_size"), 0)
         return {
@@ -760,7 +751,7 @@ class CudaAllocator(CachingAllocator):
             "blocks": [],
         }
 
-    def _add_block_info(self, segment: dict[str, Any], block: Block) -> None:
+    def _add_block_info(self, segment: dict[str, Any], block: MemoryBlock) -> None:
         allocated = block.address in self._used
         active = allocated or block in self._waiting
         requested = self._requested.get(block, 0)

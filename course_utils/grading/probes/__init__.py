@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..case import Case
+from .allocators import allocator
 from .autograd import accumulates, custom_function, straight_through, takes_function
 from .functions import call, named_arguments, never_negative, there_and_back
 from .memory import attempts, checkpointed, layers, timeline, trace
@@ -26,6 +27,7 @@ Probe = Callable[[Any, Case], dict[str, Any]]
 __all__ = [
     "Probe",
     "accumulates",
+    "allocator",
     "amp_run",
     "assembled",
     "attempts",
