@@ -188,17 +188,19 @@ def bar(ax: Axes, segment: Mapping[str, Any], row: int) -> None:
     )
 
 
-def draw_sweep(curves: Mapping[str, Sequence[int]]) -> Drawing:
+def draw_sweep(curves: Mapping[str, Mapping[int, int]]) -> Drawing:
     """Peak against the length of a segment, one curve for each depth; its lowest point is marked."""
     figure, ax = plot(6.8, 3.2)
     for (name, peaks), colour, style in zip(
         curves.items(), (BLUE, ORANGE, GREEN, PINK), ("-", "--", "-.", ":"), strict=False
     ):
-        lengths = range(1, len(peaks) + 1)
-        ax.plot(lengths, [p / MIB for p in peaks], style, color=colour, lw=2, label=name)
-        best = min(range(len(peaks)), key=peaks.__getitem__)
-        ax.plot([best + 1], [peaks[best] / MIB], "o", color=colour, ms=7)
+        ax.plot(
+            list(peaks), [p / MIB for p in peaks.values()], style, color=colour, lw=2, label=name
+        )
+        best = min(peaks, key=peaks.__getitem__)
+        ax.plot([best], [peaks[best] / MIB], "o", color=colour, ms=7)
     ax.set_xscale("log", base=2)
+    ax.set_xticks([1, 2, 3, 4, 6, 9, 16, 36], ["1", "2", "3", "4", "6", "9", "16", "36"])
     ax.set_xlabel("layers in a segment", color=INK)
     ax.set_ylabel("peak, MiB", color=INK)
     ax.set_ylim(0)

@@ -5,6 +5,7 @@ from course_utils.questions import Ask, Choice, Prediction, Question, Quiz
 tenants = Prediction(
     "A model with a million float32 parameters is trained with AdamW. How many bytes does each tenant take at the end of backward, from the second step on?",
     setup=(
+        "from torch import nn\n"
         "model = torch.nn.Linear(1000, 1000, bias=False)\n"
         "opt = torch.optim.AdamW(model.parameters())\n"
         "model(torch.ones(2, 1000)).sum().backward()\n"
@@ -33,6 +34,7 @@ saved_by = Prediction(
     "What does autograd keep for backward, in bytes, beside the parameters?",
     setup=(
         "from course_utils import measure\n"
+        "from torch import nn\n"
         "import torch.nn.functional as F\n"
         "lin = torch.nn.Linear(64, 256)\n"
         "def saved(f, grad=False):\n"
