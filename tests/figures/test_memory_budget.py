@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_said(budget):
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1000])
 def test_it_reads_well(budget, dark, width):
-    page = budget("GPT-2 medium", page_options={"dark": dark, "width": width})
+    page = budget("7B", batch=1, zero=1, world_size=8, page_options={"dark": dark, "width": width})
     assert page.evaluate(CONTRAST) == []
     screenshot(page, f"memory_budget_{'dark' if dark else 'light'}_{width}")
 

@@ -114,6 +114,7 @@
     const note = h("p", { class: "note" });
     const bar = h("div", { class: "bar", role: "img" });
     const scale = h("div", { class: "scale", "aria-hidden": "true" });
+    const chart = h("div", { class: "chart" }, bar, scale);
     const table = h("tbody", {});
     const gpus = h("ul", { class: "gpus" });
 
@@ -138,13 +139,18 @@
       bar.replaceChildren(...Object.keys(TENANTS).filter((key) => memory[key] > 0).map((key) =>
         h("span", { class: `part ${key}`, style: `width:${percent(memory[key])}`, title: `${TENANTS[key]}: ${size(memory[key])}` })));
       const lines = data.gpus.filter(([, bytes]) => bytes <= end);
-      let last = -100, row = 0;
-      scale.replaceChildren(...lines.map(([name, bytes]) => {
-        const at = (100 * bytes) / end;
-        row = at - last < 17 ? (row + 1) % 4 : 0;
-        last = at;
-        return h("span", { class: `line row${row}${all <= bytes ? " room" : ""}${at > 78 ? " left" : ""}`, style: `left:${at}%` }, h("i", {}, name));
-      }));
+      // Labels of lines near one another go one below the other, the leftmost lowest: no line crosses one.
+      const runs = [];
+      const near = 9000 / Math.max(width, 300); // 90 px, in percent of the bar
+      for (const [name, bytes] of lines) {
+        const at = (100 * bytes) / end, run = runs.at(-1);
+        if (run && at - run.at(-1).at < near) run.push({ name, bytes, at });
+        else runs.push([{ name, bytes, at }]);
+      }
+      scale.replaceChildren(...runs.flatMap((run) => run.map(({ name, bytes, at }, i) =>
+        h("span", { class: `line${all <= bytes ? " room" : ""}${at > 78 ? " left" : ""}`, style: `left:${at}%;height:${58 + 18 * (run.length - 1 - i)}px` }, h("i", {}, name)))));
+      const rows = Math.max(0, ...runs.map((run) => run.length - 1));
+      chart.style.paddingBottom = `${22 + 18 * rows}px`;
       table.replaceChildren(...Object.keys(TENANTS).map((key) =>
         h("tr", {},
           h("th", { scope: "row" }, h("span", { class: `key ${key}`, "aria-hidden": "true" }), TENANTS[key]),
@@ -175,12 +181,18 @@
             choice("Attention", "attention", [["flash", "flash"], ["scores", "scores made"]]),
             choice("Head", "tied", [[true, "tied"], [false, "its own"]]),
             choice("ZeRO stage", "zero", [[0, "0"], [1, "1"], [2, "2"], [3, "3"]]))),
-        h("div", { class: "block" }, h("h3", {}, total), note, h("div", { class: "chart" }, bar, scale)),
+        h("div", { class: "block" }, h("h3", {}, total), note, chart),
         h("div", { class: "block two" },
           h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "hidden" }, "Bytes by tenant"), h("thead", {}, h("tr", {}, ["tenant", "size", "bytes", "share"].map((t) => h("th", { scope: "col" }, t)))), table)),
           gpus),
         live.node),
     );
+    let width = bar.clientWidth;
+    new ResizeObserver(() => {
+      if (bar.clientWidth === width) return;
+      width = bar.clientWidth;
+      draw();
+    }).observe(bar);
     draw();
   };
 
@@ -207,15 +219,14 @@ input[type="range"] { width: 100%; padding: 0; border: 0; background: none; acce
 .block:last-of-type { border-bottom: 0; }
 .total { font: 700 1.5em/1.3 var(--mono); }
 .note { color: var(--muted); overflow-wrap: anywhere; }
-.chart { position: relative; margin-top: 10px; padding-bottom: 84px; }
+.chart { position: relative; margin-top: 10px; }
 .bar { display: flex; height: 44px; background: var(--panel); border-radius: 6px; overflow: hidden; }
 .part { height: 100%; background: var(--tone); box-shadow: inset -1px 0 0 var(--paper); }
 .scale { position: absolute; inset: 0; pointer-events: none; }
-.line { position: absolute; top: 0; height: 58px; border-left: 2px dashed var(--bad); font-size: 0.78em; color: var(--bad); white-space: nowrap; }
+.line { position: absolute; top: 0; border-left: 2px solid var(--bad); box-shadow: -1px 0 0 var(--paper), 1px 0 0 var(--paper); font-size: 0.78em; color: var(--bad); white-space: nowrap; }
 .line.room { border-color: var(--good); color: var(--good); }
 .line i { position: absolute; top: 100%; left: -2px; padding-left: 4px; border-left: 2px solid currentColor; font-style: normal; line-height: 1.2; transform: translateY(-100%); }
 .line.left i { left: auto; right: 0; padding: 0 4px 0 0; border-left: 0; border-right: 2px solid currentColor; }
-.row1 { height: 76px; } .row2 { height: 94px; } .row3 { height: 112px; }
 .two { display: grid; grid-template-columns: minmax(0, 1.35fr) minmax(0, 1fr); gap: 20px; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 0.92em; }
