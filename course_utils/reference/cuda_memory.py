@@ -8,6 +8,7 @@ without a GPU.
 
 import itertools
 import math
+import os
 import sys
 import weakref
 from collections import Counter, defaultdict
@@ -111,7 +112,10 @@ class MemoryTrace(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = {_key(t) for t in _tensors((args, kwargs or {}))}
+        fresh = (
+            func is torch.ops.aten.lift_fresh.default
+        )  # torch.tensor(…): made outside of operations
+        given = set() if fresh else {_key(t) for t in _tensors((args, kwargs or {}))}
         result = func(*args, **(kwargs or {}))
         for t in _tensors(result):
             if _key(t) not in given and _key(t) not in self._blocks:
@@ -164,13 +168,17 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
+_NOT_YOURS = (f"{os.sep}torch{os.sep}", f"{os.sep}jaxtyping{os.sep}", "<@beartype")
+
+
 def _frames(depth: int = 6) -> list[dict[str, Any]]:
     """The Python frames under way, innermost first, without torch's own and this recorder's."""
     found: list[dict[str, Any]] = []
-    frame = sys._getframe(3)
+    frame = sys._getframe(1)
     while frame is not None and len(found) < depth:
         code = frame.f_code
-        if "/torch/" not in code.co_filename.replace("\\", "/"):
+        own = code.co_name in ("__torch_dispatch__", "_made")
+        if not own and not any(part in code.co_filename for part in _NOT_YOURS):
             found.append(
                 {"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name}
             )
