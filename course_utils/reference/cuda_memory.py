@@ -455,7 +455,7 @@ def checkpoint_every_sqrt(
 
     Then about √n inputs of segments are kept, and in backward the activations of one segment at a
     time, about √n more; each layer runs at most twice. No layers: x itself.
-    Source: Chen et al. (2016), section 4.3.
+    Source: Chen et al. (2016), section 4.
     """
     size = math.ceil(math.sqrt(len(layers)))
 
