@@ -121,7 +121,7 @@ def normalise(
     ] = None,
 ) -> None:
     """Give notebooks the form that is committed, or say what is wrong with them."""
-    from course_utils.authoring import notebooks
+    from course_utils.authoring import notebooks, recording
 
     sources = chapters(paths)
     if (output and len(sources) > 1) or (not output and any(p.suffix == ".py" for p in sources)):
@@ -132,7 +132,7 @@ def normalise(
         normal = notebooks.normalise(notebooks.read(source))
         present = target.read_text(encoding="utf-8") if target.exists() else ""
         if source.suffix == ".py" and present:
-            notebooks.keep_recorded(normal, notebooks.read(target))
+            normal = notebooks.keep_recorded(normal, notebooks.read(target))
         if present != notebooks.text(normal):
             if check:
                 found.append(f"{target}: not in its normal form; run `course normalise`")
@@ -142,6 +142,10 @@ def normalise(
                 typer.echo(f"wrote {target}")
         as_it_is = notebooks.read(source) if check else normal
         found += [f"{target}: {problem}" for problem in notebooks.problems(as_it_is)]
+        if check and source.suffix == ".ipynb":
+            for where, state, stamp in recording.status([source]):
+                if state == recording.OUTDATED:  # no defect: who has no GPU cannot mend it
+                    typer.echo(f"note: {where}: {state}, to be recorded again. {stamp}", err=True)
     for line in found:
         typer.echo(line, err=True)
     raise typer.Exit(int(check and bool(found)))
@@ -172,6 +176,43 @@ def solve(output: Output, paths: Notebooks = None) -> None:
         for stale in set(output.glob("*.ipynb")) - {output / source.name for source in sources}:
             stale.unlink()
     typer.echo(f"solved {len(sources)} notebooks into {output}")
+
+
+@app.command()
+def record(
+    paths: Notebooks = None,
+    status: Annotated[
+        bool, typer.Option("--status", help="Run nothing; list what is recorded, and where.")
+    ] = False,
+    traces: Annotated[
+        bool,
+        typer.Option(
+            help="Also the traces that chapters compare themselves with; not if you name notebooks."
+        ),
+    ] = True,
+) -> None:
+    """On a machine with CUDA: run the solved notebooks and store what their gpu cells put out."""
+    from course_utils.authoring import recording
+
+    if status:
+        rows = [*recording.status(chapters(paths))]
+        rows += recording.trace_status() if traces and not paths else ()
+        for where, state, stamp in rows:
+            typer.echo(f"{state:<15} {where}" + (f": {stamp}" if stamp else ""))
+        states = [state for _, state, _ in rows]
+        typer.echo(", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states)) or "nothing")
+        return
+    try:
+        recording.require_cuda()
+        from course_utils.recordings.recorders import RECORDERS
+
+        names = list(RECORDERS) if traces and not paths else []
+        failed = recording.record_all(chapters(paths), names, typer.echo)
+    except recording.CannotRecord as problem:
+        raise stop(str(problem)) from None
+    for problem_said in failed:
+        typer.echo(problem_said, err=True)
+    raise typer.Exit(int(bool(failed)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The notebooks as files: one normal form, a form to edit, a solved form, and what is wrong with one.
 
-The committed form is the `.ipynb` that `normalise` writes: sorted keys, no outputs (recorded GPU outputs
-aside), ids that follow from the content, the set-up cell and the exercises' stubs rewritten from their
+The committed form is the `.ipynb` that `normalise` writes: sorted keys, no outputs (current recordings from
+a GPU aside, each beneath its label), ids that follow from the content, the set-up cell and the exercises' stubs rewritten from their
 one source. `to_percent` and `from_percent` go to a Python file that is pleasant to edit and back, byte for byte.
 """
 
@@ -17,14 +17,18 @@ import nbformat
 from nbformat import NotebookNode
 
 from course_utils import grading
+from course_utils.recordings import OUTDATED, UNSTAMPED
+from course_utils.recordings import cells as gpu_cells
 from course_utils.settings import settings
 
 MAX_LINES = 40
 """A code cell has no more lines than this."""
+MAX_STUB_LINES = 60
+"""The stub of an exercise, of which most is docstrings."""
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 METADATA = ("exercise", "name", "recorded", "tags")
-"""What a cell's metadata may say: its exercise, a name for reports, where its outputs were recorded, its tags."""
+"""What a cell's metadata may say: its exercise, a name for reports, the stamp of its outputs, its tags."""
 
 SETUP = """\
 # Finds the course's own package beside this notebook; on a machine that has only the notebook, installs it.
@@ -67,6 +71,7 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
         cells.insert(first, _cell("code", setup_source(), {"tags": ["setup"]}))
     for cell, identity in zip(cells, _identities(cells), strict=True):
         cell["id"] = identity
+    gpu_cells.settle(cells, lambda key: grading.solution_cell(key))
     return nbformat.from_dict(
         {
             "cells": cells,
@@ -102,8 +107,7 @@ def _normal_cell(cell: NotebookNode) -> NotebookNode:
     if "exercise" in metadata:
         normal.source = grading.stub_cell(metadata["exercise"]).rstrip("\n")
     if "gpu" in tags(normal):
-        normal.outputs = cell.outputs
-        normal.execution_count = cell.execution_count
+        normal.outputs = cell.outputs  # `settle` keeps what is current
     return normal
 
 
@@ -144,15 +148,19 @@ def text(notebook: NotebookNode) -> str:
 
 
 def keep_recorded(notebook: NotebookNode, recorded: NotebookNode) -> NotebookNode:
-    """Give the GPU cells of `notebook` the outputs that `recorded` holds for the same source."""
-    outputs = {cell.source: cell for cell in recorded.cells if "gpu" in tags(cell)}
+    """`notebook` with the recordings that `recorded` holds, normalised: what is not current says so.
+
+    A gpu cell is known by its source, or, where that has changed, by its id.
+    """
+    gpu = [cell for cell in recorded.cells if "gpu" in tags(cell)]
+    known = {cell.id: cell for cell in gpu} | {cell.source: cell for cell in gpu}
     for cell in notebook.cells:
-        if "gpu" in tags(cell) and cell.source in outputs:
-            known = outputs[cell.source]
-            cell.outputs, cell.execution_count = known.outputs, known.execution_count
-            if "recorded" in known.metadata:
-                cell.metadata["recorded"] = known.metadata["recorded"]
-    return notebook
+        match = known.get(cell.source) or known.get(cell.get("id"))
+        if "gpu" in tags(cell) and match is not None:
+            cell.outputs = match.outputs
+            if "recorded" in match.metadata:
+                cell.metadata["recorded"] = match.metadata["recorded"]
+    return normalise(notebook)
 
 
 # The form to edit
@@ -220,6 +228,7 @@ def problems(notebook: NotebookNode) -> list[str]:
     """What is wrong with a chapter's notebook, a sentence each, with the cell that it is about."""
     checks: tuple[Callable[[NotebookNode], Iterator[str]], ...] = (
         _cell_problems,
+        _recording_problems,
         _markdown_problems,
         _exercise_problems,
         _missing_parts,
@@ -241,8 +250,9 @@ def _cell_problems(notebook: NotebookNode) -> Iterator[str]:
     for number, cell in _cells(notebook, "code"):
         at = _at(number, cell)
         lines = len(cell.source.splitlines())
-        if lines > MAX_LINES:
-            yield f"{at}: {lines} lines; {MAX_LINES} at most"
+        most = MAX_STUB_LINES if "exercise" in cell.metadata else MAX_LINES
+        if lines > most:
+            yield f"{at}: {lines} lines; {most} at most"
         if "gpu" not in tags(cell) and (cell.outputs or cell.execution_count is not None):
             yield f"{at}: has outputs; only cells tagged gpu keep them"
         if "gpu" in tags(cell) and not _guarded(cell.source):
@@ -257,6 +267,22 @@ def _cell_problems(notebook: NotebookNode) -> Iterator[str]:
             and "exercise" not in cell.metadata
         ):
             yield f"{at}: an exercise's cell names its exercise in its metadata"
+
+
+def _recording_problems(notebook: NotebookNode) -> Iterator[str]:
+    """Outputs that no current recording stands behind, and gpu cells that do not say what they show."""
+    current = gpu_cells.digests(notebook.cells, lambda key: grading.solution_cell(key))
+    for place, digest in current.items():
+        cell = notebook.cells[place]
+        at = _at(place + 1, cell)
+        state = gpu_cells.state(cell, digest)
+        if gpu_cells.outputs(cell) and state in (OUTDATED, UNSTAMPED):
+            yield (
+                f"{at}: its outputs are {state}; `course normalise` takes them out, "
+                "`course record` on a GPU makes new ones"
+            )
+        if not gpu_cells.would_show(cell.source):
+            yield f"{at}: a gpu cell says what it shows at its top: # would show: …"
 
 
 def _guarded(source: str) -> bool:

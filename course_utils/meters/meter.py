@@ -44,6 +44,9 @@ class measure:
     exception. Blocks nest, and the outer one counts the inner one's work as well. Only the thread
     that enters the block is watched, and the backward passes it starts.
 
+    Fake tensors and those on the meta device count with the bytes that they would take: that is how
+    to estimate what does not fit.
+
     What is not seen: scratch memory inside a kernel; memory made outside of torch's operations
     (`torch.from_numpy`, `UntypedStorage(n)`); data that enters through `torch.frombuffer` or DLPack
     (no operation runs then); the inside of higher-order operators (one kernel

@@ -53,7 +53,8 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """A small decoder-only language model whose forward pass returns the loss.
 
-    run_block: how a block is called, `run_block(block, x)`; checkpointing goes in here.
+    run_block, run_head: how a block and the loss are called, `run_block(block, x)` and
+    `run_head(head_loss, x, targets)`; what saves memory goes in here.
     """
 
     def __init__(
@@ -68,13 +69,20 @@ class Decoder(nn.Module):
         self.token, self.position = nn.Embedding(vocab, width), nn.Embedding(context, width)
         self.blocks = nn.ModuleList(Block(width, n_head) for _ in range(n_layer))
         self.ln, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
-        self.run_block: Callable[[nn.Module, Tensor], Tensor] = lambda block, x: block(x)
+        self.run_block: Callable[..., Tensor] = lambda block, x: block(x)
+        self.run_head: Callable[..., Tensor] = lambda head_loss, x, targets: head_loss(x, targets)
+
+    def head_loss(
+        self, x: Float[Tensor, "B T C"], targets: Int[Tensor, "B T"]
+    ) -> Float[Tensor, ""]:
+        """Mean cross-entropy of the logits, of which there are vocab for each position."""
+        return F.cross_entropy(self.head(self.ln(x)).flatten(0, 1), targets.flatten())
 
     def forward(self, ids: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
         x = self.token(ids) + self.position.weight[: ids.shape[1]]
         for block in self.blocks:
             x = self.run_block(block, x)
-        return F.cross_entropy(self.head(self.ln(x)).flatten(0, 1), targets.flatten())
+        return self.run_head(self.head_loss, x, targets)
 
 
 # ------------------------------------------------------------------------------ traces
@@ -200,6 +208,22 @@ def traced_step(model: nn.Module, optimizer: Optimizer) -> Iterator[MemoryTrace]
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def play(trace: Trace, allocator: Any) -> None:
+    """Ask a `CudaAllocator` for what the trace allocates, and free what it frees.
+
+    Empty blocks take nothing. Raises torch.OutOfMemoryError where the allocator does.
+    """
+    addresses: dict[int, int] = {}
+    for entry in trace:
+        if not entry["size"]:
+            continue
+        if entry["action"] == "alloc":
+            allocator.frames = entry["frames"]
+            addresses[entry["addr"]] = allocator.malloc(entry["size"])
+        elif entry["action"] == "free_completed":
+            allocator.free(addresses.pop(entry["addr"]))
 
 
 def peak_memory(trace: list[dict[str, Any]]) -> tuple[int, list[int]]:

@@ -29,7 +29,7 @@ def test_help_comes_fast_and_names_every_verb() -> None:
         check=True,
     )
     assert time.perf_counter() - began < 5
-    for verb in ("lab", "doctor", "progress", "check", "normalise", "percent", "solve"):
+    for verb in ("lab", "doctor", "progress", "check", "normalise", "percent", "solve", "record"):
         assert f"\n  {verb} " in done.stdout
     assert "| torch\n" not in done.stderr, "help must not wait for torch"
 

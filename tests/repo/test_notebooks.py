@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from course_utils import grading
 from course_utils.authoring import notebooks
 from course_utils.cli import app
+from course_utils.recordings import cells as gpu_cells
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -19,6 +20,15 @@ KEY = "strides.flat_index"
 
 STUB = '@exercise("strides.flat_index")\ndef flat_index(index):\n    raise NotImplementedError("your turn")'
 SOLUTION = '@exercise("strides.flat_index")\ndef flat_index(index):\n    return 0\n'
+
+STAMP = {
+    "gpu": "A made-up GPU",
+    "driver": "1.2",
+    "torch": "2",
+    "cuda": "13",
+    "date": "2026-01-02",
+    "code": "DIGEST",
+}
 
 OPENING = """# 2 · Strides
 
@@ -61,9 +71,9 @@ def sample() -> NotebookNode:
             new_markdown_cell("> **Exercise 2.1 (flat_index), ★★☆, 15 min.** Do it."),
             new_code_cell("def flat_index(x): return 1", metadata={"exercise": KEY}),
             new_code_cell(
-                "if torch.cuda.is_available():\n    x.cuda()",
+                "# would show: a time\nif torch.cuda.is_available():\n    x.cuda()",
                 execution_count=7,
-                metadata={"tags": ["gpu"], "recorded": {"device": "a GPU"}},
+                metadata={"tags": ["gpu"], "recorded": STAMP},
                 outputs=[new_output("stream", text="12.5 ms\n")],
             ),
             new_markdown_cell("## In a real codebase\n\nThere."),
@@ -90,12 +100,107 @@ def test_the_normal_form_is_a_valid_notebook_with_a_final_newline(normal) -> Non
     assert notebooks.text(normal).startswith('{\n "cells"')
 
 
-def test_outputs_go_except_those_recorded_on_a_gpu(normal) -> None:
-    gpu = [cell for cell in normal.cells if "gpu" in notebooks.tags(cell)]
-    assert [(cell.execution_count, len(cell.outputs)) for cell in gpu] == [(7, 1)]
-    assert gpu[0].metadata == {"recorded": {"device": "a GPU"}, "tags": ["gpu"]}
+def gpu_cell(notebook: NotebookNode) -> NotebookNode:
+    (cell,) = [cell for cell in notebook.cells if "gpu" in notebooks.tags(cell)]
+    return cell
+
+
+def current() -> NotebookNode:
+    """The sample with the digest of its gpu cell as it is."""
+    notebook = sample()
+    (digest,) = gpu_cells.digests(notebook.cells, grading.solution_cell).values()
+    gpu_cell(notebook).metadata["recorded"] = STAMP | {"code": digest}
+    return notebook
+
+
+def said(cell: NotebookNode) -> str:
+    assert cell.outputs[0].metadata == gpu_cells.LABEL
+    return cell.outputs[0].data["text/plain"]
+
+
+def test_a_current_recording_stays_beneath_its_label() -> None:
+    normal = notebooks.normalise(current())
+    cell = gpu_cell(normal)
+    assert said(cell) == (
+        "Recorded on A made-up GPU, driver 1.2, with torch 2 and CUDA 13, 2026-01-02."
+    )
+    assert [out.text for out in cell.outputs[1:]] == ["12.5 ms\n"]
+    assert cell.execution_count is None
+    assert notebooks.text(notebooks.normalise(normal)) == notebooks.text(normal)
+    assert notebooks.problems(normal) == []
+
+
+def test_the_outputs_of_other_cells_go(normal) -> None:
     others = [c for c in normal.cells if c.cell_type == "code" and "gpu" not in notebooks.tags(c)]
     assert all(cell.execution_count is None and cell.outputs == [] for cell in others)
+
+
+def test_an_outdated_recording_goes_and_stays_outdated() -> None:
+    notebook = current()
+    cell = gpu_cell(notebook)
+    cell.source = cell.source.replace("x.cuda()", "y.cuda()")
+    assert any("its outputs are outdated" in problem for problem in notebooks.problems(notebook))
+    normal = notebooks.normalise(notebook)
+    cell = gpu_cell(normal)
+    assert len(cell.outputs) == 1
+    assert said(cell) == (
+        "Recorded before this cell, or code that it uses, changed (on A made-up GPU with torch 2, "
+        "2026-01-02); left out until it is recorded again. It would show a time."
+    )
+    assert notebooks.problems(normal) == []
+    cell.source = cell.source.replace("y.cuda()", "x.cuda()")  # its outputs are gone all the same
+    assert "left out" in said(gpu_cell(notebooks.normalise(normal)))
+
+
+@pytest.mark.parametrize("lost", [*STAMP, None])
+def test_outputs_without_a_whole_stamp_go(lost: str | None) -> None:
+    notebook = current()
+    metadata = gpu_cell(notebook).metadata
+    if lost is None:
+        del metadata["recorded"]
+    else:
+        del metadata["recorded"][lost]
+    assert any("without a stamp" in problem for problem in notebooks.problems(notebook))
+    cell = gpu_cell(notebooks.normalise(notebook))
+    assert "recorded" not in cell.metadata
+    assert len(cell.outputs) == 1
+    assert said(cell) == "Not recorded on a GPU yet. It would show a time."
+
+
+def test_a_recording_that_printed_nothing_says_so() -> None:
+    notebook = current()
+    gpu_cell(notebook).outputs = []
+    assert said(gpu_cell(notebooks.normalise(notebook))).endswith("ran and printed nothing.")
+
+
+def test_check_names_what_is_outdated_and_fails_only_while_it_is_shown(chapter: Path) -> None:
+    notebook = current()
+    nbformat.write(notebook, chapter)
+    course("normalise")
+    assert course("normalise", "--check").exit_code == 0
+    changed = chapter.read_text().replace("x.cuda()", "y.cuda()")
+    chapter.write_text(changed)
+    result = course("normalise", "--check")
+    assert result.exit_code == 1
+    assert "its outputs are outdated" in result.stderr
+    course("normalise")
+    result = course("normalise", "--check")
+    assert result.exit_code == 0
+    assert "note: 02_strides.ipynb when-is-a-view-free-cell-4: outdated" in result.stderr
+
+
+def test_editing_as_percent_keeps_what_is_current_and_marks_what_is_not(chapter: Path) -> None:
+    nbformat.write(current(), chapter)
+    course("normalise")
+    course("percent", chapter, "-o", "edit.py")
+    edit = Path("edit.py")
+    before = chapter.read_bytes()
+    edit.write_text(edit.read_text().replace("A question", "Another question"))
+    course("normalise", edit, "-o", chapter)
+    assert chapter.read_bytes() == before.replace(b"A question", b"Another question")
+    edit.write_text(edit.read_text().replace("x.cuda()", "y.cuda()"))
+    course("normalise", edit, "-o", chapter)
+    assert "left out until" in said(gpu_cell(notebooks.read(chapter)))
 
 
 def test_metadata_is_minimal(normal) -> None:
@@ -138,7 +243,7 @@ def test_the_percent_form_goes_there_and_back_byte_for_byte(normal) -> None:
     assert '# %% exercise="strides.flat_index"\n@exercise' in percent
     assert '# %% tags=["figure"]\n# alt: a picture' in percent
     back = notebooks.normalise(notebooks.from_percent(percent))
-    notebooks.keep_recorded(back, normal)
+    back = notebooks.keep_recorded(back, normal)
     assert notebooks.text(back) == notebooks.text(normal)
     assert notebooks.to_percent(back) == percent
 
@@ -253,6 +358,7 @@ def change(notebook: NotebookNode, was: str, becomes: str) -> NotebookNode:
     [
         ("import torch", "\n".join(["x = 1"] * 41), "41 lines; 40 at most"),
         ("if torch.cuda.is_available():\n    x", "x", "so that Run All goes on"),
+        ("# would show: a time\n", "", "a gpu cell says what it shows at its top"),
         ("# alt: a picture\n", "", "a figure's first line says what it shows"),
         ("import torch", "# alt: something\n1", "not tagged figure"),
         ("import torch", '@exercise("a.b")\ndef b(): ...', "names its exercise in its metadata"),
@@ -319,7 +425,7 @@ def test_check_changes_nothing_and_fails(chapter: Path) -> None:
 def test_normalise_makes_check_pass(chapter: Path) -> None:
     assert course("normalise").exit_code == 0
     result = course("normalise", "--check")
-    assert (result.exit_code, result.output) == (0, "")
+    assert (result.exit_code, result.stdout) == (0, "")
 
 
 def test_percent_and_normalise_are_inverse(chapter: Path) -> None:

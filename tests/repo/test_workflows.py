@@ -76,6 +76,14 @@ def test_the_gpu_runner_must_have_a_gpu_and_never_runs_a_strangers_code() -> Non
     assert not {"pull_request", "pull_request_target"} & set(triggers)
 
 
+def test_the_gpu_lane_records_after_its_tests_and_commits_nothing() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/gpu.yml").read_text())
+    runs = [step["run"] for step in workflow["jobs"]["test"]["steps"] if "run" in step]
+    assert runs[0] == ".ci/run"
+    assert runs[1].startswith(".venv/bin/course record\n")
+    assert not any("commit" in run or "push" in run for run in runs)
+
+
 def test_every_promised_python_is_tried() -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/cpu.yml").read_text())
     matrix = workflow["jobs"]["test"]["strategy"]["matrix"]

@@ -11,6 +11,8 @@ import pytest
 from site_build import ROOT, code, markdown
 from test_pages import NOTEBOOKS
 
+from course_utils.recordings import cells as recording_cells
+
 sys.path.append(str(ROOT / "book" / "_ext"))
 from course_book import notebooks, site
 from course_book.dependencies import closure, digest
@@ -122,19 +124,72 @@ def test_without_solutions_the_stub_is_executed_alone() -> None:
     assert stub["metadata"]["tags"] == ["exercise-stub"]
 
 
-def test_a_gpu_cell_is_kept_and_says_where_its_outputs_come_from() -> None:
-    bare, says = page_cells(code("f()", tags=["gpu"]))
-    assert bare["metadata"]["tags"] == ["gpu", "skip-execution"]
-    assert notebooks.NOT_RECORDED in says["source"]
+GPU = "# would show: a number\nif torch.cuda.is_available():\n    print(f())"
+STAMP = {"gpu": "A", "driver": "1", "torch": "2", "cuda": "13", "date": "2026-01-02"}
 
-    seen = code("f()", tags=["gpu"], recorded={"gpu": "A", "torch": "2", "date": "2026-01-02"})
-    seen["outputs"] = [nbformat.v4.new_output("stream", text="1")]
-    first, says = page_cells(seen)
-    assert first["outputs"] == seen["outputs"]
-    assert "Recorded on A with torch 2, 2026-01-02." in says["source"]
-    seen["outputs"][0]["text"] = "2"
-    second, _ = page_cells(seen)
-    assert first["metadata"] != second["metadata"], "the cache would show the old recording"
+
+def recorded(source: str = GPU, above: str = "def f():\n    return 1") -> list[dict]:
+    """A made-up recording: a cell, and a gpu cell that uses it, with the digest of the two."""
+    cells = [code(above), code(source, tags=["gpu"])]
+    (digest,) = recording_cells.digests(cells, str).values()
+    cells[1].metadata["recorded"] = STAMP | {"code": digest}
+    cells[1].outputs = [
+        nbformat.from_dict(recording_cells.label("a label for JupyterLab")),
+        nbformat.v4.new_output("stream", text="41"),
+    ]
+    return cells
+
+
+def shown(cells: list[dict]) -> tuple[dict, str]:
+    *_, cell, says = page_cells(*cells)
+    return cell, says["source"].removeprefix(":::{div} course-recorded\n").removesuffix("\n:::")
+
+
+def test_a_gpu_cell_that_was_never_recorded_says_what_it_would_show() -> None:
+    cell, says = shown([code(GPU, tags=["gpu"])])
+    assert cell["metadata"]["tags"] == ["gpu", "skip-execution"]
+    assert cell["outputs"] == []
+    assert cell["source"].startswith("if torch")
+    assert says == "Not recorded on a GPU yet. It would show a number."
+
+
+def test_a_current_recording_is_shown_with_its_stamp() -> None:
+    cell, says = shown(recorded())
+    assert [out["text"] for out in cell["outputs"]] == ["41"]
+    assert says == "Recorded on A, driver 1, with torch 2 and CUDA 13, 2026-01-02."
+    again = recorded()
+    again[1].outputs[1].text = "42"
+    assert shown(again)[0]["metadata"] != cell["metadata"], "the cache would show the old recording"
+
+
+@pytest.mark.parametrize(
+    ("at", "source"),
+    [(0, "def f():\n    return 2"), (1, GPU.replace("f()", "-f()"))],
+    ids=["code that it uses", "its own code"],
+)
+def test_an_outdated_recording_is_not_shown(at: int, source: str) -> None:
+    cells = recorded()
+    cells[at].source = source
+    cell, says = shown(cells)
+    assert cell["outputs"] == []
+    assert says.startswith("Recorded before this cell, or code that it uses, changed (on A with")
+    assert says.endswith("left out until it is recorded again. It would show a number.")
+
+
+@pytest.mark.parametrize("lost", [*STAMP, "code"])
+def test_a_recording_without_its_whole_stamp_is_not_shown(lost: str) -> None:
+    cells = recorded()
+    del cells[1].metadata["recorded"][lost]
+    cell, says = shown(cells)
+    assert cell["outputs"] == []
+    assert says.startswith("Its output came without a note of the GPU that made it, and is left")
+
+
+def test_a_recorded_picture_has_an_alternative_text() -> None:
+    cell, _ = shown(recorded("# alt: a curve\n#      that falls\n" + GPU))
+    assert cell["metadata"]["mystnb"]["image"]["alt"] == "a curve that falls"
+    assert cell["source"].startswith("if torch")
+    assert shown(recorded())[0]["metadata"]["mystnb"]["image"]["alt"] == "a number"
 
 
 def test_the_alt_line_describes_the_image_and_is_not_shown() -> None:

@@ -5,6 +5,7 @@ import os
 import tempfile
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 
 def package() -> Path:
@@ -31,6 +32,32 @@ def solution(key: str) -> str:
     from course_utils.grading import solution_cell
 
     return solution_cell(key)
+
+
+def recordings(cells: list[dict[str, Any]]) -> dict[int, tuple[list[Any], str]]:
+    """For the place of each gpu cell its outputs, if they are current, and what is said of them."""
+    from course_utils.recordings import RECORDED
+    from course_utils.recordings.cells import digests, outputs, sentence, state
+
+    found = {}
+    for at, digest in digests(cells, solution).items():
+        shown = outputs(cells[at]) if state(cells[at], digest) == RECORDED else []
+        found[at] = shown, sentence(cells[at], digest)
+    return found
+
+
+def would_show(source: str) -> str:
+    """What a gpu cell's first comment says that it would show."""
+    from course_utils.recordings import cells
+
+    return cells.would_show(source)
+
+
+def without_comments(source: str) -> str:
+    """A gpu cell's source without that comment, which the page says in its own words."""
+    from course_utils.recordings import cells
+
+    return cells.without_comment(source)
 
 
 def fresh_home() -> None:

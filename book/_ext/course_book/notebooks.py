@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 Cell = dict[str, Any]
 ALT = re.compile(r"#\s*alt:\s*(.+(?:\n# {3,}\S.*)*)\n?")
 CODE_CELL = re.compile(r"(?P<head>^```\{code-cell\}[^\n]*)\n(?P<source>.*?)^```", re.M | re.S)
-NOT_RECORDED = "Not recorded on a GPU yet."
 
 
 def setup(app: Sphinx) -> None:
@@ -67,10 +66,15 @@ def page_cells(cells: list[Cell], *, solutions: bool, warn: Callable[[str], None
     solutions: show the hints and the executed solution of each exercise; otherwise the stub runs.
     warn: called with a sentence for each defect, which fails a build that is strict.
     """
+    recordings = engine.recordings(cells)
     page = [
         made
         for at, cell in enumerate(cells)
-        for made in _page_cell(cell, _next_exercise(cells[at:]), solutions, warn)
+        for made in (
+            _gpu_cells(cell, *recordings[at])
+            if at in recordings
+            else _page_cell(cell, _next_exercise(cells[at:]), solutions, warn)
+        )
     ]
     for number, cell in enumerate(page):
         cell.setdefault("id", f"page-{number}")
@@ -120,8 +124,6 @@ def _page_cell(
         yield from _exercise_cells(cell, solutions)
     elif "setup" in tags:
         yield _tagged(cell, "remove-cell")
-    elif "gpu" in tags:
-        yield from _gpu_cells(cell)
     else:
         yield _figure_cell(cell, warn)
 
@@ -159,24 +161,24 @@ def hints_markdown(hints: tuple[tuple[str, str | None], ...]) -> str:
     return "\n\n".join(folded)
 
 
-def _gpu_cells(cell: Cell) -> Iterator[Cell]:
-    """The cell with its recorded outputs and where they come from, never executed here."""
-    outputs = json.dumps(cell["outputs"], sort_keys=True).encode()
-    seen = {"recorded_outputs": hashlib.sha256(outputs).hexdigest()} if cell["outputs"] else {}
-    marked = _tagged(cell, "skip-execution")
-    marked["metadata"] |= seen  # cached execution compares metadata, but not outputs
+def _gpu_cells(cell: Cell, outputs: list[Any], said: str) -> Iterator[Cell]:
+    """The cell, never executed here, with its outputs if they are current, and what is said of them."""
+    described = ALT.match(text(cell))
+    picture = described[1] if described else engine.would_show(text(cell))
+    source = engine.without_comments(text(cell))
+    source = ALT.sub("", source, count=1) if described else source
+    marked = _tagged(cell | {"outputs": outputs, "source": source}, "skip-execution")
+    seen = hashlib.sha256(json.dumps(outputs, sort_keys=True).encode()).hexdigest()
+    # Cached execution compares metadata, but not outputs.
+    marked["metadata"] |= {"recorded_outputs": seen} if outputs else {}
+    if picture:
+        marked["metadata"] |= {"mystnb": {"image": {"alt": _one_line(picture)}}}
     yield marked
-    yield _new_markdown(f":::{{div}} course-recorded\n{_stamp(cell)}\n:::")
+    yield _new_markdown(f":::{{div}} course-recorded\n{said}\n:::")
 
 
-def _stamp(cell: Cell) -> str:
-    """Which machine recorded the outputs: the cell's metadata ``recorded``."""
-    if not cell["outputs"]:
-        return NOT_RECORDED
-    recorded = cell["metadata"].get("recorded")
-    if recorded is None:
-        return "Recorded on a GPU that was not noted."
-    return f"Recorded on {recorded['gpu']} with torch {recorded['torch']}, {recorded['date']}."
+def _one_line(comment: str) -> str:
+    return re.sub(r"\s*\n#\s*", " ", comment).strip()
 
 
 def _figure_cell(cell: Cell, warn: Callable[[str], None]) -> Cell:
@@ -186,8 +188,7 @@ def _figure_cell(cell: Cell, warn: Callable[[str], None]) -> Cell:
         if "figure" in cell["metadata"].get("tags", []):
             warn(f"a figure's cell starts with `# alt: what it shows`: {source[:60]!r}")
         return cell
-    described = re.sub(r"\s*\n#\s*", " ", alt[1]).strip()
-    options = cell["metadata"].get("mystnb", {}) | {"image": {"alt": described}}
+    options = cell["metadata"].get("mystnb", {}) | {"image": {"alt": _one_line(alt[1])}}
     metadata = cell["metadata"] | {"mystnb": options}
     return cell | {"source": source[alt.end() :], "metadata": metadata}
 
