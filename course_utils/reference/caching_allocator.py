@@ -2,8 +2,9 @@
 
 `CachingAllocator` is the idea on a page. `CudaAllocator` is the whole of it, on top of the page:
 options, events of other streams, expandable segments, a trace, and snapshots in torch's own format.
-Both follow `DeviceCachingAllocator` in pytorch's c10/cuda/CUDACachingAllocator.cpp; the constants are
-those of c10/core/AllocatorConfig.h in torch 2.13.
+Both follow `DeviceCachingAllocator` in pytorch's c10/cuda/CUDACachingAllocator.cpp, read at commit
+001074d2 and in a later copy of the main branch, which is followed where they differ; the constants
+are those of c10/core/AllocatorConfig.h in torch 2.13.
 """
 
 import os

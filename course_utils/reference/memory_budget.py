@@ -163,39 +163,46 @@ def training_memory(
 ) -> TrainingMemory:
     """Bytes on one rank while `ReferenceGPT` is trained, by tenant.
 
-    L = n_layer, C = n_embd, H = n_head, V = vocab, T = context (every sequence is that long), B = batch on
-    each rank. precision: "fp32"; "bf16 mixed", float32 parameters under autocast; "bf16", everything. state_dtype:
-    of the optimizer's state, "fp32" or "bf16", by default the parameters' own, as torch has it. checkpointing: "none";
-    "block", each block keeps its input alone; "selective", the attention between q, k, v and its output is computed
-    again. attention: "flash", or "scores": the (T, T) matrices are made. zero, world_size: the ZeRO stage and over
-    how many ranks. device: "cuda" or "cpu", which differ in one thing, see LayerNorm. Raises ValueError for
-    settings there are none of.
+    L = n_layer, C = n_embd, H = n_head, V = vocab, T = context (every sequence is that long),
+    B = batch on each rank. precision: "fp32"; "bf16 mixed", float32 parameters under autocast;
+    "bf16", everything. state_dtype: of the optimizer's state, "fp32" or "bf16", by default the
+    parameters' own, as torch has it. checkpointing: "none"; "block", each block keeps its input
+    alone; "selective", the attention between q, k, v and its output is computed again. attention:
+    "flash", or "scores": the (T, T) matrices are made. zero, world_size: the ZeRO stage and over
+    how many ranks. device: "cuda" or "cpu", which differ in one thing, see the LayerNorms. Raises
+    ValueError for settings there are none of.
 
-    With P parameters (`parameter_count`), p bytes each, c bytes for a product (fp32: 4, 4; bf16 mixed: 4, 2; bf16: 2, 2):
+    With P parameters (`parameter_count`) of p bytes each, and c bytes for what is multiplied
+    (fp32: 4, 4; bf16 mixed: 4, 2; bf16: 2, 2):
 
-    - parameters p·P, gradients p·P, optimizer state (0, 1 or 2)·P of its dtype. The count of steps is left out:
-      torch keeps it on the CPU. ZeRO (Rajbhandari et al. 2020, section 5) shards the state (stage 1), the
-      gradients too (2), the parameters too (3): each rank has ⌈P / world_size⌉ of them.
-    - weight copies, mixed only: autocast's bfloat16 copies of what Linears multiply with stay for the backward
-      pass: 2·(12·C²) for each block, 2·V·C for the head. Blocks that are checkpointed make theirs again.
-      In stage 3 a weight is gathered when it is needed and none stays.
-    - buffers: the mask of T·T bytes, for "scores".
-    - activations, what autograd keeps. In each block: the inputs of two LayerNorms, 2·p·BTC, and their means and
-      reciprocal deviations, 4·BT·s with s = 4 (2 in bf16 on the CPU, which keeps them in the dtype of the input);
-      the inputs of the projections q, k, v and of the first of the MLP, 2·c·BTC; q, k, v, 3·c·BTC; the attention's
-      output, c·BTC; input and output of GELU, 8·c·BTC. Flash attention adds the logarithm of the normaliser,
-      4·BHT (Dao et al. 2022, section 3.1); scores add the softmax in float32, 4·BHT², and its
-      copy for the product, c·BHT², where c < 4. "selective" has neither of the two; "block" has p·BTC a block. Around
-      the blocks: tokens and targets 16·BT, positions 8·T, the last LayerNorm p·BTC + 2·s·BT, the head's input c·BTC,
-      and 4 bytes, the sum of weights in the loss. In units of 2·BTC bytes these are the 34 of Korthikanti et al. 2022
-      (section 4.1) without dropout's masks, 32, in "bf16"; their selective recomputation (section 5) is "selective".
+    - parameters p·P, gradients p·P, optimizer state 0, 1 or 2 times P of its dtype. The counts of
+      steps are left out: torch keeps them on the CPU. ZeRO (Rajbhandari et al. 2020, section 5)
+      shards the state (stage 1), the gradients too (2), the parameters too (3): of each a rank has
+      ⌈P / world_size⌉.
+    - weight copies, mixed only: autocast's bfloat16 copies of the weights that Linears multiply with
+      stay for backward, 2·12·C² a block and 2·V·C for the head. A block that is checkpointed
+      makes its own again. In stage 3 weights are gathered when they are needed, and none stay.
+    - buffers: for "scores" the mask, T².
+    - activations, what autograd keeps. In each block the inputs of two LayerNorms, 2·p·BTC, their
+      means and reciprocal deviations, 4·BT·s with s = 4 (in bf16 on the CPU 2: it keeps them in the
+      input's dtype); the inputs of the projection to q, k, v and of the MLP, 2·c·BTC; q, k and v,
+      3·c·BTC; the attention's output, c·BTC; input and output of GELU, 8·c·BTC. Flash attention
+      adds the logarithm of each row's sum, 4·BHT (Dao 2023, section 3.1); scores add the
+      softmax in float32, 4·BHT², and where c < 4 its copy for the product, c·BHT². "selective" has
+      neither of the two; "block" has p·BTC a block. Around the blocks: tokens and targets 16·BT,
+      positions 8·T, the last LayerNorm p·BTC + 2·s·BT, the head's input c·BTC, and 4 bytes, the
+      sum of weights in the loss. In "bf16" a block's 16·c·BTC are the 34 of Korthikanti et al. 2022
+      (section 4.1; in units of BTC bytes) without the 2 of dropout's masks, and "selective" is
+      their section 5.
     - logits: c·BTV, and the log-probabilities in float32 that the loss keeps, 4·BTV.
-    - temporaries: the larger of the loss's two gradients, 8·BTV, as backward begins, and of what one block computes
-      again. In stage 3 also the parameters of the largest unit, gathered in c bytes each: a block, or what is not in blocks.
+    - temporaries: the larger of the loss's two gradients as backward begins, 8·BTV, and of what one
+      block computes again. In stage 3 also the parameters of the largest unit in c bytes each: of a
+      block, or of all that is in no block.
 
-    What a real GPU has besides: its context, the libraries' workspaces, what the caching allocator rounds up and
-    holds in vain; a few bytes of random state for each flash attention, whose normalisers are
-    padded in some kernels; other temporaries of backward and of the optimizer; buckets and prefetching of ZeRO.
+    What a real GPU has besides: its context, the libraries' workspaces, what the caching allocator
+    rounds up and holds in vain; a few bytes of random state for each flash attention, whose sums
+    some kernels pad; further temporaries of backward and of the optimizer; ZeRO's buckets and
+    what it gathers ahead.
     """
     for name, value, known in (
         ("precision", precision, PRECISIONS),
@@ -262,8 +269,8 @@ SHAPES: dict[str, dict[str, int]] = {
     "7B": {"n_layer": 32, "n_embd": 4096, "n_head": 32, "vocab": 32000, "context": 4096},
     "70B": {"n_layer": 80, "n_embd": 8192, "n_head": 64, "vocab": 32000, "context": 4096},
 }
-"""GPT-2's four sizes (Radford et al. 2019, table 2), and the depth, width and heads of Llama 2's 7B and 70B
-(Touvron et al. 2023) in blocks of `ReferenceGPT`, whose MLPs and attention are not Llama's."""
+"""GPT-2's four sizes (Radford et al. 2019, table 2), and depth, width, heads, vocabulary and context of Llama 2's
+7B and 70B (Touvron et al. 2023) in blocks of `ReferenceGPT`, whose MLPs and attention are not Llama's."""
 
 MIB = 2**20
 GPUS: dict[str, int] = {
