@@ -87,7 +87,7 @@ def phases(ax: Axes, trace: Sequence[Mapping[str, Any]]) -> None:
                 ax.text(
                     (before + i) / 2,
                     0.99,
-                    entry["name"],
+                    entry.get("name", ""),
                     transform=ax.get_xaxis_transform(),
                     ha="center",
                     va="top",

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import weakref
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -522,17 +522,19 @@ def largest_batch(step: Callable[[int], Any], limit: int = 1024) -> int:
 
 
 def bytes_by_tenant(trace: Trace) -> dict[str, list[int]]:
-    """For each tenant, its bytes after every entry of the trace: what the timeline draws."""
-    tenants = {e["addr"]: e.get("tenant", "temporary") for e in trace if e["action"] == "alloc"}
+    """For each tenant, its bytes after every entry of the trace: what the timeline draws.
+
+    A block without a "tenant" is temporary. What was there before the trace began does not count.
+    """
+    alive: dict[int, tuple[str, int]] = {}
     now: Counter[str] = Counter()
-    lines: dict[str, list[int]] = defaultdict(lambda: [0] * len(trace))
-    for name in tenants.values():
-        lines[name]
-    for i, entry in enumerate(trace):
+    after: list[Counter[str]] = []
+    for entry in trace:
         if entry["action"] == "alloc":
-            now[tenants[entry["addr"]]] += entry["size"]
-        elif entry["action"] == "free_completed":
-            now[tenants[entry["addr"]]] -= entry["size"]
-        for name, line in lines.items():
-            line[i] = now[name]
-    return dict(lines)
+            alive[entry["addr"]] = tenant, size = entry.get("tenant", "temporary"), entry["size"]
+            now[tenant] += size
+        elif entry["action"] == "free_completed" and entry["addr"] in alive:
+            tenant, size = alive.pop(entry["addr"])
+            now[tenant] -= size
+        after.append(now.copy())
+    return {tenant: [sizes[tenant] for sizes in after] for tenant in now}

@@ -14,6 +14,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
+from course_utils.figures.cuda_memory import draw_timeline
 from course_utils.grading import find, grade
 from course_utils.grading.probes import checkpointed
 from course_utils.grading.values import same
@@ -129,6 +130,18 @@ def test_a_trace_can_be_played_to_an_allocator_and_comes_back_in_its_snapshot():
     assert peak_memory(again)[0] == peak_memory(trace.entries)[0]
     with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
         play(trace.entries, CudaAllocator(2**20))
+
+
+def test_tenants_of_a_trace_that_reuses_addresses_and_begins_in_the_middle():
+    trace = [
+        {"action": "free_completed", "addr": 9, "size": 5},
+        {"action": "alloc", "addr": 1, "size": 4, "tenant": "gradients"},
+        {"action": "free_completed", "addr": 1, "size": 4},
+        {"action": "alloc", "addr": 1, "size": 6},
+        {"action": "snapshot"},
+    ]
+    assert bytes_by_tenant(trace) == {"gradients": [0, 4, 0, 0, 0], "temporary": [0, 0, 0, 6, 6]}
+    draw_timeline(trace, {"parameters": 8})
 
 
 def test_find_leak_reads_a_real_trace():
