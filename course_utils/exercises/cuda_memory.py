@@ -1128,6 +1128,7 @@ checkpoint = Exercise(
     minutes=60,
     points=6,
     probe=probes.checkpointed,
+    limit_s=20.0,  # torch.utils.checkpoint loads torch's compiler at its first call
     hints=(
         "`saved_tensors_hooks` again: pack throws the tensor away and returns its number; unpack, asked "
         "for a number, runs the function once more under hooks that collect, and looks it up.",
@@ -1395,6 +1396,7 @@ checkpoint_every_sqrt = Exercise(
     minutes=20,
     points=2,
     probe=probes.layers,
+    limit_s=20.0,  # torch.utils.checkpoint loads torch's compiler at its first call
     hints=(
         "Segments of `math.ceil(math.sqrt(n))` layers; the last one may be shorter.",
         "`checkpoint(run, segment, x)`, where run calls the layers of the segment one after the other.",
@@ -1535,12 +1537,12 @@ def _(layers, x):
 
 
 ROW = torch.ones(128, 16) * 0.1
-DEEP = [call(36, ROW, 0.0), call(100, ROW, 0.0)]
+DEEP = [call(16, ROW, 0.0), call(49, ROW, 0.0)]
 
 checkpoint_every_sqrt.contract(
     contracts.peak(
         DEEP,
-        limit=lambda case: (3 * math.ceil(case.args[0] ** 0.5) + 8) * (bytes_of(ROW) + 1024),
+        limit=lambda case: (2 * math.isqrt(case.args[0]) + 7) * bytes_of(ROW) + case.args[0] * 1024,
         says="activations alive together grow like √n",
         prepare=memory.stack_and_back,
     )
