@@ -160,22 +160,25 @@ def probe_needs_nothing_else(exercise: Exercise) -> int:
 
 
 def standalone(exercise: Exercise) -> str:
-    """The solution as a file of its own, with every import of the reference's module."""
-    module = inspect.getmodule(inspect.unwrap(exercise.parts[0]))
-    assert module is not None
-    tree = ast.parse(inspect.getsource(module))
-    imports = [ast.unparse(n) for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    """The solution as a file of its own, with every import of the chapter's references' modules."""
+    siblings = sibling_exercises(exercise)
+    modules = {inspect.getmodule(inspect.unwrap(e.parts[0])): None for e in (exercise, *siblings)}
+    imports = [line for module in modules if module is not None for line in imports_of(module)]
     helpers = needed_source(exercise)
-    others = sibling_sources(exercise)
+    others = [needed_source(e) + "\n" + source_of(part) for e in siblings for part in e.parts]
     return "\n\n".join([*imports, helpers, *others, *map(source_of, exercise.parts)]) + "\n"
 
 
-def sibling_sources(exercise: Exercise) -> list[str]:
-    """The chapter's other references that this one may call: earlier cells define them."""
+def imports_of(module: Any) -> list[str]:
+    tree = ast.parse(inspect.getsource(module))
+    return [ast.unparse(n) for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+
+
+def sibling_exercises(exercise: Exercise) -> list[Exercise]:
+    """The chapter's other exercises, whose references this one may call: earlier cells define them."""
     if exercise.chapter not in chapters():
         return []
-    others = [e for e in exercises_of(exercise.chapter).values() if e is not exercise]
-    return [needed_source(e) + "\n" + source_of(part) for e in others for part in e.parts]
+    return [e for e in exercises_of(exercise.chapter).values() if e is not exercise]
 
 
 PROOFS = {

@@ -51,6 +51,9 @@ class measure:
     and of fully_shard too; not seen is what goes around it: methods of a backend object
     (`group._get_backend(device)`), stores, sockets, files, shared memory.
 
+    Fake tensors and those on the meta device count with the bytes that they would take: that is how
+    to estimate what does not fit.
+
     What is not seen: scratch memory inside a kernel; memory made outside of torch's operations
     (`torch.from_numpy`, `UntypedStorage(n)`); data that enters through `torch.frombuffer` or DLPack
     (no operation runs then); the inside of higher-order operators (one kernel

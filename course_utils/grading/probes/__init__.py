@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..case import Case
+from .allocators import allocator
 from .autograd import accumulates, custom_function, straight_through, takes_function
 from .collectives import module_on_ranks, on_ranks, steps_on_ranks
 from .functions import call, named_arguments, never_negative, there_and_back
+from .memory import attempts, checkpointed, layers, timeline, trace
 from .modules import assembled, dropout, module, registry, tied
 from .objects import steps
 from .optimizers import optimizer, parameter_groups, state_bytes
@@ -26,12 +28,16 @@ Probe = Callable[[Any, Case], dict[str, Any]]
 __all__ = [
     "Probe",
     "accumulates",
+    "allocator",
     "amp_run",
     "assembled",
+    "attempts",
     "call",
+    "checkpointed",
     "custom_function",
     "dropout",
     "glorot_weight",
+    "layers",
     "master_run",
     "module",
     "module_on_ranks",
@@ -50,5 +56,7 @@ __all__ = [
     "takes_function",
     "there_and_back",
     "tied",
+    "timeline",
+    "trace",
     "view",
 ]

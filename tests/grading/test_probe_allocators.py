@@ -1,0 +1,193 @@
+"""The probe of allocators: what it sees, and answers that no declared mistake covers."""
+
+from typing import ClassVar
+
+import pytest
+import torch
+
+from course_utils.grading import call, find, grade, probes
+from course_utils.reference.caching_allocator import CachingAllocator
+
+MIB = 2**20
+EXERCISE = find("cuda_memory.CachingAllocator")
+
+
+def judged(subject):
+    return grade(EXERCISE, subject)
+
+
+def test_what_it_sees():
+    case = call(
+        capacity=20 * MIB,
+        requests=[
+            ("malloc", "a", 600, 1),
+            ("malloc", "b", 30 * MIB),
+            ("free", "b"),
+            ("free", 7),
+            ("free", "a"),
+            ("empty_cache",),
+        ],
+    )
+    seen = probes.allocator(CachingAllocator, case)
+    assert seen["request 1, a = malloc(600, 1): the address"] == 0
+    assert seen["request 2, b = malloc(31457280): the address"] == "torch.OutOfMemoryError"
+    assert not any("request 3" in label and "what happens" in label for label in seen)
+    assert seen["request 4, free(7): what happens"] == "ValueError"
+    assert seen["request 5, free(a): what happens"] == "it is freed"
+    assert seen["request 6, empty_cache(): memory_reserved()"] == 0
+    assert seen["segments() at the end"] == []
+    assert "a = malloc(600, 1); b = malloc(31457280)" in probes.allocator.called("X", case)
+
+
+def test_other_exceptions_are_not_swallowed():
+    class Broken(CachingAllocator):
+        def malloc(self, size, stream=0):
+            raise RuntimeError("out of ideas")
+
+    with pytest.raises(RuntimeError):
+        probes.allocator(Broken, call(capacity=MIB, requests=[("malloc", "a", 1)]))
+    verdict = judged(Broken)
+    assert verdict.outcome == "failed" and "out of ideas" in str(verdict)
+
+
+def test_wrong_answers_that_no_declared_mistake_covers():
+    class ForgetsItsPeak(CachingAllocator):
+        """The peak starts again when the cache is emptied."""
+
+        def empty_cache(self):
+            super().empty_cache()
+            self._max_allocated = self._allocated
+
+    class SharedBetweenAllocators(CachingAllocator):
+        """State in the class: a second allocator is not empty."""
+
+        _shared: ClassVar[dict] = {}
+
+        def __init__(self, capacity):
+            super().__init__(capacity)
+            self._used = self._shared
+
+    class EmptiesTheSmallPoolOnly(CachingAllocator):
+        def empty_cache(self):
+            for block in list(self._free):
+                if block.prev is None and block.next is None and block.pool[0]:
+                    self._release(block)
+
+    class CountsAFailedSegment(CachingAllocator):
+        def _new_segment(self, size, pool):
+            block = super()._new_segment(size, pool)
+            if block is None:
+                self._max_reserved = max(self._max_reserved, self._reserved + size)
+            return block
+
+    class OneByteTooMany(CachingAllocator):
+        """A device may be filled to its last byte."""
+
+        def __init__(self, capacity):
+            super().__init__(capacity - 1)
+
+    class RaisesMemoryError(CachingAllocator):
+        def malloc(self, size, stream=0):
+            try:
+                return super().malloc(size, stream)
+            except torch.OutOfMemoryError as error:
+                raise MemoryError from error
+
+    for wrong in (
+        ForgetsItsPeak,
+        SharedBetweenAllocators,
+        EmptiesTheSmallPoolOnly,
+        CountsAFailedSegment,
+        OneByteTooMany,
+        RaisesMemoryError,
+    ):
+        verdict = judged(wrong)
+        assert verdict.outcome == "failed", wrong.__name__
+        assert verdict.diagnosis is None, (wrong.__name__, verdict.diagnosis)
+
+
+def test_a_right_answer_of_another_style():
+    class Bitmap:
+        """Segments as dicts of 512 B pages; a block is a run of pages with one owner."""
+
+        def __init__(self, capacity):
+            self.capacity, self.segments_, self.top, self.peaks = capacity, [], 0, [0, 0]
+
+        def runs(self, segment):
+            start = 0
+            while start < len(segment["pages"]):
+                owner, stop = segment["pages"][start], start
+                while stop < len(segment["pages"]) and segment["pages"][stop] == owner:
+                    stop += 1
+                yield start, stop, owner
+                start = stop
+
+        def malloc(self, size, stream=0):
+            pages = -(-size // 512)
+            pool = (pages <= 2048, stream)
+            for _ in range(2):
+                fit = [
+                    (stop - start, s["at"] + 512 * start, s, start)
+                    for s in self.segments_
+                    if s["pool"] == pool
+                    for start, stop, owner in self.runs(s)
+                    if owner is None and stop - start >= pages
+                ]
+                if fit:
+                    break
+                shared = 4096 if pool[0] else 40960
+                count = shared if pages < 20480 else -(-pages // 4096) * 4096
+                if self.memory_reserved() + 512 * count > self.capacity:
+                    self.empty_cache()
+                if self.memory_reserved() + 512 * count > self.capacity:
+                    raise torch.OutOfMemoryError("full")
+                self.segments_.append({"at": self.top, "pool": pool, "pages": [None] * count})
+                self.top += 512 * count
+            room, address, segment, start = min(fit, key=lambda f: f[:2])
+            rest = room - pages
+            taken = pages if rest > (0 if pool[0] else 2048) else room
+            segment["pages"][start : start + taken] = [address] * taken
+            self.note()
+            return address
+
+        def note(self):
+            now = self.memory_allocated(), self.memory_reserved()
+            self.peaks = [max(pair) for pair in zip(self.peaks, now, strict=True)]
+
+        def free(self, address):
+            for segment in self.segments_:
+                if address in segment["pages"]:
+                    pages = segment["pages"]
+                    segment["pages"] = [None if owner == address else owner for owner in pages]
+                    return
+            raise ValueError(address)
+
+        def empty_cache(self):
+            self.segments_ = [s for s in self.segments_ if any(o is not None for o in s["pages"])]
+
+        def memory_allocated(self):
+            return sum(512 * (o is not None) for s in self.segments_ for o in s["pages"])
+
+        def memory_reserved(self):
+            return sum(512 * len(s["pages"]) for s in self.segments_)
+
+        def max_memory_allocated(self):
+            return self.peaks[0]
+
+        def max_memory_reserved(self):
+            return self.peaks[1]
+
+        def segments(self):
+            return [
+                [
+                    (s["at"] + 512 * start, 512 * (stop - start), owner is not None)
+                    for start, stop, owner in self.runs(s)
+                ]
+                for s in self.segments_
+            ]
+
+    case = EXERCISE.cases_by_hand()
+    for one in case:  # pages are slow: the cases by hand, and the edge cases that are small
+        assert probes.allocator(Bitmap, one) == probes.allocator(CachingAllocator, one)
+    for one in EXERCISE.edge_cases()[:6]:
+        assert probes.allocator(Bitmap, one) == probes.allocator(CachingAllocator, one)
