@@ -1,3 +1,11 @@
 """One module a chapter: for each exercise its cases, mistakes, contracts and hints."""
 
-ORDER = ("tensors", "strides", "autograd", "modules", "optimizers", "mixed_precision", "process_groups")
+ORDER = (
+    "tensors",
+    "strides",
+    "autograd",
+    "modules",
+    "optimizers",
+    "mixed_precision",
+    "process_groups",
+)

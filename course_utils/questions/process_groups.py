@@ -129,7 +129,9 @@ ring_bytes = Prediction(
         Ask("MB that each rank sends, n = 2", truth="sent(2)", why="Half the tensor, twice."),
         Ask("n = 4", truth="sent(4)", why="2 · 3/4 of 1,200."),
         Ask("n = 100", truth="sent(100)", why="2 · 99/100 of 1,200: never more than 2 · 1,200."),
-        Ask("steps, n = 100", truth="2 * (100 - 1)", why="And each step costs α: here is the price."),
+        Ask(
+            "steps, n = 100", truth="2 * (100 - 1)", why="And each step costs α: here is the price."
+        ),
     ],
 )
 
@@ -142,7 +144,11 @@ bandwidths = Prediction(
     code="# algorithm bandwidth: bytes of the tensor / seconds. Bus bandwidth: bytes over a link / seconds.",
     asks=[
         Ask("algorithm bandwidth, GB/s", truth="round(8 / 0.04)", why="8 GB in 0.04 s."),
-        Ask("bus bandwidth, GB/s", truth="round(bus)", why="200 · 2 · 7/8. Compare this with the link."),
+        Ask(
+            "bus bandwidth, GB/s",
+            truth="round(bus)",
+            why="200 · 2 · 7/8. Compare this with the link.",
+        ),
     ],
 )
 

@@ -97,7 +97,9 @@ def exchange(out: Tensor, to: int, into: Tensor, source: int) -> None:
         work.wait()
 
 
-def all_gather_by_p2p(shard: Shaped[Tensor, " own"], sizes: Sequence[int]) -> Shaped[Tensor, " all"]:
+def all_gather_by_p2p(
+    shard: Shaped[Tensor, " own"], sizes: Sequence[int]
+) -> Shaped[Tensor, " all"]:
     """The shards of all ranks one after the other, on every rank.
 
     shard: one axis, any stride; it is left alone. sizes: how many elements each rank brings; they
@@ -115,7 +117,9 @@ def all_gather_by_p2p(shard: Shaped[Tensor, " own"], sizes: Sequence[int]) -> Sh
     return gathered
 
 
-def reduce_scatter_by_p2p(x: Shaped[Tensor, " all"], sizes: Sequence[int]) -> Shaped[Tensor, " own"]:
+def reduce_scatter_by_p2p(
+    x: Shaped[Tensor, " all"], sizes: Sequence[int]
+) -> Shaped[Tensor, " own"]:
     """This rank's piece of the sum of all ranks' `x`.
 
     x: one axis, any stride, the same length and dtype on every rank; it is left alone. sizes: how

@@ -39,7 +39,9 @@ def test_steps_and_partial_sums_are_those_of_the_reference(page):
 def test_bytes_are_those_of_the_chunks(page, elements):
     for n in WORLDS:
         sizes = [len(chunk) for chunk in torch.zeros(elements).tensor_split(n)]
-        assert page.evaluate("([n, e]) => StridesToShards.ring.chunks(n, e)", [n, elements]) == sizes
+        assert (
+            page.evaluate("([n, e]) => StridesToShards.ring.chunks(n, e)", [n, elements]) == sizes
+        )
         for done in (0, n - 1, 2 * (n - 1)):
             want = [
                 sum(ITEMSIZE * sizes[sends[r]] for _, sends in ring_schedule(n)[:done])
