@@ -180,12 +180,12 @@ STUCK_CELLS = {
 }
 
 
-@pytest.mark.parametrize("debug", [True, False])
-@pytest.mark.parametrize("name", STUCK_CELLS)
+@pytest.mark.parametrize(
+    ("name", "debug"),
+    [*((name, True) for name in STUCK_CELLS), ("one receives", False), ("backward", False)],
+)
 def test_deadlocks_are_found_early(pool: Ranks, name: str, debug: bool) -> None:
     source, who = STUCK_CELLS[name]
-    if name == "functional" and debug:
-        pytest.skip("the same path")
     with soon():
         replies = pool.run(source, debug=debug)
     assert [reply.rank for reply in replies if reply.error] == who
