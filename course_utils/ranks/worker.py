@@ -67,6 +67,18 @@ class Apart:
             self.own[name] = getattr(dist.ProcessGroup, name)
             setattr(dist.ProcessGroup, name, self.instead_of(name))
 
+        whole: Any = dist.ProcessGroup
+        barrier = whole.monitored_barrier
+        whole.monitored_barrier = lambda group, *rest, **named: barrier(
+            self.instead(group), *rest, **named
+        )
+
+    def instead(self, group: Any) -> Any:
+        """monitored_barrier sends messages to and from rank 0, and counts them too."""
+        whole = dist.is_initialized() and group == dist.group.WORLD
+        known = self.carrier in dist.distributed_c10d._world.pg_group_ranks
+        return self.carrier if whole and known else group
+
     def instead_of(self, name: str) -> Callable[..., Any]:
         return lambda group, tensors, *place: self.passed(name, group, tensors, *place)
 

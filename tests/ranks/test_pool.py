@@ -183,6 +183,7 @@ def test_a_cell_can_make_the_group_itself(pool: Ranks) -> None:
 
 COLLECTIVES = """
 x = torch.ones(4)
+dist.monitored_barrier()
 if rank == 0:
     dist.send(x, 1)
 if rank == 1:
