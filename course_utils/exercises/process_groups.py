@@ -515,6 +515,13 @@ def _(x, root=0):
     x.copy_(data)
 
 
+tree_broadcast.equivalent(
+    "tree_broadcast: `reached < world_size` → `reached <= world_size`",
+    because="it adds a round where reached equals world_size, in which nobody sends (place + reached is "
+    "beyond the last place) and nobody receives (no place is as large as reached)",
+)
+
+
 # ------------------------------------------------------------------------------ all_gather_by_p2p
 
 all_gather_by_p2p = Exercise(
@@ -698,24 +705,6 @@ def _(shard, sizes):
         dist.recv(pieces[source], source)
     for to in range(1, n):
         dist.send(out, to)
-    return out
-
-
-@all_gather_by_p2p.mistake(
-    "In each step you pass on all that you have. Only the newest piece is new to your neighbour.",
-    cost=True,
-)
-def _(shard, sizes):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    out = shard.new_zeros(sum(sizes))
-    out.split(list(sizes))[rank].copy_(shard)
-    for _ in range(n - 1):
-        received = torch.zeros_like(out)
-        exchange(out, (rank + 1) % n, received, (rank - 1) % n)
-        kept = received.split(list(sizes))
-        for piece, other in zip(out.split(list(sizes)), kept, strict=True):
-            if other.any() and not piece.any():
-                piece.copy_(other)
     return out
 
 

@@ -153,7 +153,7 @@ def draw_alpha_beta(
 ) -> Drawing:
     """Measured times of one message against its size, on log axes, and the fitted α + bytes · β."""
     figure, ax = plot(6.6, 3.3)
-    ax.plot(n_bytes, [1e6 * s for s in seconds], "o", color=BLUE, label="measured, median")
+    ax.plot(n_bytes, [1e6 * s for s in seconds], "o", color=BLUE, label="measured")
     fine = [n_bytes[0] * (n_bytes[-1] / n_bytes[0]) ** (i / 60) for i in range(61)]
     ax.plot(
         fine, [1e6 * (alpha + b * beta) for b in fine], color=RED, lw=1.6, label="α + bytes · β"

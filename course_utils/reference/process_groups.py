@@ -125,7 +125,7 @@ def reduce_scatter_by_p2p(
     x: one axis, any stride, the same length and dtype on every rank; it is left alone. sizes: how
     many elements of the sum each rank is to get, in the order of the ranks; they may differ, and be
     0. Partial sums go around the ring in n − 1 steps: no rank sends more than all pieces but one.
-    Point-to-point messages only. The result owns its memory.
+    Point-to-point messages only.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
@@ -136,7 +136,7 @@ def reduce_scatter_by_p2p(
         received = torch.empty_like(mine)
         exchange(partial, right, received, left)
         partial = received.add_(mine)
-    return partial.clone() if world_size == 1 else partial
+    return partial
 
 
 def ring_all_reduce(x: Shaped[Tensor, "*shape"]) -> None:
