@@ -308,8 +308,9 @@ tree_broadcast = Exercise(
         "sends to place p + reached, if there is one.",
         "A rank with reached <= place < 2 * reached receives in that round. Everyone else does nothing.",
         (
-            "edge cases",
-            "`recv` writes into contiguous memory only. What about an `x` that is transposed?",
+            "random cases",
+            "`send` and `recv` take contiguous tensors only, and `flatten()` of every other element is "
+            "still strided: use `contiguous()`, and copy back.",
         ),
         ("contracts", "The root sends ⌈log2 n⌉ messages, and whoever has the data helps."),
     ),
@@ -348,6 +349,17 @@ def _():
     yield on_ranks(*((torch.tensor(r + 0.5), 2) for r in range(4))), "a tensor without axes"
     xs = [torch.arange(12.0)[rank::3] for rank in range(3)]
     yield on_ranks(*((x, 1) for x in xs)), "every third element"
+
+
+FINE = [1 + 2.0**-20, 2.0**24 + 1, 1e-30, math.pi]  # numbers that no narrower dtype holds
+
+
+@tree_broadcast.edge
+def _():
+    fine = torch.tensor(FINE, dtype=torch.float64)
+    yield on_ranks(*((fine * (r + 1),) for r in range(3))), "numbers that need all of float64"
+    large = torch.tensor([2**40 + 1, -(2**53) - 1])
+    yield on_ranks(*((large + r, 1) for r in range(2))), "whole numbers beyond float64's"
 
 
 TREES = [on_ranks(*((x,) for x in FOUR)), on_ranks(*((x, 2) for x in FOUR))]
@@ -589,6 +601,15 @@ def _():
     yield on_ranks(*((torch.full((2,), r), [2] * 4) for r in range(4))), "whole numbers"
 
 
+@all_gather_by_p2p.edge
+def _():
+    fine = torch.tensor(FINE, dtype=torch.float64)
+    yield (
+        on_ranks(*((fine * (r + 1), [4, 4, 4]) for r in range(3))),
+        "numbers that need all of float64",
+    )
+
+
 EQUAL = [
     on_ranks(*((x[:1000].clone(), [1000] * 4) for x in FOUR)),
     on_ranks(*((x.clone(), [100] * 3) for x in THREE)),
@@ -811,6 +832,14 @@ def _():
     yield on_ranks(*((x, [0, 3, 0, 2]) for x in xs)), "two ranks get nothing"
 
 
+@reduce_scatter_by_p2p.edge
+def _():
+    fine = torch.tensor([1 + 2.0**-20, 2.0**24 + 1, 5.0], dtype=torch.float64)
+    yield on_ranks(*((fine, [1, 1, 1]) for _ in range(3))), "numbers that need all of float64"
+    large = torch.tensor([2**40 + 1, 2**53 + 1])
+    yield on_ranks(*((large, [1, 1]) for _ in range(2))), "whole numbers beyond float64's"
+
+
 SUMMED = [
     on_ranks(*((x[:1000].clone(), [250] * 4) for x in FOUR)),
     on_ranks(*((x[:99].clone(), [33] * 3) for x in THREE)),
@@ -950,10 +979,13 @@ def _(x, sizes):
     return torch.stack(received).sum(0).to(x.dtype)
 
 
-@reduce_scatter_by_p2p.alternative("the other way round the ring, in float64")
+@reduce_scatter_by_p2p.alternative(
+    "the other way round the ring, sums in the widest dtype of their kind"
+)
 def _(x, sizes):
     rank, n = dist.get_rank(), dist.get_world_size()
-    pieces = x.to(torch.float64).contiguous().split(list(sizes))
+    wide = torch.float64 if x.is_floating_point() else torch.int64
+    pieces = x.to(wide).contiguous().split(list(sizes))
     at = (rank + 1) % n
     partial = pieces[at].clone()
     while at != rank:
@@ -962,7 +994,7 @@ def _(x, sizes):
         # in the inputs' own dtype over the wire
         wire, into = partial.to(x.dtype), received.to(x.dtype)
         exchange(wire, (rank - 1) % n, into, (rank + 1) % n)
-        partial = into.to(torch.float64) + pieces[at]
+        partial = into.to(wide) + pieces[at]
     return partial.to(x.dtype)
 
 
@@ -981,8 +1013,9 @@ ring_all_reduce = Exercise(
         "Then n − 1 steps overwrite: it sends chunk (r - s) % n and receives chunk (r - s - 1) % n.",
         "Adding needs a buffer of one chunk. Overwriting needs none: receive into the chunk itself.",
         (
-            "edge cases",
-            "`view(-1)` refuses a transposed tensor. Work on a contiguous copy, then copy back.",
+            "random cases",
+            "`view(-1)` refuses a transposed tensor, and `flatten()` of every other element is still "
+            "strided. Work on `x.contiguous()`, then copy back.",
         ),
         ("contracts", "2(n − 1) messages, an n-th of x each, and never a second copy of x."),
     ),
@@ -1024,6 +1057,14 @@ def _():
         on_ranks(*((torch.tensor([float("inf"), 1.0, float("nan")]),) for _ in range(2))),
         "inf, NaN",
     )
+
+
+@ring_all_reduce.edge
+def _():
+    fine = torch.tensor([1 + 2.0**-20, 2.0**24 + 1, 5.0], dtype=torch.float64)
+    yield on_ranks(*((fine.clone(),) for _ in range(3))), "numbers that need all of float64"
+    large = torch.tensor([2**40 + 1, 2**53 + 1])
+    yield on_ranks(*((large.clone(),) for _ in range(2))), "whole numbers beyond float64's"
 
 
 RINGS = [on_ranks(*((x,) for x in FOUR)), on_ranks(*((x,) for x in THREE))]
@@ -1222,6 +1263,18 @@ def _(x):
     sizes = [len(chunk) for chunk in x.reshape(-1).tensor_split(dist.get_world_size())]
     share = pg.reduce_scatter_by_p2p(x.reshape(-1), sizes)
     x.copy_(pg.all_gather_by_p2p(share, sizes).view(x.shape))
+
+
+@ring_all_reduce.mistake(
+    "You gather every rank's tensor on every rank, and add them up there: n − 1 whole tensors over each "
+    "link, and n of them in memory. Let partial sums travel instead.",
+    cost=True,
+)
+def _(x):
+    own = x.contiguous()
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, own)
+    x.copy_(torch.stack(parts).sum(0))
 
 
 @ring_all_reduce.mistake(
