@@ -76,11 +76,13 @@ def draw_collectives(results: Mapping[str, Sequence[tuple[Any, Any]]]) -> Drawin
     colour of that rank; larger ones are sums.
     """
     names = list(results)
-    columns = 3
+    columns = 2
     rows = -(-len(names) // columns)
     ranks = max(len(found) for found in results.values())
     panel_w, panel_h = 10.9, ranks * 1.15 + 2.1
     figure, ax = paper((-1.2, columns * panel_w - 0.4), (-rows * panel_h + 0.6, 0.7))
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(0.8 * width, 0.8 * height)  # no wider than a page's text
     for i, name in enumerate(names):
         left, top = (i % columns) * panel_w, -(i // columns) * panel_h
         note(ax, left - 0.9, top, name, fontsize=12, weight="bold")

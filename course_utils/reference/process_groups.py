@@ -51,7 +51,7 @@ def all_reduce_time(
     - "ring": reduce-scatter, then all-gather: n − 1 steps each, with an n-th of the tensor a step.
 
     One rank alone needs no message. Raises ValueError for another algorithm and for a world size
-    below 1. Source: Thakur, Rabenseifner and Gropp (2005), sections 3 and 4.
+    below 1. Source: Thakur, Rabenseifner and Gropp (2005).
     """
     if world_size < 1:
         raise ValueError(f"a world of {world_size} ranks")
@@ -70,8 +70,8 @@ def tree_broadcast(x: Shaped[Tensor, "*shape"], root: int = 0) -> None:
 
     In each round every rank that has the data sends it to one that has not: their number doubles.
     x: the same shape and dtype on every rank, with any strides; on the root it stays as it is.
-    Point-to-point messages only. Source: the binomial tree; Thakur, Rabenseifner and Gropp (2005),
-    section 4.2.
+    Point-to-point messages only. Source: the binomial tree in Thakur, Rabenseifner and
+    Gropp (2005).
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     place = (rank - root) % world_size  # the root's is 0
