@@ -8,4 +8,5 @@ ORDER = (
     "optimizers",
     "mixed_precision",
     "cuda_memory",
+    "process_groups",
 )

@@ -1,0 +1,1335 @@
+"""Exercises of chapter 16, process groups: ranks, what messages cost, trees and rings."""
+
+import math
+
+import torch
+import torch.distributed as dist
+from hypothesis import strategies as st
+
+from course_utils.grading import Exercise, call, contracts, on_ranks, probes
+from course_utils.reference import process_groups as pg
+from course_utils.reference.process_groups import exchange
+
+# ------------------------------------------------------------------------------ rank_of
+
+rank_of = Exercise(
+    pg.rank_of,
+    title="Which rank is it?",
+    difficulty=1,
+    minutes=10,
+    points=1,
+    hints=(
+        "How many processes run on the nodes before this one?",
+        "The nodes need not have the same number of processes: add up `local_world_sizes[:node]`.",
+        ("edge cases", "What should happen where there is no such node, or no such process on it?"),
+    ),
+)
+
+
+@rank_of.by_hand
+def _():
+    yield call(0, 3, (8, 8)), 3
+    yield call(1, 3, (8, 8)), 11
+    yield call(2, 0, (4, 2, 4)), 6
+
+
+@rank_of.cases(40)
+def _(draw):
+    sizes = tuple(draw(st.lists(st.integers(1, 8), min_size=1, max_size=5)))
+    node = draw(st.integers(0, len(sizes) - 1))
+    yield call(node, draw(st.integers(0, sizes[node] - 1)), sizes)
+
+
+@rank_of.edge
+def _():
+    yield call(0, 0, (1,)), "a job of one process"
+    yield call(127, 7, (8,) * 128), "1,024 processes: the last one"
+    yield call(1, 5, (8, 4)), "the second node has only four processes"
+    yield call(2, 0, (8, 4)), "there is no third node"
+    yield call(1, 4, (8, 4)), "its local ranks end at 3"
+    yield call(-1, 0, (8, 4)), "no negative nodes"
+    yield call(1, -1, (8, 4)), "no negative local ranks"
+    yield call(0, 0, ()), "a job without nodes"
+
+
+def checked(node, local_rank, sizes):
+    if not (0 <= node < len(sizes) and 0 <= local_rank < sizes[node]):
+        raise ValueError("no such process")
+
+
+@rank_of.mistake(
+    "You multiply the node by its own number of processes. That is right only where all nodes run "
+    "equally many: add up those of the nodes before it."
+)
+def _(node, local_rank, local_world_sizes):
+    checked(node, local_rank, local_world_sizes)
+    return node * local_world_sizes[node] + local_rank
+
+
+@rank_of.mistake(
+    "You multiply the node by the first node's number of processes. Nodes may differ: add up those of "
+    "the nodes before it."
+)
+def _(node, local_rank, local_world_sizes):
+    checked(node, local_rank, local_world_sizes)
+    return node * local_world_sizes[0] + local_rank
+
+
+@rank_of.mistake(
+    "You count this node's own processes among those before it. `local_world_sizes[:node]` leaves the "
+    "node itself out."
+)
+def _(node, local_rank, local_world_sizes):
+    checked(node, local_rank, local_world_sizes)
+    return sum(local_world_sizes[: node + 1]) + local_rank
+
+
+@rank_of.mistake(
+    "You deal ranks out like cards, one to each node in turn. torchrun numbers a node's processes one "
+    "after the other, so that neighbours share a machine."
+)
+def _(node, local_rank, local_world_sizes):
+    checked(node, local_rank, local_world_sizes)
+    before = sum(min(size, local_rank) for size in local_world_sizes)
+    return before + sum(size > local_rank for size in local_world_sizes[:node])
+
+
+@rank_of.mistake(
+    "You take any node and local rank, and Python's slices and negative indices answer something. A "
+    "process that does not exist must raise ValueError, or the mistake shows up hours later as a hang."
+)
+def _(node, local_rank, local_world_sizes):
+    return sum(local_world_sizes[:node]) + local_rank
+
+
+@rank_of.alternative("count through all processes")
+def _(node, local_rank, local_world_sizes):
+    everyone = [(i, j) for i, size in enumerate(local_world_sizes) for j in range(size)]
+    return everyone.index((node, local_rank))  # ValueError where it is not among them
+
+
+@rank_of.alternative("itertools.accumulate")
+def _(node, local_rank, local_world_sizes):
+    from itertools import accumulate
+
+    sizes = list(local_world_sizes)
+    if node not in range(len(sizes)) or local_rank not in range(sizes[node]):
+        raise ValueError(f"no process {local_rank} on node {node}")
+    return [0, *accumulate(sizes)][node] + local_rank
+
+
+# ------------------------------------------------------------------------------ all_reduce_time
+
+all_reduce_time = Exercise(
+    pg.all_reduce_time,
+    title="What an all-reduce costs",
+    difficulty=2,
+    minutes=20,
+    points=2,
+    hints=(
+        "How many messages are there one after the other, and how many bytes has each?",
+        "Root: n − 1 in, n − 1 out. Tree: ⌈log2 n⌉ rounds each way. Ring: n − 1 steps, twice.",
+        "Only on the ring is a message shorter than the tensor: an n-th of it.",
+        ("edge cases", "One rank has nobody to send to. And 5 ranks need three rounds, not 2.32."),
+    ),
+)
+
+
+@all_reduce_time.by_hand
+def _():
+    yield call(1000, 4, 1.0, 0.0, "ring"), 6.0
+    yield call(1000, 4, 0.0, 1.0, "ring"), 1500.0
+    yield call(1000, 4, 1.0, 1.0, "tree"), 4004.0
+    yield call(1000, 4, 1.0, 1.0, "root"), 6006.0
+    yield call(1000, 4, 1.0, 0.0), 6.0
+
+
+@all_reduce_time.cases(40)
+def _(draw):
+    yield call(
+        2 ** draw(st.integers(0, 30)),
+        draw(st.integers(2, 64)),
+        draw(st.sampled_from([0.5e-6, 3e-6, 50e-6])),
+        draw(st.sampled_from([1 / 450e9, 1 / 50e9, 1e-9])),
+        draw(st.sampled_from(["root", "tree", "ring"])),
+    )
+
+
+@all_reduce_time.edge
+def _():
+    for algorithm in ("root", "tree", "ring"):
+        yield call(1000, 1, 1.0, 1.0, algorithm), "one rank alone sends nothing"
+        yield call(0, 8, 2.0, 1.0, algorithm), "no bytes: latency alone"
+        yield call(1000, 0, 1.0, 1.0, algorithm), "no ranks at all"
+    yield call(1000, 5, 1.0, 1.0, "tree"), "five ranks need three rounds"
+    yield call(1000, 1024, 1.0, 0.0, "tree"), "a thousand ranks in ten rounds"
+    yield call(7, 3, 1.0, 1.0, "ring"), "7 bytes in thirds: the model does not round"
+    yield call(1000, 4, 1.0, 1.0, "butterfly"), "no such algorithm"
+
+
+def costed(
+    n_bytes, n, alpha, beta, algorithm, *, ways=2, steps=None, chunk=None, log=None, check=True
+):
+    """The reference with one thing changed, for the mistakes below."""
+    if check and n < 1:
+        raise ValueError("no ranks")
+    if n < 1:
+        return 0.0
+    if algorithm not in ("root", "tree", "ring"):
+        raise ValueError("no such algorithm")
+    if algorithm == "tree":
+        rounds = math.ceil(math.log2(n)) if log is None else log(n)
+        return ways * rounds * (alpha + n_bytes * beta)
+    size = n_bytes
+    if algorithm == "ring":
+        size = n_bytes / n if chunk is None else chunk(n_bytes, n)
+    count = n - 1 if steps is None or algorithm == "root" else steps(n)
+    return ways * count * (alpha + size * beta)
+
+
+@all_reduce_time.mistake(
+    "You count one way only. The sums must also come back: a reduce and a broadcast, or a "
+    "reduce-scatter and an all-gather."
+)
+def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
+    return costed(n_bytes, world_size, alpha, beta, algorithm, ways=1)
+
+
+@all_reduce_time.mistake(
+    "Your ring sends the whole tensor in each step. It sends an n-th of it, which is the point of the ring."
+)
+def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
+    return costed(n_bytes, world_size, alpha, beta, algorithm, chunk=lambda b, n: b)
+
+
+@all_reduce_time.mistake(
+    "Your ring takes n steps each way. A chunk that has passed n − 1 links has met every rank."
+)
+def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
+    if algorithm == "ring" and world_size == 1:
+        return 0.0
+    return costed(n_bytes, world_size, alpha, beta, algorithm, steps=lambda n: n)
+
+
+@all_reduce_time.mistake(
+    "You do not round log2 n up. There are no fractions of a round: 5 ranks take 3."
+)
+def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
+    return costed(n_bytes, world_size, alpha, beta, algorithm, log=math.log2)
+
+
+@all_reduce_time.mistake(
+    "You round log2 n down. The ranks beyond the power of two have to be reached too: 5 ranks take 3 rounds."
+)
+def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
+    return costed(n_bytes, world_size, alpha, beta, algorithm, log=lambda n: n.bit_length() - 1)
+
+
+@all_reduce_time.mistake(
+    "You pay α once. Every message has its own latency, and the steps follow one another."
+)
+def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
+    bare = costed(n_bytes, world_size, 0.0, beta, algorithm)
+    return bare + alpha if world_size > 1 else bare
+
+
+@all_reduce_time.mistake(
+    "You divide by β. It is the seconds that a byte takes, one over the bandwidth: multiply by it."
+)
+def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
+    return costed(n_bytes, world_size, alpha, 1 / beta if beta else 0.0, algorithm)
+
+
+@all_reduce_time.alternative("a table: how many messages one after the other, and how long each")
+def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
+    if world_size < 1:
+        raise ValueError("a world has at least one rank")
+    rounds = (world_size - 1).bit_length()
+    table = {
+        "root": (2 * (world_size - 1), n_bytes),
+        "tree": (2 * rounds, n_bytes),
+        "ring": (2 * (world_size - 1), n_bytes / world_size),
+    }
+    if algorithm not in table:
+        raise ValueError(algorithm)
+    messages, size = table[algorithm]
+    return messages * alpha + messages * size * beta
+
+
+# ------------------------------------------------------------------------------ on ranks
+
+
+def numbers(draw, shape):
+    """Small whole numbers: sums are exact in whatever order they are taken."""
+    values = draw(
+        st.lists(st.integers(-8, 8), min_size=math.prod(shape), max_size=math.prod(shape))
+    )
+    dtype = draw(st.sampled_from([torch.float32, torch.float64, torch.int64]))
+    return torch.tensor(values, dtype=dtype).reshape(shape)
+
+
+def same_on_ranks(draw, world, *, low=0):
+    """A tensor for each rank, of one shape, dtype and stride: contiguous, transposed or sliced."""
+    shape = draw(st.sampled_from([(7,), (4,), (3, 5), (2, 3, 2), (9,), (1,), ()]))
+    kind = draw(st.sampled_from(["contiguous", "transposed", "sliced"]))
+    first = numbers(draw, shape)
+    found = []
+    for rank in range(world):
+        x = (first + rank * 3) * (rank + 1)
+        if kind == "transposed" and x.dim() > 1:
+            x = x.transpose(0, -1)
+        elif kind == "sliced" and x.dim():
+            x = torch.stack([x, x], dim=-1)[..., 0]
+        found.append(x)
+    return found
+
+
+def n_bytes_of(case):
+    x = case.calls[0].args[0]
+    return x.numel() * x.element_size()
+
+
+FOUR = [torch.arange(1002.0) + rank for rank in range(4)]
+THREE = [torch.arange(100.0) * (rank + 1) for rank in range(3)]
+
+
+# ------------------------------------------------------------------------------ tree_broadcast
+
+tree_broadcast = Exercise(
+    pg.tree_broadcast,
+    title="Broadcast by a tree",
+    difficulty=2,
+    minutes=25,
+    points=2,
+    probe=probes.on_ranks,
+    hints=(
+        "Number the ranks from the root: `place = (rank - root) % world_size`. The root's place is 0.",
+        "Let `reached` count the places that have the data: 1, 2, 4, … In each round place p < reached "
+        "sends to place p + reached, if there is one.",
+        "A rank with reached <= place < 2 * reached receives in that round. Everyone else does nothing.",
+        (
+            "random cases",
+            "`send` and `recv` take contiguous tensors only, and `flatten()` of every other element is "
+            "still strided: use `contiguous()`, and copy back.",
+        ),
+        ("contracts", "The root sends ⌈log2 n⌉ messages, and whoever has the data helps."),
+    ),
+)
+
+
+@tree_broadcast.by_hand
+def _():
+    x = [torch.tensor([float(rank), 5.0]) for rank in range(4)]
+    yield (
+        on_ranks(*((t,) for t in x)),
+        {f"rank {rank}: argument `x` afterwards": x[0] for rank in (1, 2, 3)},
+    )
+    yield (
+        on_ranks((x[0], 1), (x[1], 1)),
+        {"rank 0: argument `x` afterwards": x[1]},
+    )
+
+
+@tree_broadcast.cases(14)
+def _(draw):
+    world = draw(st.integers(1, 4))
+    root = draw(st.integers(0, world - 1))
+    yield on_ranks(*((x, root) for x in same_on_ranks(draw, world)))
+
+
+@tree_broadcast.edge
+def _():
+    yield on_ranks((torch.arange(3.0),)), "one rank alone"
+    for root in range(3):
+        xs = [torch.arange(6.0).reshape(2, 3) + 10 * rank for rank in range(3)]
+        yield on_ranks(*((x, root) for x in xs)), "three ranks: no power of two"
+    yield on_ranks(*((torch.full((2, 3), r + 1.0).T, 3) for r in range(4))), "transposed"
+    mixed = [torch.arange(6.0).reshape(2, 3), torch.arange(6.0, 12.0).reshape(3, 2).T]
+    yield on_ranks(*((x,) for x in mixed)), "strides that differ from rank to rank"
+    yield on_ranks(*((torch.tensor(r + 0.5), 2) for r in range(4))), "a tensor without axes"
+    xs = [torch.arange(12.0)[rank::3] for rank in range(3)]
+    yield on_ranks(*((x, 1) for x in xs)), "every third element"
+
+
+FINE = [1 + 2.0**-20, 2.0**24 + 1, 1e-30, math.pi]  # numbers that no narrower dtype holds
+
+
+@tree_broadcast.edge
+def _():
+    fine = torch.tensor(FINE, dtype=torch.float64)
+    yield on_ranks(*((fine * (r + 1),) for r in range(3))), "numbers that need all of float64"
+    large = torch.tensor([2**40 + 1, -(2**53) - 1])
+    yield on_ranks(*((large + r, 1) for r in range(2))), "whole numbers beyond float64's"
+
+
+TREES = [on_ranks(*((x,) for x in FOUR)), on_ranks(*((x, 2) for x in FOUR))]
+tree_broadcast.contract(
+    contracts.messages(TREES, limit=2, says="no rank sends more than ⌈log2 n⌉ messages")
+)
+
+
+def in_rounds(costs, cases):
+    """Three messages among four ranks fit into two rounds only if two ranks send."""
+    for by_rank in costs:
+        senders = sum(cost.messages > 0 for cost in by_rank)
+        if senders > 2:
+            return (
+                f"{senders} of 4 ranks send, one after the other; 2 rounds have room for 2 senders"
+            )
+    return None
+
+
+tree_broadcast.contract(
+    contracts.Contract("two rounds for four ranks", tuple(TREES), in_rounds, probe=probes.on_ranks)
+)
+tree_broadcast.contract(contracts.collectives(TREES, limit=0, says="point-to-point messages only"))
+
+
+def tree(x, root, *, rounds=None, back=True, place=None, guard=True):
+    """The reference with one thing changed, for the mistakes below."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    place = (rank - root) % n if place is None else place(rank, root)
+    data = x.contiguous()
+    reached = 1
+    while reached < n if rounds is None else rounds(reached, n):
+        if place < reached and (place + reached < n or not guard):
+            dist.send(data, (rank + reached) % n)
+        elif reached <= place < 2 * reached:
+            dist.recv(data, (rank - reached) % n)
+        reached *= 2
+    if back and data is not x:
+        x.copy_(data)
+
+
+@tree_broadcast.mistake(
+    "You broadcast from rank 0, whatever `root` says. Number the ranks from the root: "
+    "(rank - root) % world_size."
+)
+def _(x, root=0):
+    tree(x, 0)
+
+
+@tree_broadcast.mistake(
+    "You stop a round too early: the places of the last round never receive. Go on while fewer places "
+    "than ranks are reached."
+)
+def _(x, root=0):
+    tree(x, root, rounds=lambda reached, n: 2 * reached < n)
+
+
+@tree_broadcast.mistake(
+    "You round log2 n down. Where n is no power of two, the last ranks need a round of their own."
+)
+def _(x, root=0):
+    tree(x, root, rounds=lambda reached, n: 2 * reached <= n)
+
+
+@tree_broadcast.mistake(
+    "Where `x` is not contiguous you receive into a copy and leave it there. Copy the data back into `x`."
+)
+def _(x, root=0):
+    tree(x, root, back=False)
+
+
+@tree_broadcast.mistake(
+    "You return the data and leave `x` as it was. A broadcast overwrites `x`, as `dist.broadcast` does."
+)
+def _(x, root=0):
+    found = x.clone(memory_format=torch.contiguous_format)
+    tree(found, root)
+    return found
+
+
+@tree_broadcast.mistake(
+    "Where n is no power of two you send to places that do not exist; with % they come out as ranks "
+    "that already have the data, and expect nothing. Check that place + reached < world_size."
+)
+def _(x, root=0):
+    tree(x, root, guard=False)
+
+
+@tree_broadcast.mistake(
+    "The root sends to every rank itself: n − 1 messages, one after the other. Let those who have the "
+    "data already help.",
+    cost=True,
+)
+def _(x, root=0):
+    data = x.contiguous()
+    if dist.get_rank() == root:
+        for to in range(dist.get_world_size()):
+            if to != root:
+                dist.send(data, to)
+    else:
+        dist.recv(data, root)
+        x.copy_(data)
+
+
+@tree_broadcast.mistake(
+    "You pass the data on from rank to rank: n − 1 rounds. Each rank that has it must go on sending, "
+    "so that their number doubles.",
+    cost=True,
+)
+def _(x, root=0):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    place, data = (rank - root) % n, x.contiguous()
+    if place > 0:
+        dist.recv(data, (rank - 1) % n)
+        x.copy_(data)
+    if place < n - 1:
+        dist.send(data, (rank + 1) % n)
+
+
+@tree_broadcast.mistake(
+    "You call the library's own broadcast. Here it is to be made of `send` and `recv`.", cost=True
+)
+def _(x, root=0):
+    data = x.contiguous()
+    dist.broadcast(data, root)
+    x.copy_(data)
+
+
+@tree_broadcast.alternative("from the top: in the first round half-way across, then a quarter")
+def _(x, root=0):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    place = (rank - root) % n
+    data = x.clone(memory_format=torch.contiguous_format)
+    half = 1
+    while 2 * half < n:
+        half *= 2
+    while half >= 1:
+        if place % (2 * half) == 0 and place + half < n:
+            dist.send(data, (place + half + root) % n)
+        elif place % (2 * half) == half:
+            dist.recv(data, (place - half + root) % n)
+        half //= 2
+    if place:
+        x.copy_(data)
+
+
+@tree_broadcast.alternative(
+    "bits: receive at the lowest set bit of the place from the one without it; isend"
+)
+def _(x, root=0):
+    n = dist.get_world_size()
+    place = (dist.get_rank() - root) % n
+    data = x.contiguous()
+    rounds = range((n - 1).bit_length())
+    top = place.bit_length()  # the round in which this place is reached, counted from 1
+    if place:
+        dist.recv(data, (place - (1 << (top - 1)) + root) % n)
+    works = [
+        dist.isend(data, (place + (1 << k) + root) % n)
+        for k in rounds
+        if k >= top and place + (1 << k) < n
+    ]
+    for work in works:
+        work.wait()
+    x.copy_(data)
+
+
+tree_broadcast.equivalent(
+    "tree_broadcast: `reached < world_size` → `reached <= world_size`",
+    because="it adds a round where reached equals world_size, in which nobody sends (place + reached is "
+    "beyond the last place) and nobody receives (no place is as large as reached)",
+)
+
+
+# ------------------------------------------------------------------------------ all_gather_by_p2p
+
+all_gather_by_p2p = Exercise(
+    pg.all_gather_by_p2p,
+    title="All-gather around a ring",
+    difficulty=2,
+    minutes=20,
+    points=2,
+    probe=probes.on_ranks,
+    hints=(
+        "Make the whole result first, `split` it into the ranks' pieces (views), and fill in your own.",
+        "In the first step send your own piece to the right. In each later step send what has just "
+        "come from the left.",
+        "In step s rank r sends piece (r - s) % n and receives piece (r - s - 1) % n.",
+        (
+            "edge cases",
+            "A shard may be empty, and it may be every other element of something larger.",
+        ),
+        ("contracts", "Nobody sends all shards to everybody: each is passed on once by each rank."),
+    ),
+)
+
+
+def shards(draw, world):
+    sizes = draw(st.lists(st.integers(0, 5), min_size=world, max_size=world))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64, torch.int64]))
+    start, found = 1, []
+    for size in sizes:
+        x = torch.arange(start, start + size).to(dtype)
+        found.append(torch.stack([x, -x], dim=1)[:, 0] if draw(st.booleans()) else x)
+        start += size
+    return found, sizes
+
+
+@all_gather_by_p2p.by_hand
+def _():
+    x = [torch.tensor([float(rank)]) for rank in (1, 2, 3)]
+    yield on_ranks(*((t, [1, 1, 1]) for t in x)), [torch.tensor([1.0, 2.0, 3.0])] * 3
+    x = [torch.tensor([1.0, 2.0]), torch.tensor([3.0]), torch.tensor([4.0, 5.0, 6.0])]
+    whole = torch.arange(1.0, 7.0)
+    yield on_ranks(*((t, [2, 1, 3]) for t in x)), [whole] * 3
+    yield (
+        on_ranks(
+            (x[0], [2]),
+        ),
+        [x[0]],
+    )
+
+
+@all_gather_by_p2p.cases(14)
+def _(draw):
+    found, sizes = shards(draw, draw(st.integers(1, 4)))
+    yield on_ranks(*((x, sizes) for x in found))
+
+
+@all_gather_by_p2p.edge
+def _():
+    yield on_ranks((torch.zeros(0), [0])), "one rank, no element"
+    yield on_ranks(*((torch.zeros(0), [0] * 3) for _ in range(3))), "nothing at all"
+    yield (
+        on_ranks(*((torch.arange(10.0)[r::4][: 2 - r % 2], [2, 1, 2, 1]) for r in range(4))),
+        "strided shards of two sizes",
+    )
+    yield on_ranks((torch.zeros(0), [0, 3]), (torch.arange(3.0), [0, 3])), "one empty shard"
+    yield on_ranks(*((torch.full((2,), r), [2] * 4) for r in range(4))), "whole numbers"
+
+
+@all_gather_by_p2p.edge
+def _():
+    fine = torch.tensor(FINE, dtype=torch.float64)
+    yield (
+        on_ranks(*((fine * (r + 1), [4, 4, 4]) for r in range(3))),
+        "numbers that need all of float64",
+    )
+
+
+EQUAL = [
+    on_ranks(*((x[:1000].clone(), [1000] * 4) for x in FOUR)),
+    on_ranks(*((x.clone(), [100] * 3) for x in THREE)),
+]
+all_gather_by_p2p.contract(
+    contracts.sends(
+        EQUAL,
+        limit=lambda case: (case.world - 1) * n_bytes_of(case),
+        says="each rank sends at most n − 1 shards",
+    )
+)
+all_gather_by_p2p.contract(
+    contracts.collectives(EQUAL, limit=0, says="point-to-point messages only")
+)
+
+
+def gathered(shard, sizes, *, steps=None, sends=None, receives=None, offsets=None, flip=False):
+    """The reference with one thing changed, for the mistakes below."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    out = shard.new_zeros(sum(sizes))
+    pieces = out.split(list(sizes))
+    pieces[rank].copy_(shard)
+    left, right = (rank - 1) % n, (rank + 1) % n
+    if flip:
+        left, right = right, left
+    for step in range(n - 1 if steps is None else steps(n)):
+        send = (rank - step) % n if sends is None else sends(rank, step) % n
+        receive = (rank - step - 1) % n if receives is None else receives(rank, step) % n
+        exchange(pieces[send], right, pieces[receive], left)
+    return out
+
+
+@all_gather_by_p2p.mistake("You stop a step early: one piece never comes. It takes n − 1 steps.")
+def _(shard, sizes):
+    return gathered(shard, sizes, steps=lambda n: max(n - 2, 0))
+
+
+@all_gather_by_p2p.mistake(
+    "You send your own shard in every step. After the first, send on what has just come from the left."
+)
+def _(shard, sizes):
+    return gathered(shard, sizes, sends=lambda rank, step: rank)
+
+
+@all_gather_by_p2p.mistake(
+    "Your indices run the wrong way round the ring: what comes from the left is piece r − 1, then "
+    "r − 2, and so on."
+)
+def _(shard, sizes):
+    return gathered(
+        shard,
+        sizes,
+        sends=lambda rank, step: rank + step,
+        receives=lambda rank, step: rank + step + 1,
+    )
+
+
+@all_gather_by_p2p.mistake(
+    "You send to the left and receive from the right, but number the pieces as if they came from the left."
+)
+def _(shard, sizes):
+    return gathered(shard, sizes, flip=True)
+
+
+@all_gather_by_p2p.mistake(
+    "The pieces are in the order in which they arrived, your own first. They belong in the order of the ranks."
+)
+def _(shard, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    whole = gathered(shard, sizes).split(list(sizes))
+    return torch.cat([whole[(rank - step) % n] for step in range(n)])
+
+
+@all_gather_by_p2p.mistake(
+    "You take every shard to be as long as your own. Their lengths are in `sizes`, and may differ."
+)
+def _(shard, sizes):
+    n = dist.get_world_size()
+    if n > 1 and len(set(sizes)) > 1:
+        raise RuntimeError("split_with_sizes expects split_sizes to sum exactly")
+    return gathered(shard, [len(shard)] * n)
+
+
+@all_gather_by_p2p.mistake(
+    "Every rank sends first and receives afterwards. A send waits for its receiver, and all wait in a "
+    "circle: use `exchange`, which starts both."
+)
+def _(shard, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    out = shard.new_empty(sum(sizes))
+    pieces = out.split(list(sizes))
+    pieces[rank].copy_(shard)
+    for step in range(n - 1):
+        dist.send(pieces[(rank - step) % n], (rank + 1) % n)
+        dist.recv(pieces[(rank - step - 1) % n], (rank - 1) % n)
+    return out
+
+
+@all_gather_by_p2p.mistake(
+    "Everything goes through rank 0, which sends the whole to each of the others. Around a ring no rank "
+    "sends more than n − 1 shards.",
+    cost=True,
+)
+def _(shard, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    out = shard.new_empty(sum(sizes))
+    pieces = out.split(list(sizes))
+    if rank > 0:
+        dist.send(shard.contiguous(), 0)
+        dist.recv(out, 0)
+        return out
+    pieces[0].copy_(shard)
+    for source in range(1, n):
+        dist.recv(pieces[source], source)
+    for to in range(1, n):
+        dist.send(out, to)
+    return out
+
+
+@all_gather_by_p2p.mistake(
+    "You call the library's collectives. Here it is to be made of point-to-point messages.",
+    cost=True,
+)
+def _(shard, sizes):
+    out = shard.new_empty(sum(sizes))
+    pieces = out.split(list(sizes))
+    pieces[dist.get_rank()].copy_(shard)
+    for root, piece in enumerate(pieces):
+        dist.broadcast(piece, root)
+    return out
+
+
+@all_gather_by_p2p.alternative("no ring: everyone sends its shard to everyone else, all at once")
+def _(shard, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    own = shard.contiguous()
+    pieces = [own if r == rank else shard.new_empty(size) for r, size in enumerate(sizes)]
+    works = [dist.isend(own, r) for r in range(n) if r != rank]
+    works += [dist.irecv(pieces[r], r) for r in range(n) if r != rank]
+    for work in works:
+        work.wait()
+    return torch.cat(pieces)
+
+
+@all_gather_by_p2p.alternative("the other way round, a list of pieces, rank 0 receives first")
+def _(shard, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = {rank: shard.clone(memory_format=torch.contiguous_format)}
+    for step in range(1, n):
+        at = (rank + step) % n
+        pieces[at] = shard.new_empty(sizes[at])
+        order = [
+            lambda at=at: dist.recv(pieces[at], (rank + 1) % n),
+            lambda at=at: dist.send(pieces[(at - 1) % n], (rank - 1) % n),
+        ]
+        for act in order if rank == 0 else reversed(order):
+            act()
+    return torch.cat([pieces[r] for r in range(n)])
+
+
+# ------------------------------------------------------------------------------ reduce_scatter_by_p2p
+
+reduce_scatter_by_p2p = Exercise(
+    pg.reduce_scatter_by_p2p,
+    title="Reduce-scatter around a ring",
+    difficulty=2,
+    minutes=25,
+    points=3,
+    probe=probes.on_ranks,
+    hints=(
+        "A partial sum travels to the right, and each rank adds its own piece of the same number. Where "
+        "must the sum that ends at rank r have begun?",
+        "At its right neighbour, r + 1. So rank r begins with piece (r - 1) % n: its sum has the longest "
+        "way to go.",
+        "In step s rank r receives the partial sum of piece (r - s - 2) % n and adds its own piece of it.",
+        (
+            "random cases",
+            "`split` gives views. If you add into one, whose memory changes?",
+        ),
+        ("contracts", "What goes over a link in one step is one piece, not the whole of x."),
+    ),
+)
+
+
+def sums(draw, world):
+    sizes = draw(st.lists(st.integers(0, 4), min_size=world, max_size=world))
+    first = numbers(draw, (sum(sizes),))
+    strided = draw(st.booleans())
+    found = []
+    for rank in range(world):
+        x = (first + 5 * rank) * (rank + 1)
+        found.append(torch.stack([x, x], dim=1)[:, 1] if strided else x)
+    return found, sizes
+
+
+@reduce_scatter_by_p2p.by_hand
+def _():
+    x = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 20.0, 30.0])]
+    yield (
+        on_ranks((x[0], [2, 1]), (x[1], [2, 1])),
+        [torch.tensor([11.0, 22.0]), torch.tensor([33.0])],
+    )
+    y = [torch.tensor([1.0, 2.0, 3.0]) * 10**rank for rank in range(3)]
+    yield on_ranks(*((t, [1, 1, 1]) for t in y)), [torch.tensor([111.0 * k]) for k in (1, 2, 3)]
+
+
+@reduce_scatter_by_p2p.cases(14)
+def _(draw):
+    found, sizes = sums(draw, draw(st.integers(1, 4)))
+    yield on_ranks(*((x, sizes) for x in found))
+
+
+@reduce_scatter_by_p2p.edge
+def _():
+    yield on_ranks((torch.arange(3.0), [3])), "one rank alone: x itself is the sum"
+    yield on_ranks(*((torch.zeros(0), [0] * 3) for _ in range(3))), "nothing at all"
+    xs = [torch.arange(12.0).reshape(3, 4)[:, r] for r in range(3)]
+    yield on_ranks(*((x, [1, 1, 1]) for x in xs)), "columns: strided"
+    xs = [torch.arange(5) * 10**r for r in range(4)]
+    yield on_ranks(*((x, [0, 3, 0, 2]) for x in xs)), "two ranks get nothing"
+
+
+@reduce_scatter_by_p2p.edge
+def _():
+    fine = torch.tensor([1 + 2.0**-20, 2.0**24 + 1, 5.0], dtype=torch.float64)
+    yield on_ranks(*((fine, [1, 1, 1]) for _ in range(3))), "numbers that need all of float64"
+    large = torch.tensor([2**40 + 1, 2**53 + 1])
+    yield on_ranks(*((large, [1, 1]) for _ in range(2))), "whole numbers beyond float64's"
+
+
+SUMMED = [
+    on_ranks(*((x[:1000].clone(), [250] * 4) for x in FOUR)),
+    on_ranks(*((x[:99].clone(), [33] * 3) for x in THREE)),
+]
+reduce_scatter_by_p2p.contract(
+    contracts.sends(
+        SUMMED,
+        limit=lambda case: (case.world - 1) * n_bytes_of(case) // case.world,
+        says="each rank sends at most (n − 1)/n of x",
+    )
+)
+reduce_scatter_by_p2p.contract(
+    contracts.collectives(SUMMED, limit=0, says="point-to-point messages only")
+)
+
+
+def scattered(x, sizes, *, start=1, add=True, steps=None, inplace=False, ends=None):
+    """The reference with one thing changed, for the mistakes below."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = (x if inplace else x.clone(memory_format=torch.contiguous_format)).split(list(sizes))
+    partial = pieces[(rank - start) % n]
+    for step in range(n - 1 if steps is None else steps(n)):
+        mine = pieces[(rank - step - 1 - start) % n]
+        received = torch.empty_like(mine, memory_format=torch.contiguous_format)
+        exchange(partial.contiguous(), (rank + 1) % n, received, (rank - 1) % n)
+        partial = mine.add_(received) if add else received
+    return partial
+
+
+@reduce_scatter_by_p2p.mistake(
+    "You begin with your own piece, and end with that of your right neighbour. Begin with the left "
+    "neighbour's, (rank - 1) % n: it has the longest way to go."
+)
+def _(x, sizes):
+    return scattered(x, sizes, start=0)
+
+
+@reduce_scatter_by_p2p.mistake(
+    "You add into the pieces of `x`, which are views: the caller's gradients are overwritten by partial "
+    "sums. Add into what you have received."
+)
+def _(x, sizes):
+    return scattered(x, sizes, inplace=True)
+
+
+@reduce_scatter_by_p2p.mistake(
+    "You pass the pieces on and do not add to them, so each rank gets what one other rank had."
+)
+def _(x, sizes):
+    return scattered(x, sizes, add=False)
+
+
+@reduce_scatter_by_p2p.mistake(
+    "You return the sum of your piece without the part of one rank: it takes n − 1 steps."
+)
+def _(x, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = x.clone(memory_format=torch.contiguous_format).split(list(sizes))
+    partial = pieces[(rank - 2) % n] if n > 1 else pieces[0]
+    for step in range(n - 2):
+        mine = pieces[(rank - step - 3) % n]
+        received = torch.empty_like(mine)
+        exchange(partial, (rank + 1) % n, received, (rank - 1) % n)
+        partial = received + mine
+    return partial
+
+
+@reduce_scatter_by_p2p.mistake(
+    "You take the mean. A reduce-scatter sums; dividing by the number of ranks is the caller's business."
+)
+def _(x, sizes):
+    found = scattered(x, sizes)
+    mean = found / dist.get_world_size()
+    return mean.to(x.dtype)
+
+
+@reduce_scatter_by_p2p.mistake(
+    "You cut `x` into n equal pieces. How many elements each rank is to get is in `sizes`."
+)
+def _(x, sizes):
+    n = dist.get_world_size()
+    return scattered(x, [len(piece) for piece in x.tensor_split(n)])
+
+
+@reduce_scatter_by_p2p.mistake(
+    "Every rank sends first and receives afterwards. A send waits for its receiver, and all wait in a "
+    "circle: use `exchange`, which starts both."
+)
+def _(x, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = x.contiguous().split(list(sizes))
+    partial = pieces[(rank - 1) % n]
+    for step in range(n - 1):
+        mine = pieces[(rank - step - 2) % n]
+        received = torch.empty_like(mine)
+        dist.send(partial, (rank + 1) % n)
+        dist.recv(received, (rank - 1) % n)
+        partial = received + mine
+    return partial
+
+
+@reduce_scatter_by_p2p.mistake(
+    "You send all of `x` to everybody, to keep a piece of the sum. Only the piece that a rank is to "
+    "get need ever reach it.",
+    cost=True,
+)
+def _(x, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total, own = x.clone(memory_format=torch.contiguous_format), x.contiguous()
+    for step in range(1, n):
+        received = torch.empty_like(total)
+        exchange(own, (rank + step) % n, received, (rank - step) % n)
+        total += received
+    return total.split(list(sizes))[rank]
+
+
+@reduce_scatter_by_p2p.mistake(
+    "You call the library's all-reduce and keep your piece. It is to be made of point-to-point messages.",
+    cost=True,
+)
+def _(x, sizes):
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total.split(list(sizes))[dist.get_rank()].clone()
+
+
+@reduce_scatter_by_p2p.alternative("no ring: everyone sends to each rank the piece that is its own")
+def _(x, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = [piece.contiguous() for piece in x.split(list(sizes))]
+    received = [torch.empty_like(pieces[rank]) for _ in range(n)]
+    works = [dist.isend(pieces[r], r) for r in range(n) if r != rank]
+    works += [dist.irecv(received[r], r) for r in range(n) if r != rank]
+    for work in works:
+        work.wait()
+    received[rank] = pieces[rank]
+    return torch.stack(received).sum(0).to(x.dtype)
+
+
+@reduce_scatter_by_p2p.alternative(
+    "the other way round the ring, sums in the widest dtype of their kind"
+)
+def _(x, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    wide = torch.float64 if x.is_floating_point() else torch.int64
+    pieces = x.to(wide).contiguous().split(list(sizes))
+    at = (rank + 1) % n
+    partial = pieces[at].clone()
+    while at != rank:
+        at = (at + 1) % n
+        received = partial.new_empty(sizes[at])
+        # in the inputs' own dtype over the wire
+        wire, into = partial.to(x.dtype), received.to(x.dtype)
+        exchange(wire, (rank - 1) % n, into, (rank + 1) % n)
+        partial = into.to(wide) + pieces[at]
+    return partial.to(x.dtype)
+
+
+# ------------------------------------------------------------------------------ ring_all_reduce
+
+ring_all_reduce = Exercise(
+    pg.ring_all_reduce,
+    title="The ring all-reduce",
+    difficulty=3,
+    minutes=35,
+    points=4,
+    probe=probes.on_ranks,
+    hints=(
+        "Cut `x.view(-1)` with `tensor_split(n)`: n chunks that are views, whatever the length.",
+        "n − 1 steps add: rank r sends chunk (r - s - 1) % n and adds what comes to chunk (r - s - 2) % n. "
+        "Then n − 1 steps overwrite: it sends chunk (r - s) % n and receives chunk (r - s - 1) % n.",
+        "Adding needs a buffer of one chunk. Overwriting needs none: receive into the chunk itself.",
+        (
+            "random cases",
+            "`view(-1)` refuses a transposed tensor, and `flatten()` of every other element is still "
+            "strided. Work on `x.contiguous()`, then copy back.",
+        ),
+        ("contracts", "2(n − 1) messages, an n-th of x each, and never a second copy of x."),
+    ),
+)
+
+
+@ring_all_reduce.by_hand
+def _():
+    x = [torch.tensor([1.0, 2.0, 3.0]) * 10**rank for rank in range(3)]
+    total = torch.tensor([111.0, 222.0, 333.0])
+    yield (
+        on_ranks(*((t,) for t in x)),
+        {f"rank {rank}: argument `x` afterwards": total for rank in range(3)},
+    )
+    yield (
+        on_ranks((torch.tensor([[1, 2]]),), (torch.tensor([[3, 4]]),)),
+        {f"rank {rank}: argument `x` afterwards": torch.tensor([[4, 6]]) for rank in range(2)},
+    )
+
+
+@ring_all_reduce.cases(14)
+def _(draw):
+    yield on_ranks(*((x,) for x in same_on_ranks(draw, draw(st.integers(1, 4)))))
+
+
+@ring_all_reduce.edge
+def _():
+    yield on_ranks((torch.arange(3.0),)), "one rank alone"
+    yield on_ranks(*((torch.zeros(0),) for _ in range(3))), "no element"
+    yield on_ranks(*((torch.full((2,), r + 1.0),) for r in range(4))), "fewer elements than ranks"
+    yield on_ranks(*((torch.tensor(r + 1.0),) for r in range(3))), "a tensor without axes"
+    yield (
+        on_ranks(*((torch.arange(6.0).reshape(2, 3).T * (r + 1),) for r in range(4))),
+        "transposed",
+    )
+    yield on_ranks(*((torch.arange(20.0)[r::4],) for r in range(4))), "every fourth element"
+    yield on_ranks(*((torch.arange(11) * 10**r,) for r in range(4))), "11 elements in four chunks"
+    yield (
+        on_ranks(*((torch.tensor([float("inf"), 1.0, float("nan")]),) for _ in range(2))),
+        "inf, NaN",
+    )
+
+
+@ring_all_reduce.edge
+def _():
+    fine = torch.tensor([1 + 2.0**-20, 2.0**24 + 1, 5.0], dtype=torch.float64)
+    yield on_ranks(*((fine.clone(),) for _ in range(3))), "numbers that need all of float64"
+    large = torch.tensor([2**40 + 1, 2**53 + 1])
+    yield on_ranks(*((large.clone(),) for _ in range(2))), "whole numbers beyond float64's"
+
+
+RINGS = [on_ranks(*((x,) for x in FOUR)), on_ranks(*((x,) for x in THREE))]
+
+
+def ring_bytes(case):
+    """All chunks but the shortest, twice."""
+    x = case.calls[0].args[0]
+    return 2 * (n_bytes_of(case) - x.numel() // case.world * x.element_size())
+
+
+ring_all_reduce.contract(
+    contracts.sends(RINGS, limit=ring_bytes, says="each rank sends at most 2(n − 1)/n of x")
+)
+ring_all_reduce.contract(
+    contracts.messages(
+        RINGS, limit=lambda case: 2 * (case.world - 1), says="2(n − 1) messages from each rank"
+    )
+)
+ring_all_reduce.contract(
+    contracts.peak_on_ranks(
+        RINGS[:1],
+        limit=lambda case: n_bytes_of(case) // 2 + 8,
+        says="in place: no second copy of a contiguous x",
+    )
+)
+ring_all_reduce.contract(contracts.collectives(RINGS, limit=0, says="point-to-point messages only"))
+
+
+def ring(x, *, cut=None, adds=True, second=True, shift=0, back=True, again=False):
+    """The reference with one thing changed, for the mistakes below."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    left, right = (rank - 1) % n, (rank + 1) % n
+    data = x.contiguous()
+    chunks = data.view(-1).tensor_split(n) if cut is None else cut(data.view(-1), n)
+    for step in range(n - 1):
+        mine = chunks[(rank - step - 2) % n]
+        received = torch.empty_like(mine)
+        exchange(chunks[(rank - step - 1) % n], right, received, left)
+        mine.add_(received) if adds else mine.copy_(received)
+    for step in range(n - 1 if second else 0):
+        mine = chunks[(rank - step - 1 + shift) % n]
+        received = torch.empty_like(mine)
+        exchange(chunks[(rank - step + shift) % n], right, received, left)
+        mine.add_(received) if again else mine.copy_(received)
+    if back and data is not x:
+        x.copy_(data)
+
+
+@ring_all_reduce.mistake(
+    "You cut x into n chunks of numel // n elements: what is left over at the end is never summed."
+)
+def _(x):
+    ring(
+        x,
+        cut=lambda flat, n: (
+            flat[: flat.numel() // n * n].chunk(n) if flat.numel() >= n else [flat[:0]] * n
+        ),
+    )
+
+
+@ring_all_reduce.mistake(
+    "You stop half-way: each rank has the sum of one chunk only. The second half, the all-gather, is "
+    "missing."
+)
+def _(x):
+    ring(x, second=False)
+
+
+@ring_all_reduce.mistake(
+    "You go on adding in the second half. What comes there is finished: overwrite your chunk with it."
+)
+def _(x):
+    ring(x, again=True)
+
+
+@ring_all_reduce.mistake(
+    "The second half begins with the wrong chunk, one that is not finished. After n − 1 steps of "
+    "adding, rank r has chunk r complete if it began with chunk r − 1."
+)
+def _(x):
+    ring(x, shift=1)
+
+
+@ring_all_reduce.mistake(
+    "You overwrite in the first half where you should add: sums never come about."
+)
+def _(x):
+    ring(x, adds=False)
+
+
+@ring_all_reduce.mistake(
+    "Where `x` is not contiguous you sum a copy and leave `x` as it was. Copy the sum back."
+)
+def _(x):
+    ring(x, back=False)
+
+
+@ring_all_reduce.mistake(
+    "You return the sum and leave `x` as it was. Like `dist.all_reduce`, it overwrites `x`."
+)
+def _(x):
+    found = x.clone(memory_format=torch.contiguous_format)
+    ring(found)
+    return found
+
+
+@ring_all_reduce.mistake(
+    "Every rank sends first and receives afterwards. A send waits for its receiver, and all wait in a "
+    "circle: use `exchange`, which starts both."
+)
+def _(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    data = x.contiguous()
+    chunks = data.view(-1).tensor_split(n)
+    for step in range(n - 1):
+        mine = chunks[(rank - step - 2) % n]
+        received = torch.empty_like(mine)
+        dist.send(chunks[(rank - step - 1) % n], (rank + 1) % n)
+        dist.recv(received, (rank - 1) % n)
+        mine.add_(received)
+    for step in range(n - 1):
+        dist.send(chunks[(rank - step) % n], (rank + 1) % n)
+        dist.recv(chunks[(rank - step - 1) % n], (rank - 1) % n)
+    if data is not x:
+        x.copy_(data)
+
+
+@ring_all_reduce.mistake(
+    "Your ring passes whole tensors around until everybody has seen all of them: (n − 1) times x from "
+    "each rank. Cut x into n chunks, and let only partial sums of one chunk travel.",
+    cost=True,
+)
+def _(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    passing, total = x.contiguous(), x.clone()
+    for _ in range(n - 1):
+        received = torch.empty_like(passing)
+        exchange(passing, (rank + 1) % n, received, (rank - 1) % n)
+        passing = received
+        total += received
+    x.copy_(total)
+
+
+@ring_all_reduce.mistake(
+    "Rank 0 sums for everybody: it receives and sends n − 1 whole tensors while the other links stand "
+    "idle. On a ring each rank sends 2(n − 1)/n of x.",
+    cost=True,
+)
+def _(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    data = x.contiguous()
+    if rank == 0:
+        for source in range(1, n):
+            received = torch.empty_like(data)
+            dist.recv(received, source)
+            data += received
+        for to in range(1, n):
+            dist.send(data, to)
+    else:
+        dist.send(data, 0)
+        dist.recv(data, 0)
+    if data is not x:
+        x.copy_(data)
+
+
+@ring_all_reduce.mistake(
+    "You send each chunk in two halves. The bytes are right, but every message costs α: 2(n − 1) of "
+    "them are enough.",
+    cost=True,
+)
+def _(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    left, right = (rank - 1) % n, (rank + 1) % n
+    data = x.contiguous()
+    chunks = data.view(-1).tensor_split(n)
+    for step in range(2 * (n - 1)):
+        adding = step < n - 1
+        out = chunks[(rank - step - 1) % n if adding else (rank - step - 1 + n) % n]
+        mine = chunks[(rank - step - 2) % n if adding else (rank - step - 2 + n) % n]
+        for part, into in zip(out.tensor_split(2), mine.tensor_split(2), strict=True):
+            received = torch.empty_like(into)
+            exchange(part, right, received, left)
+            into.add_(received) if adding else into.copy_(received)
+    if data is not x:
+        x.copy_(data)
+
+
+@ring_all_reduce.mistake(
+    "You have put reduce_scatter_by_p2p and all_gather_by_p2p together. The sum is right and no byte is "
+    "wasted on the way, but it takes a second copy of x. Let the chunks be views of x, and add and "
+    "receive into them.",
+    cost=True,
+)
+def _(x):
+    sizes = [len(chunk) for chunk in x.reshape(-1).tensor_split(dist.get_world_size())]
+    share = pg.reduce_scatter_by_p2p(x.reshape(-1), sizes)
+    x.copy_(pg.all_gather_by_p2p(share, sizes).view(x.shape))
+
+
+@ring_all_reduce.mistake(
+    "You gather every rank's tensor on every rank, and add them up there: n − 1 whole tensors over each "
+    "link, and n of them in memory. Let partial sums travel instead.",
+    cost=True,
+)
+def _(x):
+    own = x.contiguous()
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, own)
+    x.copy_(torch.stack(parts).sum(0))
+
+
+@ring_all_reduce.mistake(
+    "You call the library's all-reduce. Here it is to be made of point-to-point messages.",
+    cost=True,
+)
+def _(x):
+    data = x.contiguous()
+    dist.all_reduce(data)
+    if data is not x:
+        x.copy_(data)
+
+
+@ring_all_reduce.alternative("the other way round the ring, with isend and irecv")
+def _(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    data = x.contiguous()
+    chunks = data.flatten().tensor_split(n) if data.dim() == 0 else data.view(-1).tensor_split(n)
+    at = (rank + 1) % n
+    for _ in range(n - 1):
+        then = (at + 1) % n
+        received = torch.empty_like(chunks[then])
+        works = [dist.isend(chunks[at], (rank - 1) % n), dist.irecv(received, (rank + 1) % n)]
+        for work in works:
+            work.wait()
+        chunks[then].add_(received)
+        at = then
+    for _ in range(n - 1):
+        then = (at + 1) % n
+        works = [dist.isend(chunks[at], (rank - 1) % n), dist.irecv(chunks[then], (rank + 1) % n)]
+        for work in works:
+            work.wait()
+        at = then
+    if data is not x:
+        x.copy_(data)
+
+
+@ring_all_reduce.alternative("blocking calls: rank 0 receives first, all others send first; slices")
+def _(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    flat = x.reshape(-1).contiguous()
+    marks = [0]
+    for r in range(n):
+        marks.append(marks[-1] + flat.numel() // n + (r < flat.numel() % n))
+    piece = {r: flat[marks[r] : marks[r + 1]] for r in range(n)}
+    for step in range(2 * n - 2):
+        out, into = (rank - step - 1) % n, (rank - step - 2) % n
+        buffer = torch.empty_like(piece[into])
+        if rank == 0:
+            dist.recv(buffer, (rank - 1) % n)
+            dist.send(piece[out], (rank + 1) % n)
+        else:
+            dist.send(piece[out], (rank + 1) % n)
+            dist.recv(buffer, (rank - 1) % n)
+        if step < n - 1:
+            buffer += piece[into]
+        piece[into].copy_(buffer)
+    x.copy_(flat.view(x.shape))
