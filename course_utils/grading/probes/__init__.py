@@ -18,6 +18,7 @@ from .objects import steps
 from .optimizers import optimizer, parameter_groups, state_bytes
 from .precision import amp_run, master_run, scaler_run
 from .randomness import glorot_weight
+from .sharding import flat_shards, resharded
 from .views import strides_of, view
 
 Probe = Callable[[Any, Case], dict[str, Any]]
@@ -30,6 +31,7 @@ __all__ = [
     "call",
     "custom_function",
     "dropout",
+    "flat_shards",
     "glorot_weight",
     "master_run",
     "module",
@@ -38,6 +40,7 @@ __all__ = [
     "optimizer",
     "parameter_groups",
     "registry",
+    "resharded",
     "scaler_run",
     "state_bytes",
     "steps",
