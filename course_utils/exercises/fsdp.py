@@ -445,6 +445,7 @@ def _():
     yield call(saved_by(2, w=torch.zeros(0, 3)), 2), "no rows at all"
     yield call(saved_by(3, w=counting(6, 2, 2)), 4), "three axes"
     yield call(saved_by(2, step=torch.tensor(5)), 3), "only a count of steps"
+    yield call(saved_by(2, step=torch.tensor(5), w=counting(3, 2)), 1), "a count of steps comes first"
     yield call([{}, {}], 2), "nothing was saved"
     yield call(saved_by(2, mask=counting(5) > 2, n=counting(3).long()), 3), "bools and integers"
 
@@ -590,3 +591,9 @@ def _(shards, rank, world_size):
         return torch.cat([x[i : i + 1] for x, i in mine]) if mine else empty
 
     return by_tensor(one)(shards, rank, world_size)
+
+
+reshard_state_dict.equivalent(
+    "reshard_state_dict: `shards[0]` → `shards[-1]`",
+    because="every rank saved the same names, and a tensor without axes whole; the rest is read rank by rank",
+)

@@ -5,14 +5,13 @@ vector. A rank's share of a unit of N elements has `share(N, n)` of them: the fl
 with zeros until n divides it. Gradients are *averaged* over the ranks, as DDP and FSDP do.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
@@ -60,7 +59,7 @@ def unshard_flat(
     flat = torch.cat(list(shards))
     sizes = [prod(shape) for shape in shapes]
     parts = flat[: sum(sizes)].split(sizes)
-    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    return [parts[i].view(shape) for i, shape in enumerate(shapes)]
 
 
 def all_gather_flat(shard: Float[Tensor, " share"], group: Group = None) -> Float[Tensor, " flat"]:
@@ -320,81 +319,16 @@ def reshard_state_dict(
     saved whole by every rank. Returns the rows of the rank among `world_size`, in memory of their
     own. Only rows that it keeps are copied: no tensor is put together whole.
     """
-    return {name: _reshard([s[name] for s in shards], rank, world_size) for name in shards[0]}
-
-
-def _reshard(saved: Sequence[Tensor], rank: int, world_size: int) -> Tensor:
-    if saved[0].ndim == 0:
-        return saved[0].clone()
-    start, stop = rows_of(sum(len(t) for t in saved), rank, world_size)
-    mine, offset = [], 0
-    for t in saved:
-        first, last = max(start - offset, 0), min(stop - offset, len(t))
-        if first < last:
-            mine.append(t[first:last])
-        offset += len(t)
-    return torch.cat(mine) if mine else saved[0].new_empty(0, *saved[0].shape[1:])
-
-
-# ---------------------------------------------------------------------------------- a model to shard
-
-
-class Block(nn.Module):
-    """A pre-norm transformer block with causal attention."""
-
-    def __init__(self, width: int, n_head: int):
-        super().__init__()
-        self.n_head = n_head
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        heads = self.qkv(self.norm1(x)).unflatten(-1, (3, self.n_head, -1))
-        q, k, v = heads.permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-
-class Embed(nn.Module):
-    """A vector for each byte, plus one for its position."""
-
-    def __init__(self, width: int, context: int):
-        super().__init__()
-        self.bytes = nn.Embedding(256, width)
-        self.positions = nn.Parameter(0.02 * torch.randn(context, width))
-
-    def forward(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        return self.bytes(ids) + self.positions[: ids.shape[1]]
-
-
-class GPT(nn.Module):
-    """A language model of bytes, small enough for a laptop: the model that this chapter shards.
-
-    Every parameter belongs to one of `units()`: the embedding, each block, the head.
-    """
-
-    def __init__(self, width: int = 64, n_layer: int = 2, n_head: int = 4, context: int = 32):
-        super().__init__()
-        self.embed = Embed(width, context)
-        self.blocks = nn.ModuleList(Block(width, n_head) for _ in range(n_layer))
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 256, bias=False))
-
-    def forward(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T 256"]:
-        x = self.embed(ids)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-    def units(self) -> list[nn.Module]:
-        """The parts to shard, in the order of the forward pass."""
-        return [self.embed, *self.blocks, self.head]
-
-
-def next_byte_loss(model: nn.Module, ids: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
-    """Mean cross-entropy of every byte given those before it."""
-    logits = model(ids[:, :-1])
-    return F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+    loaded = {}
+    for name, first in shards[0].items():
+        if first.ndim == 0:
+            loaded[name] = first.clone()
+            continue
+        saved = [shard[name] for shard in shards]
+        start, stop = rows_of(sum(map(len, saved)), rank, world_size)
+        mine, offset = [], 0  # the next part's first row, among all rows
+        for part in saved:
+            mine.append(part[max(start - offset, 0) : max(stop - offset, 0)])
+            offset += len(part)
+        loaded[name] = torch.cat(mine)
+    return loaded
