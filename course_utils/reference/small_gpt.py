@@ -1,11 +1,15 @@
 """The model that chapter 18 shards: a GPT of bytes whose every parameter belongs to one unit."""
 
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
-from .train import Block
+from .train import Block, library_text
 
 
 class Embed(nn.Module):
@@ -47,3 +51,28 @@ def next_byte_loss(model: nn.Module, ids: Int[Tensor, "B T"]) -> Float[Tensor, "
     """Mean cross-entropy of every byte given those before it."""
     logits = model(ids[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+
+
+def sample_batch(rows: int = 8, context: int = 32, seed: int = 0) -> Int[Tensor, "B T"]:
+    """Windows of context + 1 bytes from the sources of Python's library: the same on every rank."""
+    text = library_text(2**16)
+    generator = torch.Generator().manual_seed(seed)
+    starts = torch.randint(len(text) - context, (rows,), generator=generator)
+    return text[starts[:, None] + torch.arange(context + 1)].long()
+
+
+def held_bytes(tensors: Iterable[Tensor | None]) -> int:
+    """Bytes of the memory behind tensors on this rank, each storage once; counts of steps aside.
+
+    Of a DTensor its local shard counts; None, a missing gradient, is nothing.
+    """
+    local = [t.to_local() if isinstance(t, DTensor) else t for t in tensors if t is not None]
+    storages = [t.untyped_storage() for t in local if t.ndim]
+    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+
+
+def training_bytes(model: nn.Module, optimizer: Optimizer) -> tuple[int, int, int]:
+    """Bytes that this rank holds of a model's parameters, of their gradients and of the optimizer."""
+    params = list(model.parameters())
+    state = [t for kept in optimizer.state.values() for t in kept.values()]
+    return held_bytes(params), held_bytes(p.grad for p in params), held_bytes(state)
