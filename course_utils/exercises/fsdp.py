@@ -4,9 +4,10 @@ from functools import partial
 from math import prod
 
 import torch
+import torch.distributed as dist
 from hypothesis import strategies as st
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, on_ranks, probes
 from course_utils.reference import fsdp
 from course_utils.reference.fsdp import share
 
@@ -303,7 +304,9 @@ def table(shared, part=lambda ns, n: sum(-(-m // n) for m in ns)):
     def version(numels, world_size, stage, element_bytes=(4, 4, 8)):
         if stage not in range(4):
             raise ValueError("no such stage")
-        count = [part(numels, world_size) if what in shared[stage] else sum(numels) for what in "pgo"]
+        count = [
+            part(numels, world_size) if what in shared[stage] else sum(numels) for what in "pgo"
+        ]
         return tuple(b * n for b, n in zip(element_bytes, count, strict=True))
 
     return version
@@ -366,6 +369,714 @@ def _(numels, world_size, stage, element_bytes=(4, 4, 8)):
         n = world_size if stage >= 3 - position else 1
         out.append(sum(ceil(Fraction(m, n)) for m in numels) * size)
     return tuple(out)
+
+
+# ------------------------------------------------------------------------------ ZeroOneOptimizer
+
+ZeroOneOptimizer = Exercise(
+    fsdp.ZeroOneOptimizer,
+    title="A sharded optimizer",
+    difficulty=3,
+    minutes=35,
+    points=5,
+    probe=probes.sharded_optimizer,
+    hints=(
+        "In `__init__`: this rank's share of the flat parameters, as one `nn.Parameter`, and an optimizer that "
+        "knows nothing else: `optimizer_class([self.shard], **options)`.",
+        "In `step`: join the gradients as you joined the parameters, padding included; reduce-scatter; divide "
+        "by the number of ranks; that is `self.shard.grad`.",
+        "After the inner step: all-gather the shards, `unshard_flat`, and copy into each parameter with "
+        "`p.copy_(…)` under `torch.no_grad()`.",
+        (
+            "edge cases",
+            "Is there a parameter without gradient? It still takes its place in the flat vector.",
+        ),
+        (
+            "contracts",
+            "One reduce-scatter and one all-gather a step; and only the share may have a state.",
+        ),
+    ),
+)
+
+
+def stepped(optimizer, options, params, grads_by_rank, groups=None):
+    """A case: grads_by_rank holds for each rank its gradients step by step."""
+    return on_ranks(
+        *[
+            call(params=params, optimizer=optimizer, options=options, grads=grads, groups=groups)
+            for grads in grads_by_rank
+        ]
+    )
+
+
+@ZeroOneOptimizer.by_hand
+def _():
+    p = t(1.0, 2.0, 3.0)
+    grads = [[[t(2.0, 0.0, 0.0)]], [[t(0.0, 4.0, 2.0)]]]  # their mean: 1, 2, 1
+    yield (
+        stepped("SGD", {"lr": 1.0}, [p], grads),
+        {
+            "rank 0: parameter 0 after each step": t(0.0, 0.0, 2.0)[None],
+            "rank 1: parameter 0 after each step": t(0.0, 0.0, 2.0)[None],
+        },
+    )
+
+
+OPTIMIZERS = (
+    ("SGD", {"lr": 0.1, "momentum": 0.9}),
+    ("AdamW", {"lr": 0.1, "weight_decay": 0.1}),
+    ("Adagrad", {"lr": 0.1}),
+)
+
+
+@ZeroOneOptimizer.cases(6)
+def _(draw):
+    shapes = draw(st.lists(draws.distinct_sizes(2, low=1, high=4), min_size=1, max_size=3))
+    world, steps = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    name, options = draw(st.sampled_from(OPTIMIZERS))
+    params = [draw(draws.tensors(s)) for s in shapes]
+    yield stepped(
+        name,
+        options,
+        params,
+        [[[draw(draws.tensors(s)) for s in shapes] for _ in range(steps)] for _ in range(world)],
+    )
+
+
+def some(*shapes, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+@ZeroOneOptimizer.edge
+def _():
+    adam = ("AdamW", {"lr": 0.1})
+    shapes = [(3, 2), (5,)]
+    yield (
+        stepped(*adam, some(*shapes), [[some(*shapes, seed=r) for _ in "ab"] for r in (1, 2, 3)]),
+        "eleven elements on three ranks: padding",
+    )
+    first = [[None, some((5,), seed=r)[0]] for r in (1, 2)]
+    yield (
+        stepped(*adam, some(*shapes), [[grads, grads] for grads in first]),
+        "a parameter without gradient",
+    )
+    mixed = [[[None, torch.ones(5)]], [[torch.ones(3, 2), torch.ones(5)]]]
+    yield stepped(*adam, some(*shapes), mixed), "a gradient that only one rank has"
+    yield (
+        stepped(*adam, some((2,)), [[some((2,), seed=r)] for r in range(4)]),
+        "fewer elements than ranks",
+    )
+    yield stepped(*adam, some(()), [[some((), seed=r)] for r in (1, 2)]), "a single number"
+    yield (
+        stepped(
+            *adam,
+            some((4, 2)),
+            [[some((4, 2), seed=r) for _ in "ab"] for r in (1, 2, 3, 4)],
+            groups=[[0, 2], [1, 3]],
+        ),
+        "two groups that share among themselves",
+    )
+    turned = [x.T for x in some((2, 3))]
+    yield (
+        stepped(*adam, turned, [[[x.T for x in some((2, 3), seed=r)]] for r in (1, 2)]),
+        "not contiguous",
+    )
+
+
+SHAPES = [(64, 60), (64,), (60, 64), (7,)]
+N_ELEMENTS = sum(map(prod, SHAPES))
+STEP = stepped("AdamW", {"lr": 0.1}, some(*SHAPES), [[some(*SHAPES, seed=r)] for r in range(4)])
+ZeroOneOptimizer.contract(
+    contracts.resident(
+        [STEP],
+        limit=3 * 4 * share(N_ELEMENTS, 4) + 1024,
+        says="what a step leaves behind is the state of a share",
+        probe=probes.sharded_optimizer,
+    )
+)
+ZeroOneOptimizer.contract(
+    contracts.sends(
+        [STEP],
+        limit=2 * 3 * 4 * share(N_ELEMENTS, 4),
+        says="no more bytes than DDP's all-reduce",
+        probe=probes.sharded_optimizer,
+    )
+)
+ZeroOneOptimizer.contract(
+    contracts.collectives(
+        [STEP],
+        limit=2,
+        says="two collectives a step, however many parameters",
+        probe=probes.sharded_optimizer,
+    )
+)
+
+
+def pieces(x, world_size):
+    """A flat tensor, padded, as rows: one for each rank."""
+    return torch.nn.functional.pad(x, (0, -x.numel() % world_size)).view(world_size, -1)
+
+
+class Sharded:
+    """A right answer in small methods, for wrong ones to change one of."""
+
+    def __init__(self, params, optimizer_class, group=None, **options):
+        self.params, self.group, self.options = list(params), group, options
+        self.n, self.rank = dist.get_world_size(group), dist.get_rank(group)
+        self.kind = optimizer_class
+        flat = pieces(self.joined([p.detach() for p in self.params]), self.n)
+        self.shard = torch.nn.Parameter(flat[self.rank].clone())
+        self.optimizer = optimizer_class([self.shard], **options)
+
+    def joined(self, tensors):
+        return torch.cat([x.reshape(-1) for x in tensors])
+
+    def grads(self):
+        return [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+
+    def reduced(self, flat):
+        mine = torch.empty_like(self.shard)
+        fsdp.reduce_scatter_single(
+            mine, pieces(flat, self.n).reshape(-1).contiguous(), group=self.group
+        )
+        return mine / self.n
+
+    def gathered(self):
+        flat = self.shard.new_empty(self.n * self.shard.numel())
+        fsdp.all_gather_single(flat, self.shard.detach(), group=self.group)
+        return flat
+
+    def spread(self, flat):
+        start = 0
+        for p in self.params:
+            p.copy_(flat[start : start + p.numel()].view_as(p))
+            start += p.numel()
+
+    @torch.no_grad()
+    def step(self):
+        self.shard.grad = self.reduced(self.joined(self.grads()))
+        self.optimizer.step()
+        self.shard.grad = None
+        self.spread(self.gathered())
+
+    def zero_grad(self):
+        for p in self.params:
+            p.grad = None
+
+
+@ZeroOneOptimizer.mistake(
+    "You step with the sum of all ranks' gradients. The batch's gradient is their mean: divide by the number "
+    "of ranks."
+)
+class SumOfGradients(Sharded):
+    def reduced(self, flat):
+        return super().reduced(flat) * self.n
+
+
+@ZeroOneOptimizer.mistake(
+    "Each rank steps its share with its own gradient: what the other ranks' rows say about that share is lost. "
+    "Reduce-scatter first."
+)
+class OwnGradients(Sharded):
+    def reduced(self, flat):
+        return pieces(flat, self.n)[self.rank].clone()
+
+
+@ZeroOneOptimizer.mistake(
+    "You never gather: outside of its own share each rank goes on with old parameters, and the ranks drift "
+    "apart."
+)
+class NeverGathers(Sharded):
+    def gathered(self):
+        old = pieces(self.joined([p.detach() for p in self.params]), self.n).clone()
+        old[self.rank] = self.shard.detach()
+        return old.reshape(-1)
+
+
+@ZeroOneOptimizer.mistake(
+    "You make a new inner optimizer in every step, so its state is lost: momentum and moments begin again."
+)
+class Forgets(Sharded):
+    def step(self):
+        self.optimizer = self.kind([self.shard], **self.options)
+        super().step()
+
+
+@ZeroOneOptimizer.mistake(
+    "You leave parameters without gradient out of the flat gradient, so that all behind them shift into other "
+    "shares. Zeros keep their place."
+)
+class LeavesOut(Sharded):
+    def grads(self):
+        have = [p.grad for p in self.params if p.grad is not None]
+        missing = sum(p.numel() for p in self.params if p.grad is None)
+        return [*have, torch.zeros(missing)]
+
+
+@ZeroOneOptimizer.mistake(
+    "You round the size of a share down: what is left over at the end never takes a step. Pad."
+)
+class DropsTheRest(Sharded):
+    @torch.no_grad()
+    def step(self):
+        old = [p.detach().clone() for p in self.params]
+        super().step()
+        kept = sum(p.numel() for p in self.params) // self.n * self.n
+        flat = torch.cat([self.joined(self.params)[:kept], self.joined(old)[kept:]])
+        self.spread(flat)
+
+
+@ZeroOneOptimizer.mistake(
+    "`zero_grad` forgets the gradient of the shard only. Those of the parameters stay, and the next backward "
+    "pass adds to them."
+)
+class KeepsGradients(Sharded):
+    def zero_grad(self):
+        self.shard.grad = None
+
+
+@ZeroOneOptimizer.mistake(
+    "You do not use the group: shares are cut for all ranks of the job, not for those of the group."
+)
+class AllRanks(Sharded):
+    def __init__(self, params, optimizer_class, group=None, **options):
+        super().__init__(params, optimizer_class, None, **options)
+
+
+@ZeroOneOptimizer.mistake(
+    "The parameters are right, but nothing is sharded: every rank keeps the optimizer's state of every "
+    "parameter. That is DDP.",
+    cost=True,
+)
+class ShardsNothing(Sharded):
+    def __init__(self, params, optimizer_class, group=None, **options):
+        super().__init__(params, optimizer_class, group, **options)
+        self.whole = torch.nn.Parameter(self.joined([p.detach() for p in self.params]).clone())
+        self.optimizer = optimizer_class([self.whole], **options)
+
+    @torch.no_grad()
+    def step(self):
+        flat = self.joined(self.grads())
+        dist.all_reduce(flat, group=self.group)
+        self.whole.grad = flat / self.n
+        self.optimizer.step()
+        self.whole.grad = None
+        self.spread(self.whole.detach())
+
+
+@ZeroOneOptimizer.mistake(
+    "The parameters are right, but you all-reduce the gradients and use a share of the result. An all-reduce is "
+    "a reduce-scatter and an all-gather; the second half is wasted.",
+    cost=True,
+)
+class AllReduces(Sharded):
+    def reduced(self, flat):
+        flat = flat.clone()
+        dist.all_reduce(flat, group=self.group)
+        return pieces(flat, self.n)[self.rank] / self.n
+
+
+@ZeroOneOptimizer.mistake(
+    "The parameters are right, but you shard each parameter for itself and send two messages for each. Join "
+    "them: many small collectives cost their latency each.",
+    cost=True,
+)
+class OneByOne:
+    def __init__(self, params, optimizer_class, group=None, **options):
+        self.parts = [Sharded([p], optimizer_class, group, **options) for p in params]
+
+    def step(self):
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self):
+        for part in self.parts:
+            part.zero_grad()
+
+
+@ZeroOneOptimizer.alternative("collectives of lists of tensors")
+class WithLists(Sharded):
+    def reduced(self, flat):
+        mine = torch.empty_like(self.shard)
+        rows = [row.contiguous() for row in pieces(flat, self.n)]
+        dist.reduce_scatter(mine, rows, group=self.group)
+        return mine.div_(self.n)
+
+    def gathered(self):
+        rows = [torch.empty_like(self.shard) for _ in range(self.n)]
+        dist.all_gather(rows, self.shard.detach(), group=self.group)
+        return torch.cat(rows)
+
+
+@ZeroOneOptimizer.alternative("parameters that are views of one flat buffer")
+class FlatBuffer:
+    def __init__(self, params, optimizer_class, group=None, **options):
+        self.params, self.group = list(params), group
+        n = dist.get_world_size(group)
+        self.flat = pieces(torch.cat([p.detach().flatten() for p in self.params]), n)
+        self.flat = self.flat.contiguous().view(-1)
+        start = 0
+        for p in self.params:
+            p.data = self.flat[start : start + p.numel()].view(p.shape)
+            start += p.numel()
+        self.mine = self.flat.view(n, -1)[dist.get_rank(group)]
+        self.inner = optimizer_class([self.mine], **options)
+
+    @torch.no_grad()
+    def step(self):
+        grads = torch.zeros_like(self.flat)
+        start = 0
+        for p in self.params:
+            if p.grad is not None:
+                grads[start : start + p.numel()] = p.grad.flatten()
+            start += p.numel()
+        mean = torch.empty_like(self.mine)
+        grads /= dist.get_world_size(self.group)
+        fsdp.reduce_scatter_single(mean, grads, group=self.group)
+        self.mine.grad = mean
+        self.inner.step()
+        self.mine.grad = None
+        fsdp.all_gather_single(self.flat, self.mine.clone(), group=self.group)
+
+    def zero_grad(self):
+        for p in self.params:
+            if p.grad is not None:
+                p.grad.zero_()
+
+
+# ------------------------------------------------------------------------------ FullyShardedLinear
+
+FullyShardedLinear = Exercise(
+    fsdp.FullyShardedLinear,
+    title="A layer that is whole only while it is used",
+    difficulty=3,
+    minutes=40,
+    points=5,
+    probe=probes.sharded_layer,
+    hints=(
+        "Gathering is `all_gather_single` into a flat tensor, then `unshard_flat([flat], shapes)` with the shapes "
+        "(out_features, in_features) and (out_features,).",
+        "`ctx.save_for_backward(x, shard)`, and on ctx the group and shapes. Not the weight: the backward pass "
+        "gathers it again.",
+        "With G the gradient of y and X the input, both as rows: the weight's gradient is Gᵀ X, the bias's the sum "
+        "of G's rows, that of x is G W.",
+        "Join the two gradients as the parameters were joined, pad, reduce-scatter, divide by the number of ranks.",
+        ("contracts", "Three collectives: all-gather; all-gather, reduce-scatter."),
+    ),
+)
+
+
+def layer(weight, bias, xs, grads, frozen=False, groups=None):
+    """A case: each rank's x and gradient, and the shares of (weight, bias), within its group."""
+    world = len(xs)
+    flat = torch.cat([weight.flatten(), bias])
+    calls = [None] * world
+    for ranks in groups or [list(range(world))]:
+        rows = pieces(flat, len(ranks))
+        for i, rank in enumerate(ranks):
+            calls[rank] = call(
+                x=xs[rank],
+                shard=rows[i].clone(),
+                out_features=len(bias),
+                grad=grads[rank],
+                frozen=frozen,
+                groups=groups,
+            )
+    return on_ranks(*calls)
+
+
+@FullyShardedLinear.by_hand
+def _():
+    yield (
+        layer(
+            t(1.0, 2.0)[None], t(3.0), [t(1.0, 1.0)[None], t(2.0, 0.0)[None]], [t(1.0)[None]] * 2
+        ),
+        {
+            "rank 0: y": t(6.0)[None],
+            "rank 1: y": t(5.0)[None],
+            "rank 0: gradient of x": t(1.0, 2.0)[None],
+            "rank 0: gradient of the shard": t(1.5, 0.5),
+            "rank 1: gradient of the shard": t(1.0, 0.0),
+        },
+    )
+
+
+def drawn_layer(batch, n_in, n_out, world, seed=0, **options):
+    weight, bias = some((n_out, n_in), (n_out,), seed=seed)
+    xs = some(*[(*batch, n_in)] * world, seed=seed + 1)
+    return layer(weight, bias, xs, some(*[(*batch, n_out)] * world, seed=seed + 2), **options)
+
+
+@FullyShardedLinear.cases(6)
+def _(draw):
+    n_in, n_out, rows = draw(draws.distinct_sizes(3, low=1, high=5))
+    batch = draw(st.sampled_from([(rows,), (2, rows)]))
+    yield drawn_layer(batch, n_in, n_out, draw(st.integers(1, 4)), draw(st.integers(0, 99)))
+
+
+@FullyShardedLinear.edge
+def _():
+    yield drawn_layer((2,), 2, 3, 4), "nine elements on four ranks: padding"
+    yield drawn_layer((2,), 1, 1, 3), "fewer elements than ranks"
+    yield drawn_layer((), 3, 2, 2), "one row without a batch axis"
+    yield drawn_layer((2, 1, 3), 2, 4, 2), "three batch axes"
+    yield drawn_layer((3,), 4, 2, 2, frozen=True), "an input that wants no gradient: a first layer"
+    yield (
+        drawn_layer((2,), 3, 4, 4, groups=[[0, 2], [1, 3]]),
+        "two groups that share among themselves",
+    )
+    weight, bias = some((3, 2), (3,))
+    rows = some((2, 2), (2, 2), seed=5)
+    turned = [x.T for x in some((3, 2), (3, 2), seed=6)]
+    yield layer(weight, bias, rows, turned), "a gradient that is not contiguous"
+
+
+WIDE = drawn_layer((2,), 96, 128, 4)
+WIDE_SHARE = 4 * share(128 * 97, 4)
+FullyShardedLinear.contract(
+    contracts.resident(
+        [WIDE],
+        limit=WIDE_SHARE + 2 * 4 * (128 + 96) + 1024,
+        says="between the passes, and after them, nothing whole is alive",
+        probe=probes.sharded_layer,
+    )
+)
+FullyShardedLinear.contract(
+    contracts.sends(
+        [WIDE],
+        limit=3 * 3 * WIDE_SHARE,
+        says="two all-gathers and a reduce-scatter of the layer",
+        probe=probes.sharded_layer,
+    )
+)
+
+
+class Layer(torch.autograd.Function):
+    """A right answer in small methods, for wrong ones to change one of."""
+
+    @classmethod
+    def whole(cls, shard, shapes, group):
+        flat = shard.new_empty(dist.get_world_size(group) * shard.numel())
+        fsdp.all_gather_single(flat, shard.detach(), group=group)
+        n = prod(shapes[0])
+        return flat[:n].view(shapes[0]), flat[n : n + shapes[1][0]]
+
+    @classmethod
+    def reduced(cls, flat, group):
+        n = dist.get_world_size(group)
+        rows = pieces(flat, n)
+        mine = torch.empty_like(rows[0])
+        fsdp.reduce_scatter_single(mine, rows.reshape(-1), group=group)
+        return mine / n
+
+    @classmethod
+    def bias_gradient(cls, rows):
+        return rows.sum(0)
+
+    @classmethod
+    def x_gradient(cls, grad, weight, group):
+        return grad @ weight
+
+    @classmethod
+    def shard_gradient(cls, ctx, grad, x):
+        rows = grad.reshape(-1, grad.shape[-1])
+        of_weight = rows.T @ x.reshape(-1, x.shape[-1])
+        flat = torch.cat([of_weight.flatten(), ctx.kind.bias_gradient(rows)])
+        return ctx.kind.reduced(flat, ctx.group)
+
+    @classmethod
+    def run(cls, ctx, x, shard, out_features, group):
+        ctx.kind, ctx.group = cls, group
+        ctx.shapes = ((out_features, x.shape[-1]), (out_features,))
+        ctx.save_for_backward(x, shard)
+        weight, bias = cls.whole(shard, ctx.shapes, group)
+        return torch.nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return Layer.run(ctx, x, shard, out_features, group)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        weight, _ = ctx.kind.whole(shard, ctx.shapes, ctx.group)
+        return (
+            ctx.kind.x_gradient(grad, weight, ctx.group),
+            ctx.kind.shard_gradient(ctx, grad, x),
+            None,
+            None,
+        )
+
+
+class UndividedLayer(Layer):
+    @classmethod
+    def reduced(cls, flat, group):
+        return super().reduced(flat, group) * dist.get_world_size(group)
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return UndividedLayer.run(ctx, x, shard, out_features, group)
+
+
+FullyShardedLinear.mistake(
+    "The shard's gradient is the sum over the ranks. Divide by their number: it must be what one process "
+    "would find for the mean loss of the whole batch."
+)(UndividedLayer)
+
+
+class OwnShareLayer(Layer):
+    @classmethod
+    def reduced(cls, flat, group):
+        rows = pieces(flat, dist.get_world_size(group))
+        return rows[dist.get_rank(group)].clone()
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return OwnShareLayer.run(ctx, x, shard, out_features, group)
+
+
+FullyShardedLinear.mistake(
+    "Each rank takes its share of its own gradient. The other ranks' rows have something to say about that "
+    "share too: reduce-scatter."
+)(OwnShareLayer)
+
+
+class NoBiasGradient(Layer):
+    @classmethod
+    def bias_gradient(cls, rows):
+        return torch.zeros_like(rows[0])
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return NoBiasGradient.run(ctx, x, shard, out_features, group)
+
+
+FullyShardedLinear.mistake(
+    "The bias gets no gradient: it is part of the shard, behind the weight."
+)(NoBiasGradient)
+
+
+class AveragedInput(Layer):
+    @classmethod
+    def x_gradient(cls, grad, weight, group):
+        out = grad @ weight
+        dist.all_reduce(out, group=group)
+        return out / dist.get_world_size(group)
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return AveragedInput.run(ctx, x, shard, out_features, group)
+
+
+FullyShardedLinear.mistake(
+    "You average the gradient of x over the ranks. x is this rank's own rows, and so is its gradient."
+)(AveragedInput)
+
+
+class MeanOverRows(Layer):
+    @classmethod
+    def shard_gradient(cls, ctx, grad, x):
+        return super().shard_gradient(ctx, grad, x) / max(grad.numel() // grad.shape[-1], 1)
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return MeanOverRows.run(ctx, x, shard, out_features, group)
+
+
+FullyShardedLinear.mistake(
+    "You take the mean of the gradient over the rows as well. The rows are summed, the ranks averaged; "
+    "whether the loss is a mean is in the gradient that comes in."
+)(MeanOverRows)
+
+
+class WholeWorldLayer(Layer):
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return Layer.run(ctx, x, shard, out_features, None)
+
+
+FullyShardedLinear.mistake(
+    "You do not use the group: parameters are gathered from all ranks of the job."
+)(WholeWorldLayer)
+
+
+class KeepsWeight(Layer):
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        ctx.group, ctx.kind = group, Layer
+        ctx.shapes = ((out_features, x.shape[-1]), (out_features,))
+        weight, bias = Layer.whole(shard, ctx.shapes, group)
+        ctx.save_for_backward(x, weight)
+        return torch.nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad @ weight, Layer.shard_gradient(ctx, grad, x), None, None
+
+
+FullyShardedLinear.mistake(
+    "The values are right, but the gathered weight is kept for the backward pass: between the passes every "
+    "layer is whole on every rank. Keep the shard, and gather again.",
+    cost=True,
+)(KeepsWeight)
+
+
+class AllReducedLayer(Layer):
+    @classmethod
+    def reduced(cls, flat, group):
+        flat = flat.clone()
+        dist.all_reduce(flat, group=group)
+        n = dist.get_world_size(group)
+        return pieces(flat, n)[dist.get_rank(group)] / n
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return AllReducedLayer.run(ctx, x, shard, out_features, group)
+
+
+FullyShardedLinear.mistake(
+    "The values are right, but you all-reduce the gradient of the whole layer and keep a share of it: twice "
+    "the bytes of the reduce-scatter that was asked for.",
+    cost=True,
+)(AllReducedLayer)
+
+
+class ListLayer(torch.autograd.Function):
+    @staticmethod
+    def gather(shard, group):
+        parts = [torch.empty_like(shard) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, shard.detach().contiguous(), group=group)
+        return torch.cat(parts)
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        ctx.save_for_backward(x, shard)
+        ctx.rest = out_features, group
+        flat = ListLayer.gather(shard, group)
+        n = out_features * x.shape[-1]
+        weight = flat[:n].view(out_features, -1)
+        return torch.einsum("...i,oi->...o", x, weight) + flat[n : n + out_features]
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        out_features, group = ctx.rest
+        world = dist.get_world_size(group)
+        n = out_features * x.shape[-1]
+        weight = ListLayer.gather(shard, group)[:n].view(out_features, -1)
+        of_x = torch.einsum("...o,oi->...i", grad, weight) if ctx.needs_input_grad[0] else None
+        flat = shard.new_zeros(world * shard.numel())
+        rows, inputs = grad.reshape(-1, out_features), x.reshape(-1, x.shape[-1])
+        flat[:n] = torch.einsum("no,ni->oi", rows, inputs).flatten()
+        flat[n : n + out_features] = torch.einsum("no->o", rows)
+        mine = torch.empty_like(shard)
+        dist.reduce_scatter(mine, list(flat.div_(world).chunk(world)), group=group)
+        return of_x, mine, None, None
+
+
+FullyShardedLinear.alternative("einsum, and collectives of lists of tensors")(ListLayer)
 
 
 # ------------------------------------------------------------------------------ reshard_state_dict
@@ -445,7 +1156,10 @@ def _():
     yield call(saved_by(2, w=torch.zeros(0, 3)), 2), "no rows at all"
     yield call(saved_by(3, w=counting(6, 2, 2)), 4), "three axes"
     yield call(saved_by(2, step=torch.tensor(5)), 3), "only a count of steps"
-    yield call(saved_by(2, step=torch.tensor(5), w=counting(3, 2)), 1), "a count of steps comes first"
+    yield (
+        call(saved_by(2, step=torch.tensor(5), w=counting(3, 2)), 1),
+        "a count of steps comes first",
+    )
     yield call([{}, {}], 2), "nothing was saved"
     yield call(saved_by(2, mask=counting(5) > 2, n=counting(3).long()), 3), "bools and integers"
 

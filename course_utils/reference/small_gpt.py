@@ -3,8 +3,11 @@
 from collections.abc import Iterable
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
@@ -76,3 +79,43 @@ def training_bytes(model: nn.Module, optimizer: Optimizer) -> tuple[int, int, in
     params = list(model.parameters())
     state = [t for kept in optimizer.state.values() for t in kept.values()]
     return held_bytes(params), held_bytes(p.grad for p in params), held_bytes(state)
+
+
+def gpt2_small() -> GPT:
+    """Our model at the width and depth of GPT-2's smallest, on the meta device: no memory."""
+    with torch.device("meta"):
+        return GPT(width=768, n_layer=12, n_head=12, context=1024)
+
+
+def planned_bytes(world_size: int, rows: int = 1, context: int = 256) -> tuple[int, int, int]:
+    """What rank 0 of `world_size` would hold of `gpt2_small`, sharded by `fully_shard`.
+
+    No other process exists and no memory is touched: the process group is fake, its collectives
+    return at once, and the tensors have shapes and no numbers. Returns bytes of parameters and of
+    gradients after one forward and backward pass, and the peak of all tensors during it. Must not
+    run where there is a process group already.
+    """
+    import torch.testing._internal.distributed.fake_pg  # registers the backend
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+
+    dist.init_process_group("fake", rank=0, world_size=world_size, store=dist.HashStore())
+    try:
+        mesh = init_device_mesh("cpu", (world_size,))
+        with FakeTensorMode():
+            model = GPT(width=768, n_layer=12, n_head=12, context=1024)
+            for unit in [*model.units(), model]:
+                fully_shard(unit, mesh=mesh)
+            ids = torch.zeros(rows, context + 1, dtype=torch.long)
+            tracker = FSDPMemTracker(model, torch.optim.AdamW(model.parameters()))
+            tracker.track_inputs((ids,))
+            with tracker:
+                next_byte_loss(model, ids).backward()
+            [peak] = tracker.get_tracker_snapshot("peak").values()
+            params = list(model.parameters())
+            held = [
+                sum(t.to_local().nbytes for t in ts) for ts in (params, [p.grad for p in params])
+            ]
+            return held[0], held[1], peak["Total"]
+    finally:
+        dist.destroy_process_group()

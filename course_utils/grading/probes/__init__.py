@@ -18,7 +18,7 @@ from .objects import steps
 from .optimizers import optimizer, parameter_groups, state_bytes
 from .precision import amp_run, master_run, scaler_run
 from .randomness import glorot_weight
-from .sharding import flat_shards, resharded
+from .sharding import flat_shards, resharded, sharded_layer, sharded_optimizer
 from .views import strides_of, view
 
 Probe = Callable[[Any, Case], dict[str, Any]]
@@ -42,6 +42,8 @@ __all__ = [
     "registry",
     "resharded",
     "scaler_run",
+    "sharded_layer",
+    "sharded_optimizer",
     "state_bytes",
     "steps",
     "straight_through",

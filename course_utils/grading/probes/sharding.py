@@ -1,15 +1,19 @@
-"""Probes of shares: what each rank would keep, and what comes of putting the shares together.
+"""Probes of shares: what each rank keeps, and what comes of putting the shares together.
 
-They play all ranks in one process: no collective runs.
+`flat_shards` and `resharded` play all ranks in one process; `sharded_optimizer` and `sharded_layer` run
+on ranks.
 """
 
 from typing import Any
 
-from torch import Tensor
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from ..case import Case
-from ..render import shown
+from ..render import nested, shown
 from ..values import fresh, untouched
+from .collectives import run_on_ranks, runs_on_ranks
 
 
 def flat_shards(subject: dict[str, Any], case: Case) -> dict[str, Any]:
@@ -79,9 +83,132 @@ def called_resharded(name: str, case: Case) -> str:
         f"{key} of shapes {', '.join(str(tuple(saved[key].shape)) for saved in shards)}"
         for key in shards[0]
     )
-    return (
-        f"{name}(shards, rank, {shown(world_size)}) for every rank, where {len(shards)} saved {rows}"
-    )
+    return f"{name}(shards, rank, {shown(world_size)}) for every rank, where {len(shards)} saved {rows}"
 
 
 resharded.called = called_resharded  # type: ignore[attr-defined]
+
+
+# ------------------------------------------------------------------------------ on ranks
+
+
+@runs_on_ranks
+def sharded_optimizer(subject: Any, case: Case) -> dict[str, Any]:
+    """Build it on every rank, and step with each rank's own gradients.
+
+    Of each rank's call: params, a list of tensors, the same on all; optimizer, the name of a class of
+    torch.optim; options, its keyword arguments; grads, for each step a list with a gradient or None for
+    each parameter; groups, a list of lists of ranks that share among themselves, or None for one of
+    all. Seen are all parameters after each step and what zero_grad leaves.
+    """
+    return run_on_ranks(subject, case, optimizer_there)
+
+
+def optimizer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    from ..on_a_rank import counted
+
+    given = case.kwargs
+    params = [nn.Parameter(x.clone()) for x in given["params"]]
+    cls = getattr(torch.optim, given["optimizer"])
+    optimizer = subject(params, cls, own_group(given.get("groups"), rank), **given["options"])
+    trail: list[list[Tensor]] = [[] for _ in params]
+    gone = True
+    for grads in given["grads"]:
+        for p, g in zip(params, grads, strict=True):
+            p.grad = None if g is None else g.clone()
+        with counted():
+            optimizer.step()
+        for p, values in zip(params, trail, strict=True):
+            values.append(p.detach().clone())
+        optimizer.zero_grad()
+        gone &= all(p.grad is None or not p.grad.any() for p in params)
+    seen: dict[str, Any] = {
+        f"parameter {i} after each step": torch.stack(values) for i, values in enumerate(trail)
+    }
+    seen["zero_grad forgets all gradients"] = gone
+    return seen
+
+
+def own_group(groups: list[list[int]] | None, rank: int) -> dist.ProcessGroup | None:
+    """The rank's group among these, which every rank must help to make; None: all ranks."""
+    made = [dist.new_group(ranks) for ranks in groups or ()]
+    mine = [group for ranks, group in zip(groups or (), made, strict=True) if rank in ranks]
+    return mine[0] if mine else None
+
+
+def called_optimizer(name: str, case: Case) -> str:
+    first = case.calls[0].kwargs
+    options = "".join(f", {key}={shown(value)}" for key, value in first["options"].items())
+    shapes = ", ".join(str(tuple(p.shape)) for p in first["params"])
+    steps = len(first["grads"])
+    text = (
+        f"{name}(params, {first['optimizer']}{options}), {steps} step{'s' if steps > 1 else ''} on "
+        f"{case.world} ranks, params of shapes {shapes}"
+    )
+    if first.get("groups"):
+        text += f", in groups of ranks {first['groups']}"
+    if sum(p.numel() for p in first["params"]) <= 6 and steps == 1:
+        each = "; ".join(
+            f"{', '.join(map(listed, call.kwargs['grads'][0]))} on rank {rank}"
+            for rank, call in enumerate(case.calls)
+        )
+        text += f" = {', '.join(map(listed, first['params']))}, gradients {each}"
+    return text
+
+
+def listed(x: Tensor | None) -> str:
+    return "None" if x is None else nested(x) if x.numel() else f"empty {tuple(x.shape)}"
+
+
+sharded_optimizer.called = called_optimizer
+
+
+@runs_on_ranks
+def sharded_layer(subject: Any, case: Case) -> dict[str, Any]:
+    """Apply an autograd.Function on every rank, forward and backward.
+
+    Of each rank's call: x, its own input; shard; out_features; grad, of the output; frozen, whether x
+    wants no gradient; groups, as for `sharded_optimizer`.
+    """
+    return run_on_ranks(subject, case, layer_there)
+
+
+def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    from ..on_a_rank import counted
+
+    given = case.kwargs
+    x = given["x"].clone().requires_grad_(not given.get("frozen", False))
+    shard = given["shard"].clone().requires_grad_()
+    group = own_group(given.get("groups"), rank)
+    with counted():
+        y = subject.apply(x, shard, given["out_features"], group)
+    seen = {"y": y.detach().clone()}
+    with counted():
+        y.backward(given["grad"])
+    seen["gradient of x"] = None if x.grad is None else x.grad.clone()
+    seen["gradient of the shard"] = None if shard.grad is None else shard.grad.clone()
+    seen["x and the shard are left alone"] = bool(
+        torch.equal(x, given["x"]) and torch.equal(shard, given["shard"])
+    )
+    return seen
+
+
+def called_layer(name: str, case: Case) -> str:
+    first = case.calls[0].kwargs
+    text = (
+        f"{name}.apply(x, shard, {first['out_features']}, group) on {case.world} ranks, x of shape "
+        f"{tuple(first['x'].shape)}, shards of {first['shard'].numel()} elements"
+    )
+    if first.get("groups"):
+        text += f", in groups of ranks {first['groups']}"
+    if first["shard"].numel() <= 4 and first["x"].numel() <= 4:
+        each = "; ".join(
+            f"x = {listed(call.kwargs['x'])}, shard = {listed(call.kwargs['shard'])}, gradient of y = "
+            f"{listed(call.kwargs['grad'])} on rank {rank}"
+            for rank, call in enumerate(case.calls)
+        )
+        text += f": {each}"
+    return text
+
+
+sharded_layer.called = called_layer
