@@ -237,11 +237,25 @@ def counted() -> Iterator[None]:
     if _counted is None:
         yield
         return
-    with threads_started() as threads, aside_watched() as aside, measure() as cost:
+    meter = measure()
+    with threads_started() as threads, aside_watched() as aside, meter as cost:
         yield
+        let_go(meter)
     _counted.append((cost, aside))
     if threads:
         aside.append("works in another thread, where nothing can be counted")
+
+
+def let_go(meter: Any, quiet_s: float = 0.03, at_most_s: float = 1.0) -> None:
+    """Wait while bytes that the block made are still being freed.
+
+    gloo's threads hold the tensors of a collective for a moment after it has finished.
+    """
+    live, since, end = meter._storages.live, monotonic(), monotonic() + at_most_s
+    while monotonic() < min(since + quiet_s, end):
+        sleep(0.001)
+        if meter._storages.live != live:
+            live, since = meter._storages.live, monotonic()
 
 
 def added_up(parts: list[tuple[Cost, list[str]]]) -> Cost:
