@@ -837,9 +837,9 @@ WIDE_SHARE = 4 * share(128 * 97, 4)
 FullyShardedLinear.contract(
     contracts.resident(
         [WIDE],
-        limit=WIDE_SHARE + 2 * 4 * (128 + 96) + 1024,
-        says="between the passes, and after them, nothing whole is alive",
-        probe=probes.sharded_layer,
+        limit=WIDE_SHARE + 4 * 2 * 128 + 1024,
+        says="between the two passes nothing whole is alive",
+        probe=probes.sharded_layer_between,
     )
 )
 FullyShardedLinear.contract(

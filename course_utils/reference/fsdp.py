@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-Group = dist.ProcessGroup | None
-
 # torch 2.13 has new names for these two and warns about the old ones; 2.11 has only the old.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -62,7 +60,9 @@ def unshard_flat(
     return [parts[i].view(shape) for i, shape in enumerate(shapes)]
 
 
-def all_gather_flat(shard: Float[Tensor, " share"], group: Group = None) -> Float[Tensor, " flat"]:
+def all_gather_flat(
+    shard: Float[Tensor, " share"], group: dist.ProcessGroup | None = None
+) -> Float[Tensor, " flat"]:
     """Every rank's share, joined, padding included: one all-gather."""
     flat = shard.new_empty(shard.numel() * dist.get_world_size(group))
     all_gather_single(flat, shard.detach(), group=group)
@@ -70,7 +70,7 @@ def all_gather_flat(shard: Float[Tensor, " share"], group: Group = None) -> Floa
 
 
 def reduce_scatter_mean(
-    flat: Float[Tensor, " flat"], group: Group = None
+    flat: Float[Tensor, " flat"], group: dist.ProcessGroup | None = None
 ) -> Float[Tensor, " share"]:
     """This rank's share of the mean over the ranks: one reduce-scatter.
 
@@ -151,7 +151,7 @@ class ZeroOneOptimizer:
         self,
         params: Iterable[nn.Parameter],
         optimizer_class: type[Optimizer],
-        group: Group = None,
+        group: dist.ProcessGroup | None = None,
         **options: Any,
     ):
         """params: whole, of one dtype, equal on every rank. options: of the optimizer."""
@@ -197,7 +197,7 @@ class FullyShardedLinear(torch.autograd.Function):
         x: Float[Tensor, "... in_features"],
         shard: Float[Tensor, " share"],
         out_features: int,
-        group: Group = None,
+        group: dist.ProcessGroup | None = None,
     ) -> Float[Tensor, "... out_features"]:
         """x Wᵀ + b; between this and backward, neither W nor b is kept."""
         ctx.save_for_backward(x, shard)
@@ -232,7 +232,7 @@ class FullySharded(nn.Module):
     def __init__(
         self,
         module: nn.Module,
-        group: Group = None,
+        group: dist.ProcessGroup | None = None,
         reshard_after_forward: bool = True,
         on_event: Any = lambda what: None,
     ):

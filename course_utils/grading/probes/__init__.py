@@ -19,7 +19,13 @@ from .objects import steps
 from .optimizers import optimizer, parameter_groups, state_bytes
 from .precision import amp_run, master_run, scaler_run
 from .randomness import glorot_weight
-from .sharding import flat_shards, resharded, sharded_layer, sharded_optimizer
+from .sharding import (
+    flat_shards,
+    resharded,
+    sharded_layer,
+    sharded_layer_between,
+    sharded_optimizer,
+)
 from .views import strides_of, view
 
 Probe = Callable[[Any, Case], dict[str, Any]]
@@ -46,6 +52,7 @@ __all__ = [
     "resharded",
     "scaler_run",
     "sharded_layer",
+    "sharded_layer_between",
     "sharded_optimizer",
     "state_bytes",
     "steps",

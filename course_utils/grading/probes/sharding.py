@@ -176,21 +176,43 @@ def sharded_layer(subject: Any, case: Case) -> dict[str, Any]:
 def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     from ..on_a_rank import counted
 
+    x, shard, group = layer_inputs(case, rank)
+    with counted():
+        y = subject.apply(x, shard, case.kwargs["out_features"], group)
+        y.backward(case.kwargs["grad"])
+    return layer_seen(case, x, shard, y)
+
+
+@runs_on_ranks
+def sharded_layer_between(subject: Any, case: Case) -> dict[str, Any]:
+    """The same as `sharded_layer`, but what is counted ends before the backward pass."""
+    return run_on_ranks(subject, case, layer_there_between)
+
+
+def layer_there_between(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    from ..on_a_rank import counted
+
+    x, shard, group = layer_inputs(case, rank)
+    with counted():
+        y = subject.apply(x, shard, case.kwargs["out_features"], group)
+    y.backward(case.kwargs["grad"])
+    return layer_seen(case, x, shard, y)
+
+
+def layer_inputs(case: Case, rank: int) -> tuple[Tensor, Tensor, dist.ProcessGroup | None]:
     given = case.kwargs
     x = given["x"].clone().requires_grad_(not given.get("frozen", False))
-    shard = given["shard"].clone().requires_grad_()
-    group = own_group(given.get("groups"), rank)
-    with counted():
-        y = subject.apply(x, shard, given["out_features"], group)
-    seen = {"y": y.detach().clone()}
-    with counted():
-        y.backward(given["grad"])
-    seen["gradient of x"] = None if x.grad is None else x.grad.clone()
-    seen["gradient of the shard"] = None if shard.grad is None else shard.grad.clone()
-    seen["x and the shard are left alone"] = bool(
-        torch.equal(x, given["x"]) and torch.equal(shard, given["shard"])
-    )
-    return seen
+    return x, given["shard"].clone().requires_grad_(), own_group(given.get("groups"), rank)
+
+
+def layer_seen(case: Case, x: Tensor, shard: Tensor, y: Tensor) -> dict[str, Any]:
+    alone = torch.equal(x, case.kwargs["x"]) and torch.equal(shard, case.kwargs["shard"])
+    return {
+        "y": y.detach(),
+        "gradient of x": x.grad,
+        "gradient of the shard": shard.grad,
+        "x and the shard are left alone": alone,
+    }
 
 
 def called_layer(name: str, case: Case) -> str:
@@ -212,3 +234,4 @@ def called_layer(name: str, case: Case) -> str:
 
 
 sharded_layer.called = called_layer
+sharded_layer_between.called = called_layer
