@@ -381,7 +381,7 @@ ZeroOneOptimizer = Exercise(
     points=5,
     probe=probes.sharded_optimizer,
     hints=(
-        "In `__init__`: this rank's share of the flat parameters, as one `nn.Parameter`, and an optimizer that "
+        "In `__init__`: this rank's share of the flat parameters, one tensor, and an optimizer that "
         "knows nothing else: `optimizer_class([self.shard], **options)`.",
         "In `step`: join the gradients as you joined the parameters, padding included; reduce-scatter; divide "
         "by the number of ranks; that is `self.shard.grad`.",
@@ -743,6 +743,20 @@ class FlatBuffer:
         for p in self.params:
             if p.grad is not None:
                 p.grad.zero_()
+
+
+ZeroOneOptimizer.equivalent(
+    "ZeroOneOptimizer.step: `self.shard.grad = None` removed",
+    because="the next step replaces the share's gradient before it is read; it only lives longer, a share of bytes that the contract allows",
+)
+for change in (
+    "`strict=True` → `strict=False`",
+    "`zip(self.params, new, strict=True)` → `zip(self.params, new)`",
+):
+    ZeroOneOptimizer.equivalent(
+        f"ZeroOneOptimizer.step: {change}",
+        because="the new tensors are made from the parameters' own shapes, so there are as many of one as of the other",
+    )
 
 
 # ------------------------------------------------------------------------------ FullyShardedLinear

@@ -157,9 +157,8 @@ class ZeroOneOptimizer:
         """params: whole, of one dtype, equal on every rank. options: of the optimizer."""
         self.params, self.group = list(params), group
         self.world_size = dist.get_world_size(group)
-        self.shard = nn.Parameter(
-            shard_flat([p.detach() for p in self.params], dist.get_rank(group), self.world_size)
-        )
+        whole = [p.detach() for p in self.params]
+        self.shard = shard_flat(whole, dist.get_rank(group), self.world_size)
         self.optimizer = optimizer_class([self.shard], **options)
 
     @torch.no_grad()
