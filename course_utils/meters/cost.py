@@ -28,6 +28,11 @@ class Cost:
     elements_entered: how many elements became tensors out of Python or NumPy values
         (`torch.tensor`, `as_tensor`, `from_numpy`, `new_tensor`, a list as an index, …). A single
         number that is assigned (`x[0] = 1.0`) and a `range` are not among them.
+    bytes_sent, bytes_received: by this rank in calls of `torch.distributed`: of messages exactly, of
+        collectives as the bandwidth-optimal ring has it (see `course_utils.meters.communication`).
+    messages: that this rank sends: one a `send`, and a ring's for each collective.
+    collectives: calls of collectives by name (`all_reduce`, `barrier`, …).
+    bytes_left: bytes of the storages that the block made and that were alive at its end.
     """
 
     flops: int = 0
@@ -40,10 +45,19 @@ class Cost:
     left_torch: tuple[str, ...] = ()
     elements_left: int = 0
     elements_entered: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages: int = 0
+    collectives: Counter[str] = field(default_factory=Counter)
+    bytes_left: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain JSON values."""
-        return asdict(self) | {"ops": dict(self.ops), "left_torch": list(self.left_torch)}
+        return asdict(self) | {
+            "ops": dict(self.ops),
+            "left_torch": list(self.left_torch),
+            "collectives": dict(self.collectives),
+        }
 
     @classmethod
     def from_dict(cls, figures: Mapping[str, Any]) -> "Cost":
@@ -53,6 +67,7 @@ class Cost:
                 **figures,
                 "ops": Counter(figures["ops"]),
                 "left_torch": tuple(figures["left_torch"]),
+                "collectives": Counter(figures.get("collectives", {})),
             }
         )
 
@@ -64,7 +79,7 @@ class Cost:
         entered = "nothing"
         if self.elements_entered:
             entered = _count(self.elements_entered, "element")
-        return [
+        rows = [
             ("FLOPs", f"{self.flops:,}"),
             ("kernels", f"{self.kernels:,} of {_count(self.ops.total(), 'operation')}"),
             ("bytes allocated", format_bytes(self.bytes_allocated)),
@@ -74,6 +89,22 @@ class Cost:
             ("left torch", left),
             ("entered torch", entered),
         ]
+        if self.communicated:
+            calls = ", ".join(f"{name} × {n}" for name, n in sorted(self.collectives.items()))
+            rows += [
+                ("bytes sent", format_bytes(self.bytes_sent)),
+                ("… received", format_bytes(self.bytes_received)),
+                ("messages sent", f"{self.messages:,}"),
+                ("collectives", calls or "none"),
+            ]
+        return rows
+
+    @property
+    def communicated(self) -> bool:
+        """Did the block send, receive, or call a collective?"""
+        return bool(
+            self.bytes_sent or self.bytes_received or self.messages or self.collectives.total()
+        )
 
     def __repr__(self) -> str:
         width = max(len(label) for label, _ in self.rows())

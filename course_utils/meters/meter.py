@@ -20,6 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
+from course_utils.meters.communication import communicates, communication
 from course_utils.meters.cost import Cost
 from course_utils.meters.operations import Kind, flop_formula, kind, writes
 
@@ -43,6 +44,10 @@ class measure:
     Returns a `Cost`, which can be read at any time: within the block, after it, and after an
     exception. Blocks nest, and the outer one counts the inner one's work as well. Only the thread
     that enters the block is watched, and the backward passes it starts.
+
+    Calls of `torch.distributed` are seen where they are made, those of DistributedDataParallel's reducer
+    and of fully_shard too; not seen is what goes around it: methods of a backend object
+    (`group._get_backend(device)`), stores, sockets, files, shared memory.
 
     What is not seen: scratch memory inside a kernel; memory made outside of torch's operations
     (`torch.from_numpy`, `UntypedStorage(n)`); data that enters through `torch.frombuffer` or DLPack
@@ -73,6 +78,7 @@ class measure:
         return self.cost
 
     def __exit__(self, *exception: Any) -> None:
+        self.cost.bytes_left = self._storages.live
         self._stack.__exit__(*exception)
 
     def made(self, t: Tensor) -> bool:
@@ -207,6 +213,9 @@ class _Operations(TorchDispatchMode):
         if writes(func):
             for t in _tensors((*args, *kwargs.values())):
                 before[t.untyped_storage()._cdata] = (t, storage_bytes(t))
+        talks = communicates(func)
+        if talks:  # counted beforehand: it may wait forever
+            self.communicate(func, args, kwargs)
         result = func(*args, **kwargs)
 
         for key, (t, size) in before.items():
@@ -223,11 +232,19 @@ class _Operations(TorchDispatchMode):
         aliases = not made and not before and any(True for _ in _tensors((result,)))
         if not self.bookkeeping(func):
             name = func._schema.name.removeprefix("aten::")
-            self.count(name, work=what is Kind.WORK and not aliases)
+            self.count(name, work=what is Kind.WORK and not aliases and not talks)
         formula = flop_formula(func)
         if formula is not None:
             self.cost.flops += int(formula(*args, **kwargs, out_val=result))
         return result
+
+    def communicate(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> None:
+        what, cost = communication(func, args, kwargs), self.cost
+        cost.bytes_sent += what.sent
+        cost.bytes_received += what.received
+        cost.messages += what.messages
+        if what.is_collective:
+            cost.collectives[what.name] += 1
 
     def made(
         self, func: OpOverload, args: Any, kwargs: dict[str, Any], result: Any

@@ -1,0 +1,117 @@
+"""Which lines of a stack are the caller's own, and whether its top waits for another rank."""
+
+import linecache
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from .report import DIED, RAISED, Failure, Line, tidy  # noqa: F401
+
+HERE = Path(__file__).parent
+NOT_THE_CALLERS = tuple(
+    str(path)
+    for path in (
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        HERE,
+        HERE.parent / "grading",
+        HERE.parent / "meters",
+        "<frozen ",
+        "<string>",
+        "<__array_function__",
+        "<@beartype",
+    )
+)
+WAITS = re.compile(r"\bwait(_tensor|_all|_stream)?\s*\(|\.wait\b")
+"""What a call that waits for a message looks like where it is written: `work.wait()`."""
+
+COMMUNICATES = ("distributed", "autograd", "nn/parallel", "futures", "_ops.py", "_tensor.py")
+"""Parts of torch in whose frames the main thread of a rank waits for others. autograd: DDP waits
+for its buckets inside the engine of the backward pass."""
+
+
+def is_callers(filename: str) -> bool:
+    return not filename.startswith(NOT_THE_CALLERS) and "site-packages" not in filename
+
+
+def line_of(filename: str, number: int, where: str) -> Line:
+    source = linecache.getline(filename, number).strip()
+    return Line("" if where == "<module>" else where, number, source, filename)
+
+
+def lines_of_error(error: BaseException) -> tuple[Line, ...]:
+    found = [
+        line_of(frame.f_code.co_filename, number, frame.f_code.co_name)
+        for frame, number in traceback.walk_tb(error.__traceback__)
+        if is_callers(frame.f_code.co_filename)
+    ]
+    if isinstance(error, SyntaxError) and error.lineno:
+        found.append(Line("", error.lineno, (error.text or "").strip(), error.filename or ""))
+    return tuple(found)
+
+
+def communicates(filenames: Iterable[str]) -> bool:
+    return any("/torch/distributed/" in name.replace("\\", "/") for name in filenames)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An exception as data."""
+    kinds = tuple(c.__name__ for c in type(error).__mro__ if c not in (BaseException, object))
+    filenames = [f.f_code.co_filename for f, _ in traceback.walk_tb(error.__traceback__)]
+    said = str(error)
+    involved = communicates(filenames) or "gloo" in said or any(k.startswith("Dist") for k in kinds)
+    lines = lines_of_error(error)
+    if isinstance(error, RecursionError):
+        lines = lines[-1:]
+    return Failure(RAISED, tidy(said), kinds, lines, involved)
+
+
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def stack(thread: int) -> list[FrameType]:
+    """The frames of a thread, innermost first."""
+    return list(outwards(sys._current_frames().get(thread)))
+
+
+def lines_of_stack(frames: list[FrameType]) -> tuple[Line, ...]:
+    return tuple(
+        line_of(f.f_code.co_filename, f.f_lineno, f.f_code.co_name)
+        for f in reversed(frames)
+        if is_callers(f.f_code.co_filename)
+    )
+
+
+def waits_for_others(frames: list[FrameType]) -> bool:
+    """Is the innermost frame inside a communication of torch, or a `.wait()` in anybody's code?"""
+    if not frames:
+        return False
+    top = frames[0]
+    path = top.f_code.co_filename.replace("\\", "/")
+    _, torch, part = path.rpartition("/torch/")
+    if torch and part.startswith(COMMUNICATES):
+        return True
+    return bool(WAITS.search(expression(top)))
+
+
+def expression(frame: FrameType) -> str:
+    """The source of the call that the frame is in."""
+    code, at = frame.f_code, frame.f_lasti // 2
+    positions = list(code.co_positions())
+    if not 0 <= at < len(positions):
+        return ""
+    first, last, start, end = positions[at]
+    if first is None or last is None or start is None or end is None:
+        return ""
+    lines = [linecache.getline(code.co_filename, n) for n in range(first, last + 1)]
+    if not any(lines):
+        return ""
+    text = b"".join(line.encode() for line in lines)
+    tail = len(lines[-1].encode()) - end
+    return text[start : len(text) - tail].decode(errors="replace")

@@ -1,0 +1,230 @@
+"""The kernel's side of starting and killing ranks: by the forkserver on Linux, by spawn elsewhere."""
+
+import atexit
+import json
+import multiprocessing
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import monotonic
+from typing import Protocol
+
+FORKSERVER, SPAWN = "forkserver", "spawn"
+DEFAULT = FORKSERVER if sys.platform.startswith("linux") else SPAWN
+
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]);"
+    "from course_utils.ranks.forkserver import main; main(int(sys.argv[1]), sys.argv[3])"
+)
+
+
+class Child(Protocol):
+    """A rank's process."""
+
+    pid: int
+
+    def kill(self) -> None: ...
+
+    def exit_code(self, timeout: float) -> int | None:
+        """The exit code, -9 for a SIGKILL; None if the process is alive after `timeout` seconds."""
+
+
+class Launcher(Protocol):
+    directory: Path
+
+    def start(self, pairs: Sequence[tuple[Connection, Connection]]) -> list[Child]:
+        """One process for each pair of its ends of the pipes."""
+
+    def complaint(self) -> str:
+        """What the process that starts others said before it broke down."""
+
+
+def environment() -> dict[str, str]:
+    """Of a process of the course: one thread for each rank, figures kept for the cell's end."""
+    one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**os.environ, **one, "MPLBACKEND": "module://course_utils.ranks.figures"}
+
+
+class Forkserver:
+    """The socket to a process that runs `forkserver.main`."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="ranks-"))
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.log = self.directory / "forkserver.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)]
+                + [str(self.directory)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a Ctrl-C in the terminal is the kernel's affair
+            )
+        theirs.close()
+        self.exits: dict[int, int] = {}
+        self.lock = threading.RLock()
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def complaint(self) -> str:
+        with suppress(OSError):
+            return self.log.read_text(errors="replace")[-2000:]
+        return ""
+
+    def start(self, pairs: Sequence[tuple[Connection, Connection]]) -> list[Child]:
+        fds = [end.fileno() for pair in pairs for end in pair]
+        with self.lock:
+            message = json.dumps({"fork": len(pairs)}).encode()
+            socket.send_fds(self.control, [message], fds)
+            forked = None
+            while forked is None:
+                forked = self.hear(None)
+        return [Forked(self, pid) for pid in forked]
+
+    def hear(self, timeout: float | None) -> list[int] | None:
+        """The next packet: the pids of {"forked": pids}; exits are noted."""
+        self.control.settimeout(timeout)
+        data = self.control.recv(1 << 16)
+        if not data:
+            raise ConnectionError("the process that starts ranks has died: " + self.complaint())
+        message = json.loads(data)
+        if "exited" in message:
+            pid, code = message["exited"]
+            self.exits[pid] = code
+        found: list[int] | None = message.get("forked")
+        return found
+
+    def exit_code(self, pid: int, timeout: float) -> int | None:
+        end = monotonic() + timeout
+        with self.lock:
+            while pid not in self.exits:
+                try:
+                    self.hear(max(end - monotonic(), 1e-3))
+                except TimeoutError:
+                    return None
+                except OSError:
+                    return -9
+            return self.exits[pid]
+
+    def kill(self, pid: int) -> None:
+        with self.lock, suppress(OSError):
+            self.control.sendall(json.dumps({"kill": [pid]}).encode())
+
+    def close(self) -> None:
+        self.control.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        if self.alive:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Forked:
+    def __init__(self, server: Forkserver, pid: int) -> None:
+        self.server = server
+        self.pid = pid
+
+    def kill(self) -> None:
+        self.server.kill(self.pid)
+
+    def exit_code(self, timeout: float) -> int | None:
+        return self.server.exit_code(self.pid, timeout)
+
+
+class Spawner:
+    """A new Python for each rank, which loads torch itself: seconds, but on every system."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="ranks-"))
+
+    def start(self, pairs: Sequence[tuple[Connection, Connection]]) -> list[Child]:
+        from .worker import serve_spawned
+
+        context = multiprocessing.get_context("spawn")
+        before = {name: os.environ.get(name) for name in environment()}
+        os.environ.update(environment())
+        try:
+            found: list[Child] = []
+            for pair in pairs:
+                process = context.Process(target=serve_spawned, args=pair)
+                process.start()
+                found.append(Spawned(process))
+            return found
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+
+                else:
+                    os.environ[name] = value
+
+    def complaint(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Spawned:
+    def __init__(self, process: multiprocessing.context.SpawnProcess) -> None:
+        self.process = process
+        self.pid = process.pid or 0
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def exit_code(self, timeout: float) -> int | None:
+        self.process.join(timeout)
+        return self.process.exitcode
+
+
+# One of each a kernel, made when first needed.
+
+_made: dict[str, Forkserver | Spawner] = {}
+_lock = threading.Lock()
+
+
+def launcher(method: str) -> Forkserver | Spawner:
+    """The launcher of this process; a forkserver that has died is replaced."""
+    with _lock:
+        found = _made.get(method)
+        if isinstance(found, Forkserver) and not found.alive:
+            found.close()
+            found = None
+        if found is None:
+            found = _made[method] = Forkserver() if method == FORKSERVER else Spawner()
+        return found
+
+
+@atexit.register
+def close() -> None:
+    """End the processes that start others; the ranks end with them."""
+    with _lock:
+        for method in list(_made):
+            _made.pop(method).close()
+
+
+if hasattr(os, "register_at_fork"):
+
+    def _forget() -> None:
+        """A fork of the kernel has no ranks: those are the kernel's."""
+        for made in _made.values():
+            if isinstance(made, Forkserver):
+                made.control.close()
+        _made.clear()
+
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,518 @@
+"""`Ranks`: processes of this machine that run together, seen from the process that owns them."""
+
+import itertools
+import linecache
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from . import launch
+from .report import DIED, SLOW, STUCK, Failure, Line, RanksError, Reply, names_of
+from .wire import dumps, loads
+
+START_S = 120.0
+"""For torch to load on a slow machine. The ranks' own timeout is for what they run."""
+
+ASK_S = 0.25
+QUIET_S = 1.0
+QUIET_AFTER_FAILURE_S = 0.3
+"""How long all ranks that are left must have been quiet (see `watch`) to be called stuck."""
+
+NO_OWN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MPLBACKEND")
+
+_cells = itertools.count(1)
+
+
+@dataclass
+class Worker:
+    """The kernel's ends of the pipes to one rank, and its process."""
+
+    rank: int
+    conn: Connection
+    control: Connection
+    child: launch.Child
+    log: Path
+    seen: int = 0
+    asked: bool = False
+
+    def kill(self) -> None:
+        self.child.kill()
+
+    def close(self) -> None:
+        self.conn.close()
+        self.control.close()
+
+
+@dataclass
+class Team:
+    """The processes of one start. Kept apart from `Ranks`, so that it can go when `Ranks` is gone."""
+
+    owner: int
+    workers: list[Worker] = field(default_factory=list)
+    directory: Path | None = None
+
+    def stop(self) -> None:
+        if os.getpid() != self.owner:
+            return  # a fork of the kernel
+        for worker in self.workers:
+            worker.kill()
+        for worker in self.workers:
+            worker.child.exit_code(5.0)
+            worker.close()
+        self.workers = []
+        if self.directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.directory = None
+
+
+class Ranks:
+    """`world_size` processes with one gloo group, one thread and one namespace each.
+
+    They start when first used, keep their variables, and are stopped by `close`, at the end of a
+    `with` block, when this object is gone, and when this process is: even if it is killed.
+    timeout: seconds that a call may take. debug: does torch check that the ranks' collectives match
+    (TORCH_DISTRIBUTED_DEBUG=DETAIL)? It adds messages and time. method: "forkserver" (Linux; torch
+    is loaded once) or "spawn" (the rest; each rank loads torch, and starting takes seconds).
+
+    A rank that dies, or a call that ends in a deadlock or runs out of time, takes all ranks'
+    variables with it; the next use starts new processes. Everything raises RanksError, except `run`
+    and `ask`, which return every rank's Reply.
+    """
+
+    def __init__(
+        self,
+        world_size: int = 4,
+        timeout: float = 10.0,
+        *,
+        debug: bool = True,
+        method: str = launch.DEFAULT,
+    ) -> None:
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1; it is {world_size}")
+        self.world_size = world_size
+        self.timeout = timeout
+        self.debug = debug
+        self.method = method
+        self.lost = ""
+        self._lock = threading.RLock()
+        self._team = Team(os.getpid())
+        self._patience: float | None = None
+        self._group_debug = debug
+        self._numbers = itertools.count(1)
+        self._finalizer = weakref.finalize(self, Team.stop, self._team)
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "not started"
+        return f"Ranks({self.world_size}, timeout={self.timeout:g}): {state}"
+
+    def __enter__(self) -> "Ranks":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the processes. A later use starts new ones."""
+        with self._lock:
+            self._team.stop()
+
+    @property
+    def running(self) -> bool:
+        return bool(self._team.workers)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes, by rank; none before the first use."""
+        return [worker.child.pid for worker in self._team.workers]
+
+    def memory(self) -> list[int]:
+        """Bytes that each rank has for itself alone, by rank (what it shares is torch's own code)."""
+        import psutil
+
+        return [psutil.Process(pid).memory_full_info().uss for pid in self.pids]
+
+    # -------------------------------------------------------------------- what they do
+
+    def run(
+        self,
+        source: str,
+        only: Iterable[int] | None = None,
+        *,
+        timeout: float | None = None,
+        watch: bool = True,
+        debug: bool | None = None,
+    ) -> list[Reply]:
+        """Run `source` in each rank's namespace (or in those of `only`): their replies.
+
+        watch=False: a deadlock is left to the group's own timeout, as it would be elsewhere.
+        Raises SyntaxError here, before anything runs.
+        """
+        filename = f"<ranks {next(_cells)}>"
+        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+        compile(source, filename, "exec")
+        chosen = self._chosen(only)
+        data = dumps((source, filename))
+        with self._lock:
+            self._ready(self.debug if debug is None else debug)
+            return self._ask("cell", {rank: data for rank in chosen}, timeout, watch)
+
+    def ask(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        watch: bool = True,
+        debug: bool | None = None,
+    ) -> list[Reply]:
+        """`function(*arguments[rank], **kwargs)` on every rank: replies, with `value`, by rank."""
+        every = [()] * self.world_size if arguments is None else list(arguments)
+        if len(every) != self.world_size:
+            raise ValueError(f"{len(every)} tuples of arguments for {self.world_size} ranks")
+        data = {r: dumps((function, tuple(a), kwargs or {})) for r, a in enumerate(every)}
+        with self._lock:
+            self._ready(self.debug if debug is None else debug)
+            return self._ask("call", data, timeout, watch)
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """`function(*args, **kwargs)` on every rank: the results, by rank."""
+        return self._values(self.ask(function, [args] * self.world_size, kwargs))
+
+    def map(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+    ) -> list[Any]:
+        """`function(*arguments[rank])` on every rank: the results, by rank."""
+        return self._values(self.ask(function, arguments))
+
+    def push(self, **values: Any) -> None:
+        """Put copies of values into every rank's namespace; functions of a notebook included."""
+        data = dumps(values)
+        with self._lock:
+            self._ready(self._group_debug)
+            self._values(self._ask("push", dict.fromkeys(range(self.world_size), data)))
+
+    def pull(self, name: str) -> list[Any]:
+        """The value of a name, by rank; tensors as plain copies on the CPU."""
+        data = dumps(name)
+        with self._lock:
+            self._ready(self._group_debug)
+            return self._values(self._ask("pull", dict.fromkeys(range(self.world_size), data)))
+
+    def start(self) -> None:
+        """Start the processes now, if they are not there."""
+        with self._lock:
+            self._ready(self.debug)
+
+    # -------------------------------------------------------------------- inside
+
+    def _chosen(self, only: Iterable[int] | None) -> list[int]:
+        chosen = list(range(self.world_size)) if only is None else sorted(set(only))
+        wrong = [rank for rank in chosen if not 0 <= rank < self.world_size]
+        if wrong or not chosen:
+            raise ValueError(f"ranks are 0 to {self.world_size - 1}; asked for {wrong or 'none'}")
+        return chosen
+
+    def _values(self, replies: list[Reply]) -> list[Any]:
+        if not all(reply.ok for reply in replies):
+            raise RanksError(replies, self.lost)
+        return [reply.value for reply in replies]
+
+    def _ready(self, debug: bool) -> None:
+        """Processes that live, in a group with the debug level that is asked for."""
+        workers = self._team.workers
+        if workers and any(worker.child.exit_code(0.0) is not None for worker in workers):
+            self._team.stop()  # a rank died between two calls
+        if not self._team.workers:
+            self._start(debug)
+        elif self._group_debug != debug:
+            self._regroup(debug)
+
+    def _start(self, debug: bool) -> None:
+        launcher = launch.launcher(self.method)
+        team = self._team
+        team.directory = Path(tempfile.mkdtemp(prefix="team-", dir=launcher.directory))
+        mine, theirs = [], []
+        for _ in range(self.world_size):
+            (conn, their_conn), (control, their_control) = Pipe(), Pipe()
+            mine.append((conn, control))
+            theirs.append((their_conn, their_control))
+        try:
+            children = launcher.start(theirs)
+            for rank, ((conn, control), child) in enumerate(zip(mine, children, strict=True)):
+                log = team.directory / f"rank{rank}.log"
+                team.workers.append(Worker(rank, conn, control, child, log))
+            self._meet(team, debug)
+        except BaseException:
+            team.stop()
+            raise
+        finally:
+            for pair in theirs:
+                for end in pair:
+                    end.close()
+
+    def _meet(self, team: Team, debug: bool) -> None:
+        host = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        loopback = loopback_name()
+        if loopback and "GLOO_SOCKET_IFNAME" not in os.environ:
+            host["GLOO_SOCKET_IFNAME"] = loopback
+        inherited = {name: value for name, value in os.environ.items() if name not in NO_OWN}
+        configs = {}
+        for worker in team.workers:
+            place = {"RANK": worker.rank, "LOCAL_RANK": worker.rank}
+            place |= {"WORLD_SIZE": self.world_size, "LOCAL_WORLD_SIZE": self.world_size}
+            config = {
+                "rank": worker.rank,
+                "world_size": self.world_size,
+                "cwd": os.getcwd(),
+                "path": list(sys.path),
+                "environ": inherited | host | {name: str(n) for name, n in place.items()},
+                "log": str(worker.log),
+            }
+            configs[worker.rank] = dumps(config)
+        port = self._values(self._ask("start", configs, START_S, watch=False))[0]
+        joined = dict.fromkeys(configs, dumps((port, debug)))
+        self._values(self._ask("join", joined, START_S, watch=False))
+        self._group_debug, self._patience = debug, None
+
+    def _regroup(self, debug: bool) -> None:
+        """A new group for the same processes; their variables stay. New processes if that fails."""
+        data = dict.fromkeys(range(self.world_size), dumps(debug))
+        replies = self._ask("group", data, timeout=5.0)
+        if all(reply.ok for reply in replies):
+            self._group_debug, self._patience = debug, None
+        else:
+            self._team.stop()
+            self._start(debug)
+
+    def _ask(
+        self,
+        verb: str,
+        data: dict[int, bytes],
+        timeout: float | None = None,
+        watch: bool = True,
+    ) -> list[Reply]:
+        """Send each rank its data and wait for the replies. What fails is put right afterwards."""
+        limit = self.timeout if timeout is None else timeout
+        if verb in ("cell", "call"):
+            self._set_patience(None if watch else limit)
+        conversation = Conversation(
+            [self._team.workers[rank] for rank in data], next(self._numbers), limit, watch
+        )
+        self.lost = ""
+        try:
+            replies = conversation.hold(verb, data)
+        except BaseException:
+            conversation.where_they_stand()
+            self._team.stop()
+            self.lost = self._what_was_lost()
+            raise
+        how = {reply.error.how for reply in replies if reply.error}
+        if how & {DIED, STUCK, SLOW}:
+            self._team.stop()
+            self.lost = self._what_was_lost()
+        elif verb in ("cell", "call") and any(r.error and r.error.communication for r in replies):
+            self._renew()
+        return replies
+
+    def _set_patience(self, seconds: float | None) -> None:
+        if seconds != self._patience:
+            data = dict.fromkeys(range(self.world_size), dumps(seconds))
+            self._values(self._ask("patience", data))
+            self._patience = seconds
+
+    def _renew(self) -> None:
+        """After an error inside a collective the group may be broken: the next call gets another."""
+        data = dict.fromkeys(range(self.world_size), dumps(self._group_debug))
+        replies = self._ask("group", data, timeout=3.0)
+        if all(reply.ok for reply in replies):
+            self._patience = None
+            self.lost = (
+                "The ranks keep their variables, in a new process group; what was built on the old "
+                "one (groups, DDP and FSDP models) must be built again."
+            )
+        else:
+            self._team.stop()
+            self.lost = self._what_was_lost()
+
+    def _what_was_lost(self) -> str:
+        processes = f"All {self.world_size} processes were" if self.world_size > 1 else "It was"
+        return f"{processes} stopped: their variables are lost. The next cell starts new ones."
+
+
+class Conversation:
+    """One question to some ranks, until each has answered or cannot any more."""
+
+    def __init__(self, workers: list[Worker], number: int, timeout: float, watch: bool) -> None:
+        self.number = number
+        self.timeout = timeout
+        self.watch = watch
+        self.workers = workers
+        self.open = {worker.conn: worker for worker in workers}
+        self.replies = {worker.rank: Reply(worker.rank) for worker in workers}
+        self.stands: dict[int, str] = {}
+
+    def hold(self, verb: str, data: dict[int, bytes]) -> list[Reply]:
+        start = monotonic()
+        for worker in self.workers:
+            try:
+                worker.conn.send_bytes(pickle.dumps((self.number, verb, data[worker.rank])))
+            except OSError:
+                self.died(worker)
+        # Without watching, the group's own timeout comes first: the error is the library's.
+        end = start + self.timeout + (0 if self.watch else 5)
+        ask = start + ASK_S
+        while self.open:
+            now = monotonic()
+            if now >= end:
+                self.give_up(SLOW)
+                break
+            for conn in wait(list(self.open), min(ask, end) - now if self.watch else end - now):
+                self.hear(self.open[conn])  # type: ignore[index]
+            if self.watch and self.open and monotonic() >= ask:
+                failed = any(not reply.ok for reply in self.replies.values())
+                if self.all_quiet(QUIET_AFTER_FAILURE_S if failed else QUIET_S):
+                    self.give_up(STUCK)
+                    break
+                ask = monotonic() + ASK_S
+        return [self.replies[rank] for rank in sorted(self.replies)]
+
+    def hear(self, worker: Worker) -> None:
+        try:
+            number, kind, item = pickle.loads(worker.conn.recv_bytes())
+        except (EOFError, OSError):
+            self.died(worker)
+            return
+        reply = self.replies[worker.rank]
+        if kind != "done":
+            reply.items.append((kind, item))
+            return
+        if number != self.number:
+            return
+        del self.open[worker.conn]
+        reply.seconds, packed, reply.error = item
+        if reply.error:
+            lines = tuple(with_source(line) for line in reply.error.lines)
+            reply.error = replace(reply.error, lines=lines)
+        try:
+            reply.value = loads(packed)
+        except Exception as error:
+            said = f"the result cannot be read here: {type(error).__name__}: {error}"
+            reply.error = reply.error or Failure("raised", said, (type(error).__name__,))
+
+    def died(self, worker: Worker) -> None:
+        code = worker.child.exit_code(2.0)
+        self.open.pop(worker.conn, None)
+        message = "died: " + how_it_ended(code)
+        tail = tail_of(worker.log)
+        self.replies[worker.rank].error = Failure(DIED, message + ("\n" + tail if tail else ""))
+
+    def states(self, patience: float) -> dict[int, tuple[float, bool, tuple[Line, ...]]]:
+        """Where the ranks that are left stand: seconds of quiet, do they wait, lines."""
+        found = {}
+        for worker in self.open.values():
+            if not worker.asked:
+                try:
+                    worker.control.send_bytes(b"?")
+                except OSError:
+                    continue
+                worker.asked = True
+        end = monotonic() + patience
+        for worker in self.open.values():
+            try:
+                if not worker.asked or not worker.control.poll(max(end - monotonic(), 0)):
+                    continue
+                number, quiet, waits, lines = pickle.loads(worker.control.recv_bytes())
+            except (EOFError, OSError):
+                continue
+            worker.asked = False
+            if number == self.number:
+                found[worker.rank] = quiet, waits, tuple(with_source(line) for line in lines)
+        return found
+
+    def all_quiet(self, seconds: float) -> bool:
+        found = self.states(ASK_S)
+        return len(found) == len(self.open) and all(q >= seconds for q, _, _ in found.values())
+
+    def give_up(self, how: str) -> None:
+        """Nobody who is still at it will come to an end in time."""
+        self.states(0.1)  # an answer to an earlier question may have been late
+        found = self.states(0.5)
+        for worker in self.open.values():
+            _, waits, lines = found.get(worker.rank, (0.0, False, ()))
+            if worker.rank not in found:
+                message = f"still running after {self.timeout:g} s, and does not say where"
+            elif how == STUCK:
+                message = "stuck: waits for other ranks, which do not come"
+            elif waits:
+                message = f"still waiting for other ranks after {self.timeout:g} s"
+            else:
+                message = f"still running after {self.timeout:g} s"
+            self.replies[worker.rank].error = Failure(how, message, lines=lines)
+        self.open = {}
+
+    def where_they_stand(self) -> None:
+        """After an interruption, for whoever reports it."""
+        for rank, (_, _, lines) in self.states(0.2).items():
+            self.replies[rank].error = Failure(SLOW, "interrupted", lines=lines)
+
+
+def with_source(line: Line) -> Line:
+    """A function that was sent here from a notebook has its source only in the notebook's kernel."""
+    if line.source:
+        return line
+    return line._replace(source=linecache.getline(line.filename, line.number).strip())
+
+
+def how_it_ended(code: int | None) -> str:
+    import signal
+
+    if code is None:
+        return "its pipe is closed"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def tail_of(log: Path, lines: int = 8) -> str:
+    """The end of what C++ wrote on the process's own stderr."""
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join("    " + line for line in text.splitlines()[-lines:])
+
+
+def free_port() -> int:
+    """A port that nobody listens on now: MASTER_PORT, for a group that a cell makes itself."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def loopback_name() -> str:
+    """gloo's interface: without it, it asks for the address of this machine's name."""
+    import socket
+
+    names = {name for _, name in socket.if_nameindex()} if hasattr(socket, "if_nameindex") else ()
+    return next((name for name in ("lo", "lo0") if name in names), "")
+
+
+__all__ = ["Ranks", "RanksError", "names_of"]

@@ -1,0 +1,152 @@
+"""What one rank answered, and how the failures of all of them read."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+RAISED, STUCK, SLOW, DIED = "raised", "stuck", "still running", "died"
+"""How a rank can fail. STUCK: it waits for other ranks, and nothing that could wake it is on its
+way. SLOW: time ran out while it did something else. DIED: its process is gone."""
+
+LONGEST_MESSAGE = 1500
+
+
+class Line(NamedTuple):
+    """A line of the caller's own code. where: the function's name, "" at the top of a cell."""
+
+    where: str
+    number: int
+    source: str
+    filename: str = ""
+
+    def __str__(self) -> str:
+        inside = f" in {self.where}" if self.where else ""
+        return f"line {self.number}{inside}:  {self.source}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a rank has no result.
+
+    kinds: the exception's class name, then its bases' (RAISED only). lines: where, in the caller's
+    own code, outermost first. communication: did it come out of torch.distributed?
+    """
+
+    how: str
+    message: str
+    kinds: tuple[str, ...] = ()
+    lines: tuple[Line, ...] = ()
+    communication: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The exception's class name, or "stuck", "still running", "died"."""
+        return self.kinds[0] if self.kinds else self.how
+
+    def __str__(self) -> str:
+        head = f"{self.kind}: {self.message}" if self.how == RAISED else self.message
+        return "\n".join([head.rstrip(": "), *(f"    {line}" for line in self.lines[-3:])])
+
+
+@dataclass
+class Reply:
+    """What one rank did with what it was given.
+
+    items: what it showed, in order: ("out" | "err" | "warning", text) and ("show", mime bundle).
+    value: what a function returned. error: None if all went well. seconds: measured by the rank.
+    """
+
+    rank: int
+    items: list[tuple[str, Any]] = field(default_factory=list)
+    value: Any = None
+    error: Failure | None = None
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+    @property
+    def text(self) -> str:
+        """What it printed; the last expression's text too, if it has no other form."""
+        return "".join(
+            item if kind == "out" else item.get("text/plain", "") + "\n"
+            for kind, item in self.items
+            if kind in ("out", "show")
+        )
+
+    @property
+    def stderr(self) -> str:
+        return "".join(item for kind, item in self.items if kind == "err")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(item for kind, item in self.items if kind == "warning")
+
+    @property
+    def displays(self) -> list[dict[str, Any]]:
+        """Figures and last expressions, as mime bundles."""
+        return [item for kind, item in self.items if kind == "show"]
+
+    @property
+    def stuck(self) -> tuple[Line, ...] | None:
+        """Where it stands, if it waits for ranks that will not come or ran out of time."""
+        return self.error.lines if self.error and self.error.how in (STUCK, SLOW) else None
+
+
+class RanksError(RuntimeError):
+    """At least one rank failed. replies: those of all ranks; lost: what no longer exists, in words."""
+
+    def __init__(self, replies: Sequence[Reply], lost: str = "") -> None:
+        self.replies = list(replies)
+        self.lost = lost
+        super().__init__(report(replies, lost))
+
+    @property
+    def failures(self) -> dict[int, Failure]:
+        return {reply.rank: reply.error for reply in self.replies if reply.error}
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython shows this in place of a traceback, which would only show the kernel's waiting."""
+        return ["RanksError: " + str(self)]
+
+
+def names_of(ranks: Iterable[int]) -> str:
+    """[0-3], [1], [0,2]: ranks as the output names them."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs]
+    return f"[{','.join(parts)}]"
+
+
+def report(replies: Sequence[Reply], lost: str = "") -> str:
+    """Each failure with the ranks that met it, in the order of their first ranks."""
+    groups: dict[str, list[int]] = {}
+    for reply in replies:
+        groups.setdefault(str(reply.error) if reply.error else "", []).append(reply.rank)
+    done = groups.pop("", [])
+    of = f" of {len(replies)}" if len(replies) > 1 else ""
+    failed = len(replies) - len(done)
+    lines = [f"{failed}{of} rank{'s' if len(replies) > 1 else ''} failed"]
+    for text, ranks in groups.items():
+        lines.append(f"{names_of(ranks)} {text}")
+    if done:
+        lines.append(f"{names_of(done)} finished")
+    if lost:
+        lines.append(lost)
+    return "\n".join(lines)
+
+
+def tidy(message: str) -> str:
+    """torch's message without C++ frames, source files and port numbers: the same in every run."""
+    message = re.split(r"\n?(Exception raised from |C\+\+ CapturedTraceback|frame #0)", message)[0]
+    message = re.sub(r"\[/\S+\.(cc|cpp|h):\d+\]\s*", "", message)
+    message = re.sub(r"(\[[\w.:]+\]):\d{2,5}\b", r"\1", message).strip()
+    if len(message) > LONGEST_MESSAGE:
+        message = message[:LONGEST_MESSAGE] + " …"
+    return message

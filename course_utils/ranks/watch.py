@@ -1,0 +1,97 @@
+"""A thread in each rank that can say where the main thread stands, and since when nothing moves.
+
+A rank is *quiet* while its main thread stays in one and the same communication call, the process
+uses (next to) no CPU time, and no other thread of the user's runs. If all ranks that have not
+finished are quiet at once, no message is on its way, and none will ever come: a deadlock.
+
+A process that a busy machine does not let run is quiet too, by these signs. So a moment only counts
+if this thread, which asks for as little as the ones that carry gloo's messages, was itself woken on
+time: where it gets to run, they would have as well.
+"""
+
+import pickle
+import sys
+import threading
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from .frames import lines_of_stack, stack, waits_for_others
+from .report import Line
+
+EVERY_S = 0.05
+LATE_S = 0.03
+IDLE_SHARE = 0.04
+"""CPU time per second below which a process does nothing: the watching costs it a part of this."""
+
+OWN_THREADS = ("ranks-watch", "ranks-leave")
+
+
+class Watch:
+    def __init__(self, control: Connection) -> None:
+        self.control = control
+        self.main = threading.main_thread().ident or 0
+        self.native = threading.main_thread().native_id
+        self.number: int | None = None
+        self.busy = threading.Event()
+        self.quiet_s = 0.0
+        self.mark: Any = None
+
+    def begin(self, number: int) -> None:
+        self.quiet_s, self.mark = 0.0, None
+        self.number = number
+        self.busy.set()
+
+    def end(self) -> None:
+        self.busy.clear()
+        self.number = None
+
+    def serve(self) -> None:
+        """Answer the kernel; between its questions, look while something runs."""
+        with suppress(EOFError, OSError):
+            while True:
+                if self.control.poll(0.0 if self.busy.is_set() else None):
+                    self.control.recv_bytes()
+                    self.control.send_bytes(pickle.dumps(self.state()))
+                if self.busy.is_set():
+                    self.look()
+
+    def look(self) -> None:
+        """One sample: `EVERY_S` of quiet more, or none at all."""
+        before, cpu = time.monotonic(), time.process_time()
+        time.sleep(EVERY_S)
+        slept, used = time.monotonic() - before, time.process_time() - cpu
+        frames = stack(self.main)
+        mark = [(id(frame), frame.f_lasti) for frame in frames] or None
+        still = mark is not None and mark == self.mark and used < IDLE_SHARE * slept
+        self.mark = mark
+        if still and slept > EVERY_S + LATE_S:
+            return  # the machine is busy: this moment says nothing
+        if still and waits_for_others(frames) and not runnable(self.native) and self.alone():
+            self.quiet_s += slept
+        else:
+            self.quiet_s = 0.0
+
+    def alone(self) -> bool:
+        """Does no other thread of Python do anything (which might yet send what is waited for)?"""
+        known = {t.ident for t in threading.enumerate() if t.name in OWN_THREADS} | {self.main}
+        for thread, frame in sys._current_frames().items():
+            waits_for_work = frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
+            if thread not in known and not waits_for_work:
+                return False
+        return True
+
+    def state(self) -> tuple[int | None, float, bool, tuple[Line, ...]]:
+        """What runs (its number), for how long it has been quiet, whether it waits, and where."""
+        frames = stack(self.main)
+        return self.number, self.quiet_s, waits_for_others(frames), lines_of_stack(frames)
+
+
+def runnable(native: int | None) -> bool:
+    """Does this thread have something to do right now? (Linux; elsewhere CPU time has to tell.)"""
+    try:
+        with open(f"/proc/self/task/{native}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "R"
+    except OSError:
+        return False

@@ -1,0 +1,337 @@
+"""A rank: a process that runs what the kernel sends, in one namespace that persists."""
+
+import ast
+import faulthandler
+import io
+import linecache
+import multiprocessing
+import os
+import pickle
+import sys
+import threading
+import traceback
+import types
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+
+from . import figures
+from .frames import failure_of, is_callers
+from .report import Failure
+from .watch import Watch
+from .wire import dumps_result, loads, plain_tensor
+
+NEVER = timedelta(days=1)
+"""The group's own patience: the kernel's is shorter, and says more when it ends."""
+
+RICH = {
+    "text/html": "_repr_html_",
+    "text/markdown": "_repr_markdown_",
+    "text/latex": "_repr_latex_",
+    "image/svg+xml": "_repr_svg_",
+    "image/png": "_repr_png_",
+    "application/json": "_repr_json_",
+}
+
+LARGEST_OUTPUT = 1_000_000
+"""Characters that one rank may show of one cell."""
+
+
+class Writer(io.TextIOBase):
+    """sys.stdout or sys.stderr of a rank: complete lines go to the kernel at once."""
+
+    encoding = "utf-8"
+
+    def __init__(self, kind: str, tell: Callable[[str, Any], None]) -> None:
+        self.kind = kind
+        self.tell = tell
+        self.buffer_: list[str] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.buffer_.append(text)
+        if "\n" in text:
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        text = "".join(self.buffer_)
+        self.buffer_ = []
+        if text:
+            self.tell(self.kind, text)
+
+
+class Rank:
+    def __init__(self, conn: Connection, control: Connection) -> None:
+        self.conn = conn
+        self.sending = threading.Lock()
+        self.number = 0
+        self.shown = 0
+        self.watch = Watch(control)
+        self.module = types.ModuleType("__main__")
+        self.space = self.module.__dict__
+        self.store: dist.Store | None = None
+        self.groups = 0
+
+    # -------------------------------------------------------------------- messages
+
+    def send(self, *message: Any) -> None:
+        with self.sending:
+            self.conn.send_bytes(pickle.dumps((self.number, *message)))
+
+    def show(self, kind: str, item: Any) -> None:
+        size = len(item) if isinstance(item, str) else 0
+        if self.shown > LARGEST_OUTPUT:
+            return
+        self.shown += size
+        if self.shown > LARGEST_OUTPUT:
+            item = item[:1000] + f"\n… (a rank shows {LARGEST_OUTPUT:,} characters at most)\n"
+        self.send(kind, item)
+
+    def serve(self) -> None:
+        while True:
+            try:
+                self.number, verb, data = pickle.loads(self.conn.recv_bytes())
+            except (EOFError, OSError):
+                return
+            self.shown = 0
+            value, failure = None, None
+            start = perf_counter()
+            self.watch.begin(self.number)
+            try:
+                value = getattr(self, "do_" + verb)(data)
+            except BaseException as error:
+                failure = failure_of(error)
+                drop_frames(error)
+            seconds = perf_counter() - start
+            with suppress(BaseException):
+                figures.flush()
+                sys.stdout.flush()
+                sys.stderr.flush()
+            self.watch.end()
+            try:
+                packed = dumps_result(value)
+            except BaseException as error:
+                packed = dumps_result(None)
+                said = f"the result cannot be sent to the notebook: {error}"
+                failure = Failure("raised", said, failure_of(error).kinds)
+            value = None
+            self.send("done", (seconds, packed, failure))
+
+    # -------------------------------------------------------------------- verbs
+
+    def do_start(self, data: bytes) -> int | None:
+        """Become rank `rank`. Rank 0 answers with the port of the store that it serves."""
+        config = loads(data)
+        os.chdir(config["cwd"])
+        sys.path[:] = config["path"]
+        own = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        own["MPLBACKEND"] = os.environ.get("MPLBACKEND")
+        os.environ.clear()
+        os.environ.update(config["environ"])
+        os.environ.update({name: value for name, value in own.items() if value})
+        self.rank, self.world_size = config["rank"], config["world_size"]
+        log = os.open(config["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)  # gloo's C++ lines; Python's own streams go to the kernel
+        os.close(log)
+        faulthandler.enable(2)
+        sys.stdout, sys.stderr = Writer("out", self.show), Writer("err", self.show)
+        sys.stdin = open(os.devnull)  # noqa: SIM115 - for as long as the process lives
+        warnings.showwarning = self.show_warning  # type: ignore[assignment]
+        torch.set_num_threads(1)
+        if self.rank > 0:
+            return None
+        self.store = dist.TCPStore(
+            "127.0.0.1", 0, self.world_size, is_master=True, wait_for_workers=False
+        )
+        return self.store.port
+
+    def do_join(self, data: bytes) -> None:
+        """Meet the other ranks."""
+        port, debug = loads(data)
+        if self.store is None:
+            self.store = dist.TCPStore("127.0.0.1", port, self.world_size, is_master=False)
+        self.do_group(pickle.dumps(debug))
+        sys.modules["__main__"] = self.module
+        self.space.update(
+            torch=torch,
+            dist=dist,
+            nn=nn,
+            F=F,
+            Tensor=torch.Tensor,
+            rank=self.rank,
+            world_size=self.world_size,
+            display=display,
+            __builtins__=__builtins__,
+        )
+        self.given = dict(self.space)
+
+    def do_group(self, data: bytes) -> None:
+        """A new default group, in place of the one there is."""
+        debug = loads(data)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        level = "DETAIL" if debug else "OFF"
+        os.environ["TORCH_DISTRIBUTED_DEBUG"] = level
+        dist.set_debug_level_from_env()
+        self.groups += 1
+        assert self.store is not None
+        store = dist.PrefixStore(f"ranks/{self.groups}", self.store)
+        dist.init_process_group(
+            "gloo", store=store, rank=self.rank, world_size=self.world_size, timeout=NEVER
+        )
+
+    def do_patience(self, data: bytes) -> None:
+        """How long a collective of the default group waits before it gives up by itself."""
+        seconds = loads(data)
+        patience = timedelta(seconds=seconds) if seconds else NEVER
+        dist.distributed_c10d._set_pg_timeout(patience)
+
+    def do_cell(self, data: bytes) -> None:
+        source, filename = loads(data)
+        self.space.pop("__warningregistry__", None)
+        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+        tree = ast.parse(source, filename)
+        last = tree.body[-1] if tree.body else None
+        value = None
+        if isinstance(last, ast.Expr) and not source.rstrip().endswith(";"):
+            tree.body.pop()
+            exec(compile(tree, filename, "exec"), self.space)
+            value = eval(compile(ast.Expression(last.value), filename, "eval"), self.space)
+        else:
+            exec(compile(tree, filename, "exec"), self.space)
+        if value is not None:
+            self.space["_"] = value
+            display(value)
+
+    def do_call(self, data: bytes) -> Any:
+        function, args, kwargs = loads(data)
+        self.lend(function)
+        return function(*args, **kwargs)
+
+    def do_push(self, data: bytes) -> None:
+        values = loads(data)
+        for value in values.values():
+            self.lend(value)
+        self.space.update(values)
+
+    def do_pull(self, data: bytes) -> Any:
+        name = loads(data)
+        if name not in self.space:
+            raise NameError(f"name {name!r} is not defined on rank {self.rank}")
+        return self.space[name]
+
+    # -------------------------------------------------------------------- what a cell sees
+
+    def lend(self, value: Any) -> None:
+        """A function from a notebook finds `rank`, `dist`, … here, unless it brought its own."""
+        space = getattr(value, "__globals__", None)
+        if space is not None and space.get("__name__") == "__main__":
+            for name, given in self.given.items():
+                space.setdefault(name, given)
+
+    def show_warning(
+        self, message: Any, category: type, filename: str, lineno: int, *_: Any
+    ) -> None:
+        where = f"line {lineno}: " if is_callers(filename) else ""
+        self.show("warning", f"{where}{category.__name__}: {message}\n")
+
+    def show_value(self, value: Any) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.show("show", bundle_of(value))
+
+
+def drop_frames(error: BaseException) -> None:
+    """The variables of a failed call are let go; a traceback would keep them alive."""
+    with suppress(RuntimeError):
+        traceback.clear_frames(error.__traceback__)
+
+
+def bundle_of(value: Any) -> dict[str, Any]:
+    """A value's forms, by mime type."""
+    if isinstance(value, torch.Tensor):
+        return {"text/plain": repr(plain_text(value))}
+    if is_figure(value):
+        size, axes = value.get_size_inches() * value.dpi, len(value.axes)
+        plural = "Axes" if axes != 1 else "Axes"
+        text = f"<Figure size {size[0]:.0f}x{size[1]:.0f} with {axes} {plural}>"
+        return {"text/plain": text, "image/png": figures.png(value)}
+    found: dict[str, Any] = {}
+    make = getattr(value, "_repr_mimebundle_", None)
+    if callable(make) and not isinstance(value, type):
+        made = make()
+        found.update(made[0] if isinstance(made, tuple) else made or {})
+    for mime, name in RICH.items():
+        method = getattr(value, name, None)
+        if callable(method) and not isinstance(value, type):
+            shown = method()
+            if shown is not None:
+                found[mime] = shown[0] if isinstance(shown, tuple) else shown
+    found.setdefault("text/plain", repr(value))
+    return found
+
+
+def plain_text(value: torch.Tensor) -> torch.Tensor:
+    if type(value).__name__ == "AsyncCollectiveTensor":
+        return plain_tensor(value)  # type: ignore[no-any-return]
+    return value
+
+
+def is_figure(value: Any) -> bool:
+    module = sys.modules.get("matplotlib.figure")
+    return module is not None and isinstance(value, module.Figure)
+
+
+_here: Rank | None = None
+
+
+def display(*values: Any, **_: Any) -> None:
+    """Show values in the notebook, from a rank."""
+    for value in values:
+        if _here is None:
+            print(repr(value))
+        else:
+            _here.show_value(value)
+
+
+def serve(conn: Connection, control: Connection) -> None:
+    """Be a rank until the kernel closes the pipe."""
+    global _here
+    _here = Rank(conn, control)
+    with suppress(ImportError):
+        import IPython.core.display_functions as functions
+        import IPython.display
+
+        functions.display = IPython.display.display = display  # type: ignore[assignment]
+    threading.Thread(target=_here.watch.serve, name="ranks-watch", daemon=True).start()
+    _here.serve()
+
+
+def serve_spawned(conn: Connection, control: Connection) -> None:
+    """The same in a process of multiprocessing's, which must see for itself that its parent died."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def leave() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=leave, name="ranks-leave", daemon=True).start()
+    serve(conn, control)
+    os._exit(0)
