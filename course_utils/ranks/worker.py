@@ -184,6 +184,8 @@ class Rank:
         if dist.is_initialized():
             dist.destroy_process_group()
         level = "DETAIL" if debug else "OFF"
+        if debug:  # on gloo, DDP's logger takes the group of that level for another class, and crashes
+            dist.Logger.set_construction_data_and_log = lambda *_: None
         os.environ["TORCH_DISTRIBUTED_DEBUG"] = level
         dist.set_debug_level_from_env()
         self.groups += 1
