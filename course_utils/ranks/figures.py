@@ -31,7 +31,5 @@ def flush() -> None:
 def png(figure: Any) -> bytes:
     """The figure as the kernel would show it; the same bytes in every run."""
     buffer = io.BytesIO()
-    figure.savefig(
-        buffer, format="png", bbox_inches="tight", dpi=DPI, metadata={"Software": None}
-    )
+    figure.savefig(buffer, format="png", bbox_inches="tight", dpi=DPI, metadata={"Software": None})
     return buffer.getvalue()

@@ -1,8 +1,8 @@
 """A process that has loaded torch and does nothing but fork: a rank starts in milliseconds.
 
 Linux only. The kernel talks to it over a socket, one packet a message:
-{"fork": n} with 2n file descriptors → {"forked": [pids]}; {"kill": [pids]}; and, unasked,
-{"exited": [pid, code]}. When the kernel is gone, even killed, the socket ends: so does this
+{"fork": n, "number": k} with 2n file descriptors → {"forked": [pids], "number": k};
+{"kill": [pids]}; and, unasked, {"exited": [pid, code]}. When the kernel is gone, even killed, the socket ends: so does this
 process, and the system then kills the ranks (PR_SET_PDEATHSIG).
 
 It has one thread and never computes, so forking it is safe; a process that has used OpenMP could
@@ -81,7 +81,8 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         try:
             while os.getppid() == self.parent:
-                ready, _, _ = select.select([self.control, self.wake], [], [], CHECK_PARENT_S)
+                watched: list[Any] = [self.control, self.wake]
+                ready, _, _ = select.select(watched, [], [], CHECK_PARENT_S)
                 if self.wake in ready:
                     os.read(self.wake, 1024)
                 if self.control in ready:
@@ -99,7 +100,8 @@ class Server:
     def obey(self, message: dict[str, Any], fds: list[int]) -> None:
         if "fork" in message:
             pairs = [(fds[2 * i], fds[2 * i + 1]) for i in range(message["fork"])]
-            self.tell({"forked": [self.fork(pair, fds) for pair in pairs]})
+            pids = [self.fork(pair, fds) for pair in pairs]
+            self.tell({"forked": pids, "number": message["number"]})
             for fd in fds:
                 os.close(fd)
         for pid in message.get("kill", ()):

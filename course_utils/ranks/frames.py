@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from .report import DIED, RAISED, Failure, Line, tidy  # noqa: F401
+from .report import RAISED, Failure, Line, tidy
 
 HERE = Path(__file__).parent
 NOT_THE_CALLERS = tuple(
@@ -54,6 +54,7 @@ def lines_of_error(error: BaseException) -> tuple[Line, ...]:
 
 
 def communicates(filenames: Iterable[str]) -> bool:
+    """Is torch.distributed among these files?"""
     return any("/torch/distributed/" in name.replace("\\", "/") for name in filenames)
 
 
@@ -62,7 +63,7 @@ def failure_of(error: BaseException) -> Failure:
     kinds = tuple(c.__name__ for c in type(error).__mro__ if c not in (BaseException, object))
     filenames = [f.f_code.co_filename for f, _ in traceback.walk_tb(error.__traceback__)]
     said = str(error)
-    involved = communicates(filenames) or "gloo" in said or any(k.startswith("Dist") for k in kinds)
+    involved = isinstance(error, RuntimeError) and (communicates(filenames) or "gloo" in said)
     lines = lines_of_error(error)
     if isinstance(error, RecursionError):
         lines = lines[-1:]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 FORKSERVER, SPAWN = "forkserver", "spawn"
 DEFAULT = FORKSERVER if sys.platform.startswith("linux") else SPAWN
@@ -35,16 +35,6 @@ class Child(Protocol):
 
     def exit_code(self, timeout: float) -> int | None:
         """The exit code, -9 for a SIGKILL; None if the process is alive after `timeout` seconds."""
-
-
-class Launcher(Protocol):
-    directory: Path
-
-    def start(self, pairs: Sequence[tuple[Connection, Connection]]) -> list[Child]:
-        """One process for each pair of its ends of the pipes."""
-
-    def complaint(self) -> str:
-        """What the process that starts others said before it broke down."""
 
 
 def environment() -> dict[str, str]:
@@ -73,6 +63,7 @@ class Forkserver:
             )
         theirs.close()
         self.exits: dict[int, int] = {}
+        self.number = 0
         self.lock = threading.RLock()
 
     @property
@@ -87,33 +78,33 @@ class Forkserver:
     def start(self, pairs: Sequence[tuple[Connection, Connection]]) -> list[Child]:
         fds = [end.fileno() for pair in pairs for end in pair]
         with self.lock:
-            message = json.dumps({"fork": len(pairs)}).encode()
+            self.number += 1
+            message = json.dumps({"fork": len(pairs), "number": self.number}).encode()
             socket.send_fds(self.control, [message], fds)
-            forked = None
-            while forked is None:
-                forked = self.hear(None)
-        return [Forked(self, pid) for pid in forked]
+            heard: dict[str, Any] = {}
+            while heard.get("number") != self.number:  # an earlier start may have been interrupted
+                heard = self.hear(None)
+        return [Forked(self, pid) for pid in heard["forked"]]
 
-    def hear(self, timeout: float | None) -> list[int] | None:
-        """The next packet: the pids of {"forked": pids}; exits are noted."""
+    def hear(self, timeout: float | None) -> dict[str, Any]:
+        """The next packet; exits are noted. Raises TimeoutError, or BlockingIOError for 0 s."""
         self.control.settimeout(timeout)
         data = self.control.recv(1 << 16)
         if not data:
             raise ConnectionError("the process that starts ranks has died: " + self.complaint())
-        message = json.loads(data)
+        message: dict[str, Any] = json.loads(data)
         if "exited" in message:
             pid, code = message["exited"]
             self.exits[pid] = code
-        found: list[int] | None = message.get("forked")
-        return found
+        return message
 
     def exit_code(self, pid: int, timeout: float) -> int | None:
         end = monotonic() + timeout
         with self.lock:
             while pid not in self.exits:
                 try:
-                    self.hear(max(end - monotonic(), 1e-3))
-                except TimeoutError:
+                    self.hear(max(end - monotonic(), 0.0))
+                except (TimeoutError, BlockingIOError):
                     return None
                 except OSError:
                     return -9
@@ -150,33 +141,39 @@ class Spawner:
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="ranks-"))
+        self.processes: list[multiprocessing.context.SpawnProcess] = []
 
     def start(self, pairs: Sequence[tuple[Connection, Connection]]) -> list[Child]:
-        from .worker import serve_spawned
-
         context = multiprocessing.get_context("spawn")
         before = {name: os.environ.get(name) for name in environment()}
         os.environ.update(environment())
         try:
             found: list[Child] = []
             for pair in pairs:
-                process = context.Process(target=serve_spawned, args=pair)
+                process = context.Process(target=_spawned, args=pair)
                 process.start()
+                self.processes.append(process)
                 found.append(Spawned(process))
             return found
         finally:
             for name, value in before.items():
                 if value is None:
                     del os.environ[name]
-
                 else:
                     os.environ[name] = value
 
-    def complaint(self) -> str:
-        return ""
-
     def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _spawned(conn: Connection, control: Connection) -> None:
+    from .worker import serve_spawned
+
+    serve_spawned(conn, control)
 
 
 class Spawned:

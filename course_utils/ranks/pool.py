@@ -4,6 +4,7 @@ import itertools
 import linecache
 import os
 import pickle
+import re
 import shutil
 import sys
 import tempfile
@@ -18,12 +19,15 @@ from time import monotonic
 from typing import Any
 
 from . import launch
-from .report import DIED, SLOW, STUCK, Failure, Line, RanksError, Reply, names_of
+from .frames import is_callers, line_of
+from .report import DIED, SLOW, STUCK, Failure, Group, Line, RanksError, Reply, tidy
+from .show import show
 from .wire import dumps, loads
 
 START_S = 120.0
 """For torch to load on a slow machine. The ranks' own timeout is for what they run."""
 
+FIRST_ASK_S = 0.1
 ASK_S = 0.25
 QUIET_S = 1.0
 QUIET_AFTER_FAILURE_S = 0.3
@@ -43,8 +47,8 @@ class Worker:
     control: Connection
     child: launch.Child
     log: Path
-    seen: int = 0
     asked: bool = False
+    read: int = 0
 
     def kill(self) -> None:
         self.child.kill()
@@ -105,10 +109,10 @@ class Ranks:
         self.debug = debug
         self.method = method
         self.lost = ""
+        self.interrupted: list[Reply] = []
         self._lock = threading.RLock()
         self._team = Team(os.getpid())
-        self._patience: float | None = None
-        self._group_debug = debug
+        self._group = Group(debug)
         self._numbers = itertools.count(1)
         self._finalizer = weakref.finalize(self, Team.stop, self._team)
 
@@ -164,8 +168,8 @@ class Ranks:
         chosen = self._chosen(only)
         data = dumps((source, filename))
         with self._lock:
-            self._ready(self.debug if debug is None else debug)
-            return self._ask("cell", {rank: data for rank in chosen}, timeout, watch)
+            self._ready(self._wanted(debug, watch, timeout))
+            return self._ask("cell", dict.fromkeys(chosen, data), timeout, watch)
 
     def ask(
         self,
@@ -183,37 +187,35 @@ class Ranks:
             raise ValueError(f"{len(every)} tuples of arguments for {self.world_size} ranks")
         data = {r: dumps((function, tuple(a), kwargs or {})) for r, a in enumerate(every)}
         with self._lock:
-            self._ready(self.debug if debug is None else debug)
+            self._ready(self._wanted(debug, watch, timeout))
             return self._ask("call", data, timeout, watch)
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """`function(*args, **kwargs)` on every rank: the results, by rank."""
-        return self._values(self.ask(function, [args] * self.world_size, kwargs))
+        """`function(*args, **kwargs)` on every rank: the results, by rank. Its prints are shown."""
+        return self._shown(self.ask(function, [args] * self.world_size, kwargs))
 
-    def map(
-        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
-    ) -> list[Any]:
+    def map(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """`function(*arguments[rank])` on every rank: the results, by rank."""
-        return self._values(self.ask(function, arguments))
+        return self._shown(self.ask(function, arguments))
 
     def push(self, **values: Any) -> None:
         """Put copies of values into every rank's namespace; functions of a notebook included."""
         data = dumps(values)
         with self._lock:
-            self._ready(self._group_debug)
+            self._ready(self._group)
             self._values(self._ask("push", dict.fromkeys(range(self.world_size), data)))
 
     def pull(self, name: str) -> list[Any]:
         """The value of a name, by rank; tensors as plain copies on the CPU."""
         data = dumps(name)
         with self._lock:
-            self._ready(self._group_debug)
+            self._ready(self._group)
             return self._values(self._ask("pull", dict.fromkeys(range(self.world_size), data)))
 
     def start(self) -> None:
         """Start the processes now, if they are not there."""
         with self._lock:
-            self._ready(self.debug)
+            self._ready(Group(self.debug))
 
     # -------------------------------------------------------------------- inside
 
@@ -224,26 +226,36 @@ class Ranks:
             raise ValueError(f"ranks are 0 to {self.world_size - 1}; asked for {wrong or 'none'}")
         return chosen
 
+    def _shown(self, replies: list[Reply]) -> list[Any]:
+        show(replies)
+        return self._values(replies)
+
     def _values(self, replies: list[Reply]) -> list[Any]:
         if not all(reply.ok for reply in replies):
             raise RanksError(replies, self.lost)
         return [reply.value for reply in replies]
 
-    def _ready(self, debug: bool) -> None:
-        """Processes that live, in a group with the debug level that is asked for."""
+    def _wanted(self, debug: bool | None, watch: bool, timeout: float | None) -> Group:
+        limit = self.timeout if timeout is None else timeout
+        return Group(self.debug if debug is None else debug, None if watch else limit)
+
+    def _ready(self, group: Group) -> None:
+        """Processes that live, in the group that is asked for."""
         workers = self._team.workers
         if workers and any(worker.child.exit_code(0.0) is not None for worker in workers):
             self._team.stop()  # a rank died between two calls
         if not self._team.workers:
-            self._start(debug)
-        elif self._group_debug != debug:
-            self._regroup(debug)
+            self._start(group)
+        elif self._group != group and not self._regroup(group):
+            self._team.stop()
+            self._start(group)
 
-    def _start(self, debug: bool) -> None:
+    def _start(self, group: Group) -> None:
         launcher = launch.launcher(self.method)
         team = self._team
         team.directory = Path(tempfile.mkdtemp(prefix="team-", dir=launcher.directory))
-        mine, theirs = [], []
+        mine: list[tuple[Connection, Connection]] = []
+        theirs: list[tuple[Connection, Connection]] = []
         for _ in range(self.world_size):
             (conn, their_conn), (control, their_control) = Pipe(), Pipe()
             mine.append((conn, control))
@@ -253,16 +265,19 @@ class Ranks:
             for rank, ((conn, control), child) in enumerate(zip(mine, children, strict=True)):
                 log = team.directory / f"rank{rank}.log"
                 team.workers.append(Worker(rank, conn, control, child, log))
-            self._meet(team, debug)
+            self._meet(team, group)
         except BaseException:
             team.stop()
+            for pair in mine:  # a rank whose pipe ends leaves
+                for end in pair:
+                    end.close()
             raise
         finally:
             for pair in theirs:
                 for end in pair:
                     end.close()
 
-    def _meet(self, team: Team, debug: bool) -> None:
+    def _meet(self, team: Team, group: Group) -> None:
         host = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         loopback = loopback_name()
         if loopback and "GLOO_SOCKET_IFNAME" not in os.environ:
@@ -282,19 +297,15 @@ class Ranks:
             }
             configs[worker.rank] = dumps(config)
         port = self._values(self._ask("start", configs, START_S, watch=False))[0]
-        joined = dict.fromkeys(configs, dumps((port, debug)))
+        joined = dict.fromkeys(configs, dumps((port, group)))
         self._values(self._ask("join", joined, START_S, watch=False))
-        self._group_debug, self._patience = debug, None
+        self._group = group
 
-    def _regroup(self, debug: bool) -> None:
-        """A new group for the same processes; their variables stay. New processes if that fails."""
-        data = dict.fromkeys(range(self.world_size), dumps(debug))
-        replies = self._ask("group", data, timeout=5.0)
-        if all(reply.ok for reply in replies):
-            self._group_debug, self._patience = debug, None
-        else:
-            self._team.stop()
-            self._start(debug)
+    def _regroup(self, group: Group) -> bool:
+        """A new group for the same processes, which keep their variables. Did they manage?"""
+        data = dict.fromkeys(range(self.world_size), dumps(group))
+        self._group = group
+        return all(reply.ok for reply in self._ask("group", data, timeout=5.0))
 
     def _ask(
         self,
@@ -305,8 +316,6 @@ class Ranks:
     ) -> list[Reply]:
         """Send each rank its data and wait for the replies. What fails is put right afterwards."""
         limit = self.timeout if timeout is None else timeout
-        if verb in ("cell", "call"):
-            self._set_patience(None if watch else limit)
         conversation = Conversation(
             [self._team.workers[rank] for rank in data], next(self._numbers), limit, watch
         )
@@ -314,37 +323,29 @@ class Ranks:
         try:
             replies = conversation.hold(verb, data)
         except BaseException:
-            conversation.where_they_stand()
-            self._team.stop()
-            self.lost = self._what_was_lost()
+            try:
+                self.interrupted = conversation.where_they_stand()
+            finally:
+                self._team.stop()
+                self.lost = self._what_was_lost()
             raise
         how = {reply.error.how for reply in replies if reply.error}
         if how & {DIED, STUCK, SLOW}:
             self._team.stop()
             self.lost = self._what_was_lost()
-        elif verb in ("cell", "call") and any(r.error and r.error.communication for r in replies):
-            self._renew()
+        elif verb != "group" and any(r.error and r.error.communication for r in replies):
+            self.lost = self._renew()
         return replies
 
-    def _set_patience(self, seconds: float | None) -> None:
-        if seconds != self._patience:
-            data = dict.fromkeys(range(self.world_size), dumps(seconds))
-            self._values(self._ask("patience", data))
-            self._patience = seconds
-
-    def _renew(self) -> None:
+    def _renew(self) -> str:
         """After an error inside a collective the group may be broken: the next call gets another."""
-        data = dict.fromkeys(range(self.world_size), dumps(self._group_debug))
-        replies = self._ask("group", data, timeout=3.0)
-        if all(reply.ok for reply in replies):
-            self._patience = None
-            self.lost = (
+        if self._regroup(self._group):
+            return (
                 "The ranks keep their variables, in a new process group; what was built on the old "
                 "one (groups, DDP and FSDP models) must be built again."
             )
-        else:
-            self._team.stop()
-            self.lost = self._what_was_lost()
+        self._team.stop()
+        return self._what_was_lost()
 
     def _what_was_lost(self) -> str:
         processes = f"All {self.world_size} processes were" if self.world_size > 1 else "It was"
@@ -366,13 +367,14 @@ class Conversation:
     def hold(self, verb: str, data: dict[int, bytes]) -> list[Reply]:
         start = monotonic()
         for worker in self.workers:
+            worker.read = size_of(worker.log)
             try:
                 worker.conn.send_bytes(pickle.dumps((self.number, verb, data[worker.rank])))
             except OSError:
                 self.died(worker)
         # Without watching, the group's own timeout comes first: the error is the library's.
         end = start + self.timeout + (0 if self.watch else 5)
-        ask = start + ASK_S
+        ask = start + FIRST_ASK_S
         while self.open:
             now = monotonic()
             if now >= end:
@@ -414,9 +416,9 @@ class Conversation:
     def died(self, worker: Worker) -> None:
         code = worker.child.exit_code(2.0)
         self.open.pop(worker.conn, None)
-        message = "died: " + how_it_ended(code)
-        tail = tail_of(worker.log)
-        self.replies[worker.rank].error = Failure(DIED, message + ("\n" + tail if tail else ""))
+        said, lines = last_words(worker.log, worker.read)
+        message = "\n    ".join(["died: " + how_it_ended(code), *said])
+        self.replies[worker.rank].error = Failure(DIED, message, lines=lines)
 
     def states(self, patience: float) -> dict[int, tuple[float, bool, tuple[Line, ...]]]:
         """Where the ranks that are left stand: seconds of quiet, do they wait, lines."""
@@ -462,10 +464,14 @@ class Conversation:
             self.replies[worker.rank].error = Failure(how, message, lines=lines)
         self.open = {}
 
-    def where_they_stand(self) -> None:
+    def where_they_stand(self) -> list[Reply]:
         """After an interruption, for whoever reports it."""
-        for rank, (_, _, lines) in self.states(0.2).items():
-            self.replies[rank].error = Failure(SLOW, "interrupted", lines=lines)
+        found = self.states(0.3)
+        for worker in self.open.values():
+            _, waits, lines = found.get(worker.rank, (0.0, False, ()))
+            message = "was waiting for other ranks" if waits else "was running"
+            self.replies[worker.rank].error = Failure(SLOW, message, lines=lines)
+        return [self.replies[rank] for rank in sorted(self.replies)]
 
 
 def with_source(line: Line) -> Line:
@@ -488,13 +494,33 @@ def how_it_ended(code: int | None) -> str:
         return f"killed by signal {-code}"
 
 
-def tail_of(log: Path, lines: int = 8) -> str:
-    """The end of what C++ wrote on the process's own stderr."""
+def size_of(log: Path) -> int:
     try:
-        text = log.read_text(errors="replace")
+        return log.stat().st_size
     except OSError:
-        return ""
-    return "\n".join("    " + line for line in text.splitlines()[-lines:])
+        return 0
+
+
+def last_words(log: Path, start: int, most: int = 6) -> tuple[list[str], tuple[Line, ...]]:
+    """What C++ wrote on a rank's own stderr since `start`, and the caller's lines where it crashed.
+
+    Where: faulthandler's stack, which a rank writes when a signal other than SIGKILL ends it.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(start)
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return [], ()
+    said, _, crash = text.partition("Fatal Python error")
+    said = re.sub(r"\[rank\d+\]:|\[[EWI]\d{4} [\d:.]+ |\S+\.(cpp|cc|h):\d+\]? ?", "", said)
+    lines: list[Line] = []
+    _, _, current = crash.partition("Current thread")
+    for found in re.finditer(r'File "([^"]+)", line (\d+) in (\S+)', current.partition("\n\n")[0]):
+        filename, number, where = found[1], int(found[2]), found[3]
+        if is_callers(filename):
+            lines.insert(0, line_of(filename, number, where))
+    return [line for line in tidy(said).splitlines() if line.strip()][-most:], tuple(lines)
 
 
 def free_port() -> int:
@@ -513,6 +539,3 @@ def loopback_name() -> str:
 
     names = {name for _, name in socket.if_nameindex()} if hasattr(socket, "if_nameindex") else ()
     return next((name for name in ("lo", "lo0") if name in names), "")
-
-
-__all__ = ["Ranks", "RanksError", "names_of"]

@@ -12,6 +12,13 @@ way. SLOW: time ran out while it did something else. DIED: its process is gone."
 LONGEST_MESSAGE = 1500
 
 
+class Group(NamedTuple):
+    """A process group: does torch check that collectives match; its own timeout in seconds."""
+
+    debug: bool = True
+    timeout: float | None = None
+
+
 class Line(NamedTuple):
     """A line of the caller's own code. where: the function's name, "" at the top of a cell."""
 
@@ -30,7 +37,8 @@ class Failure:
     """Why a rank has no result.
 
     kinds: the exception's class name, then its bases' (RAISED only). lines: where, in the caller's
-    own code, outermost first. communication: did it come out of torch.distributed?
+    own code, outermost first. communication: a RuntimeError out of torch.distributed, which may leave the group
+    unusable.
     """
 
     how: str
@@ -43,6 +51,11 @@ class Failure:
     def kind(self) -> str:
         """The exception's class name, or "stuck", "still running", "died"."""
         return self.kinds[0] if self.kinds else self.how
+
+    @property
+    def order(self) -> int:
+        """Causes first: a death, an exception, an exception that others may have caused, waiting."""
+        return [DIED, RAISED, SLOW, STUCK].index(self.how) * 2 + self.communication
 
     def __str__(self) -> str:
         head = f"{self.kind}: {self.message}" if self.how == RAISED else self.message
@@ -112,6 +125,18 @@ class RanksError(RuntimeError):
         return ["RanksError: " + str(self)]
 
 
+class RanksInterrupted(KeyboardInterrupt):
+    """The stop button, with where each rank stood and what was lost."""
+
+    def __init__(self, replies: Sequence[Reply], lost: str = "") -> None:
+        self.replies = list(replies)
+        self.lost = lost
+        super().__init__("\n".join(["interrupted", *places(replies), lost]).rstrip())
+
+    def _render_traceback_(self) -> list[str]:
+        return ["KeyboardInterrupt: " + str(self)]
+
+
 def names_of(ranks: Iterable[int]) -> str:
     """[0-3], [1], [0,2]: ranks as the output names them."""
     runs: list[list[int]] = []
@@ -124,29 +149,36 @@ def names_of(ranks: Iterable[int]) -> str:
     return f"[{','.join(parts)}]"
 
 
-def report(replies: Sequence[Reply], lost: str = "") -> str:
-    """Each failure with the ranks that met it, in the order of their first ranks."""
+def places(replies: Sequence[Reply]) -> list[str]:
+    """Each failure after the ranks that met it, causes before what they brought about; then the rest."""
+    failed = [reply for reply in replies if reply.error]
     groups: dict[str, list[int]] = {}
-    for reply in replies:
-        groups.setdefault(str(reply.error) if reply.error else "", []).append(reply.rank)
-    done = groups.pop("", [])
-    of = f" of {len(replies)}" if len(replies) > 1 else ""
-    failed = len(replies) - len(done)
-    lines = [f"{failed}{of} rank{'s' if len(replies) > 1 else ''} failed"]
-    for text, ranks in groups.items():
-        lines.append(f"{names_of(ranks)} {text}")
-    if done:
-        lines.append(f"{names_of(done)} finished")
-    if lost:
-        lines.append(lost)
-    return "\n".join(lines)
+    for reply in sorted(failed, key=lambda reply: reply.error.order if reply.error else 0):
+        groups.setdefault(str(reply.error), []).append(reply.rank)
+    lines = [f"{names_of(ranks)} {text}" for text, ranks in groups.items()]
+    done = [reply.rank for reply in replies if reply.ok]
+    return [*lines, f"{names_of(done)} finished"] if done else lines
+
+
+def report(replies: Sequence[Reply], lost: str = "") -> str:
+    """How many ranks failed, how, where, and what was lost."""
+    failed = sum(not reply.ok for reply in replies)
+    head = f"{failed} of {len(replies)} ranks failed" if len(replies) > 1 else "the rank failed"
+    return "\n".join([head, *places(replies), lost]).rstrip()
 
 
 def tidy(message: str) -> str:
     """torch's message without C++ frames, source files and port numbers: the same in every run."""
     message = re.split(r"\n?(Exception raised from |C\+\+ CapturedTraceback|frame #0)", message)[0]
     message = re.sub(r"\[/\S+\.(cc|cpp|h):\d+\]\s*", "", message)
-    message = re.sub(r"(\[[\w.:]+\]):\d{2,5}\b", r"\1", message).strip()
+    message = re.sub(r"(\[[\w.:]+\]):\d{2,5}\b", r"\1", message)
+    message = re.sub(r", TensorDeviceTypes=TensorOptions\((?:[^()]|\([^()]*\))*\)", "", message)
+    message = re.sub(
+        r"\.?Collectives differ in the following aspects:\s*", ". They differ in ", message
+    )
+    message = re.sub(r"Tensor Tensor shapes: (\S+?)vs ", r"tensor shapes: \1 vs ", message)
+    message = re.sub(r"Op type: (\S+?)vs ", r"op type: \1 vs ", message)
+    message = message.replace(" in 86400000 ms", "").strip()
     if len(message) > LONGEST_MESSAGE:
         message = message[:LONGEST_MESSAGE] + " …"
     return message

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 
 from . import figures
 from .frames import failure_of, is_callers
-from .report import Failure
+from .report import RAISED, Failure, Group
 from .watch import Watch
 from .wire import dumps_result, loads, plain_tensor
 
@@ -51,25 +51,25 @@ class Writer(io.TextIOBase):
 
     encoding = "utf-8"
 
-    def __init__(self, kind: str, tell: Callable[[str, Any], None]) -> None:
+    def __init__(self, kind: str, pass_on: Callable[[str, Any], None]) -> None:
         self.kind = kind
-        self.tell = tell
-        self.buffer_: list[str] = []
+        self.pass_on = pass_on
+        self.pending: list[str] = []
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        self.buffer_.append(text)
+        self.pending.append(text)
         if "\n" in text:
             self.flush()
         return len(text)
 
     def flush(self) -> None:
-        text = "".join(self.buffer_)
-        self.buffer_ = []
+        text = "".join(self.pending)
+        self.pending = []
         if text:
-            self.tell(self.kind, text)
+            self.pass_on(self.kind, text)
 
 
 class Rank:
@@ -125,7 +125,7 @@ class Rank:
             except BaseException as error:
                 packed = dumps_result(None)
                 said = f"the result cannot be sent to the notebook: {error}"
-                failure = Failure("raised", said, failure_of(error).kinds)
+                failure = Failure(RAISED, said, failure_of(error).kinds)
             value = None
             self.send("done", (seconds, packed, failure))
 
@@ -160,10 +160,10 @@ class Rank:
 
     def do_join(self, data: bytes) -> None:
         """Meet the other ranks."""
-        port, debug = loads(data)
+        port, group = loads(data)
         if self.store is None:
             self.store = dist.TCPStore("127.0.0.1", port, self.world_size, is_master=False)
-        self.do_group(pickle.dumps(debug))
+        self.do_group(pickle.dumps(group))
         sys.modules["__main__"] = self.module
         self.space.update(
             torch=torch,
@@ -180,11 +180,11 @@ class Rank:
 
     def do_group(self, data: bytes) -> None:
         """A new default group, in place of the one there is."""
-        debug = loads(data)
+        group: Group = loads(data)
         if dist.is_initialized():
             dist.destroy_process_group()
-        level = "DETAIL" if debug else "OFF"
-        if debug:  # on gloo, DDP's logger takes the group of that level for another class, and crashes
+        level = "DETAIL" if group.debug else "OFF"
+        if group.debug:  # on gloo, DDP's logger takes such a group for another class, and crashes
             dist.Logger.set_construction_data_and_log = lambda *_: None
         os.environ["TORCH_DISTRIBUTED_DEBUG"] = level
         dist.set_debug_level_from_env()
@@ -192,14 +192,12 @@ class Rank:
         assert self.store is not None
         store = dist.PrefixStore(f"ranks/{self.groups}", self.store)
         dist.init_process_group(
-            "gloo", store=store, rank=self.rank, world_size=self.world_size, timeout=NEVER
+            "gloo",
+            store=store,
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=timedelta(seconds=group.timeout) if group.timeout else NEVER,
         )
-
-    def do_patience(self, data: bytes) -> None:
-        """How long a collective of the default group waits before it gives up by itself."""
-        seconds = loads(data)
-        patience = timedelta(seconds=seconds) if seconds else NEVER
-        dist.distributed_c10d._set_pg_timeout(patience)
 
     def do_cell(self, data: bytes) -> None:
         source, filename = loads(data)
@@ -238,11 +236,12 @@ class Rank:
     # -------------------------------------------------------------------- what a cell sees
 
     def lend(self, value: Any) -> None:
-        """A function from a notebook finds `rank`, `dist`, … here, unless it brought its own."""
-        space = getattr(value, "__globals__", None)
-        if space is not None and space.get("__name__") == "__main__":
-            for name, given in self.given.items():
-                space.setdefault(name, given)
+        """A function or class of a notebook finds `rank`, `dist`, … here, if it brought none."""
+        for function in [value, *(vars(value).values() if isinstance(value, type) else ())]:
+            space = getattr(function, "__globals__", None)
+            if space is not None and space.get("__name__") == "__main__":
+                for name, given in self.given.items():
+                    space.setdefault(name, given)
 
     def show_warning(
         self, message: Any, category: type, filename: str, lineno: int, *_: Any
@@ -267,10 +266,7 @@ def bundle_of(value: Any) -> dict[str, Any]:
     if isinstance(value, torch.Tensor):
         return {"text/plain": repr(plain_text(value))}
     if is_figure(value):
-        size, axes = value.get_size_inches() * value.dpi, len(value.axes)
-        plural = "Axes" if axes != 1 else "Axes"
-        text = f"<Figure size {size[0]:.0f}x{size[1]:.0f} with {axes} {plural}>"
-        return {"text/plain": text, "image/png": figures.png(value)}
+        return {"text/plain": repr(value), "image/png": figures.png(value)}
     found: dict[str, Any] = {}
     make = getattr(value, "_repr_mimebundle_", None)
     if callable(make) and not isinstance(value, type):
