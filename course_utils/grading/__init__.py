@@ -5,7 +5,7 @@ Authors use `Exercise`, `call`, `contracts`, `draws`, `probes`; notebooks use th
 """
 
 from . import contracts, draws, probes
-from .case import Case, call
+from .case import Case, call, on_ranks
 from .exercise import (
     Alternative,
     Exercise,
@@ -40,6 +40,7 @@ __all__ = [
     "exercises_of",
     "find",
     "grade",
+    "on_ranks",
     "probes",
     "register",
     "solution_cell",

@@ -10,6 +10,7 @@ RANDOM = "random cases"
 GRADIENTS = "gradients"
 EDGE = "edge cases"
 
+CALL = frozenset({"args", "kwargs"})
 _NOTHING = object()
 
 
@@ -37,6 +38,18 @@ class Case:
     def size(self) -> int:
         return weight((self.args, self.kwargs))
 
+    @property
+    def calls(self) -> tuple["Case", ...]:
+        """The call of each rank, for a case that `on_ranks` made; of any other case, none."""
+        if self.kwargs or not all(isinstance(a, dict) and a.keys() == CALL for a in self.args):
+            return ()
+        return tuple(replace(self, args=a["args"], kwargs=a["kwargs"]) for a in self.args)
+
+    @property
+    def world(self) -> int:
+        """On how many ranks the case runs; 0 where it does not run on ranks."""
+        return len(self.calls)
+
     def fresh(self) -> "Case":
         """The same case on copies of its tensors: nobody can spoil it for the next."""
         args, kwargs = fresh((self.args, self.kwargs))
@@ -61,3 +74,15 @@ class Case:
 def call(*args: Any, **kwargs: Any) -> Case:
     """The case of one call with these arguments."""
     return Case(args=args, kwargs=kwargs)
+
+
+def on_ranks(*calls: Any, **kwargs: Any) -> Case:
+    """The case of one call on each rank, as many ranks as there are calls.
+
+    calls: a tuple of positional arguments, or `call(...)`, for each rank. kwargs: the same on all.
+    Raises ValueError without any: a check that runs on no rank would check nothing.
+    """
+    if not calls:
+        raise ValueError("on_ranks needs the arguments of at least one rank")
+    each = [c if isinstance(c, Case) else call(*c) for c in calls]
+    return Case(args=tuple({"args": c.args, "kwargs": {**c.kwargs, **kwargs}} for c in each))

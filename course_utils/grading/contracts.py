@@ -26,10 +26,11 @@ Prepare = Callable[[Any, Case], Callable[[], Any]]
 class Measured:
     """What one call cost and gave.
 
+    cost: a `Cost`; on ranks, a list of one for each.
     elsewhere: how part of it escaped being counted, in words that follow "your code", or nothing.
     """
 
-    cost: Cost
+    cost: Any
     result: Any
     elsewhere: str = ""
 
@@ -43,21 +44,25 @@ class Contract:
     watches_autograd: count bytes saved for backward too (torch.func's transforms refuse to run then).
     prepare: what to do with the object and the case before measuring begins (build the module, fill
     the gradients); it returns the function whose call is measured. By default the object is called.
+    probe: for contracts on ranks, what drives the object there; every rank is measured.
     """
 
     promise: str
     cases: tuple[Case, ...]
-    judge: Callable[[Sequence[Cost], Sequence[Case]], str | None]
+    judge: Callable[[Sequence[Any], Sequence[Case]], str | None]
     watches_autograd: bool = False
     prepare: Prepare | None = None
+    probe: Any = None
 
-    def measured(self, subject: Any, case: Case) -> Cost:
+    def measured(self, subject: Any, case: Case) -> Any:
         """What one case costs, on copies of its tensors made beforehand."""
         return self.run(subject, case).cost
 
     def run(self, subject: Any, case: Case) -> Measured:
         """The same, with the result of the call that was measured."""
         ready = case.fresh()
+        if self.probe:
+            return self.run_on_ranks(subject, ready)
         run = (
             self.prepare(subject, ready)
             if self.prepare
@@ -74,6 +79,16 @@ class Contract:
         if not (made or shared or self.prepare):
             return Measured(cost, result, KEPT)
         return Measured(cost, result)
+
+    def run_on_ranks(self, subject: Any, case: Case) -> Measured:
+        """One cost for each rank, and what the probe saw on all of them."""
+        from .probes.collectives import measuring
+
+        with measuring() as measured:
+            seen = self.probe(subject, case)
+        if not measured.costs:
+            raise RuntimeError("no rank was measured: the contract's probe runs on none")
+        return Measured(measured.costs, seen, measured.elsewhere)
 
 
 KEPT = (
@@ -196,3 +211,72 @@ def constant_kernels(
 def shares_storage(cases: Sequence[Case]) -> Contract:
     """Not one byte is allocated: the result lives in the argument's storage."""
     return allocates(cases, limit=0, says="a view: 0 bytes allocated")
+
+
+# ------------------------------------------------------------------------------ on ranks
+
+
+def on_each_rank(
+    figure: Callable[[Cost], tuple[int, str]], what: str, unit: Callable[[int], str]
+) -> Callable[..., Contract]:
+    """A factory of contracts that bound a figure of every rank's cost from above.
+
+    figure: of a cost, the number and the verb that goes with it ("sent").
+    """
+
+    def make(
+        cases: Sequence[Case], limit: Limit, says: str | None = None, probe: Any = None
+    ) -> Contract:
+        from .probes.collectives import on_ranks
+
+        if not all(case.world for case in cases):
+            raise ValueError(f"a bound of {what} on each rank needs cases made by on_ranks(...)")
+
+        def judge(costs: Sequence[Sequence[Cost]], given: Sequence[Case]) -> str | None:
+            for by_rank, case in zip(costs, given, strict=True):
+                if len(by_rank) != case.world:
+                    return f"{len(by_rank)} of {case.world} ranks could be measured"
+                bound = resolve(limit, case)
+                rank = max(range(case.world), key=lambda r: figure(by_rank[r])[0])
+                most, verb = figure(by_rank[rank])
+                if most > bound:
+                    return (
+                        f"rank {rank} of {case.world} {verb} {unit(most)}; allowed: {unit(bound)}"
+                    )
+            return None
+
+        return Contract(says or f"bounded: {what}", tuple(cases), judge, probe=probe or on_ranks)
+
+    make.__doc__ = (
+        f"Bound, from above, the {what} of each rank. limit: a number, or case → number. probe: the "
+        "exercise's own, by default `probes.on_ranks`."
+    )
+    return make
+
+
+def traffic(cost: Cost) -> tuple[int, str]:
+    """What a rank's link carries in the busier direction."""
+    if cost.bytes_received > cost.bytes_sent:
+        return cost.bytes_received, "received"
+    return cost.bytes_sent, "sent"
+
+
+def collectives_called(cost: Cost) -> tuple[int, str]:
+    calls = ", ".join(f"{name} × {n}" for name, n in sorted(cost.collectives.items()))
+    return cost.collectives.total(), f"called collectives ({calls}):"
+
+
+sends = on_each_rank(traffic, "bytes sent, and bytes received", format_bytes)
+messages = on_each_rank(lambda cost: (cost.messages, "sent messages:"), "messages", plain)
+collectives = on_each_rank(collectives_called, "calls of collectives", plain)
+peak_on_ranks = on_each_rank(
+    lambda cost: (cost.bytes_peak, "held at once"), "bytes alive at the peak", format_bytes
+)
+largest_on_ranks = on_each_rank(
+    lambda cost: (cost.bytes_largest, "made a tensor of"), "largest tensor made", format_bytes
+)
+resident = on_each_rank(
+    lambda cost: (cost.bytes_left, "still held, in the end,"),
+    "bytes alive afterwards",
+    format_bytes,
+)

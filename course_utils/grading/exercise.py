@@ -189,6 +189,9 @@ class Exercise:
 
     def by_name(self, case: Case) -> Case:
         """The same call with every argument by its name."""
+        if case.world:
+            calls = [self.by_name(replace(c, kwargs={**c.kwargs})) for c in case.calls]
+            return replace(case, args=tuple({"args": c.args, "kwargs": c.kwargs} for c in calls))
         names = probes.named_arguments(self.parts[0], case.args, case.kwargs)
         return replace(case, args=(), kwargs=names)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from . import observe as observing
+from . import raised as raising
 from .case import BY_HAND, EDGE, GRADIENTS, RANDOM, Case
 from .compare import (
     DEVICE,
@@ -24,10 +24,11 @@ from .compare import (
 )
 from .contracts import Contract, Measured, kind_of
 from .exercise import CONTRACTS, Exercise, Mistake
-from .limits import time_limit
-from .observe import Observation, Raised, observe, raised_by
-from .probes import named_arguments
+from .limits import allowance, time_limit
+from .observe import Observation, observe
+from .probes import Probe, named_arguments
 from .probes.functions import UNASKED_GRAD
+from .raised import Raised, raised_by
 from .render import shown
 from .surroundings import quiet, seed
 from .values import is_plain_tensor, leaves, same, short, tensors
@@ -74,20 +75,30 @@ def checks_of(exercise: Exercise, seed: int = 0) -> list[Check]:
 _checks: dict[tuple[str, int, int], list[Check]] = {}
 
 
-def expect(exercise: Exercise, case: Case) -> Expectation:
+def expect(exercise: Exercise, case: Case, probe: Probe | None = None) -> Expectation:
+    """What the probe, by default the exercise's, sees on the reference.
+
+    Raises RuntimeError if it sees what no reference may do: a deadlock that all share is no answer.
+    """
+    probe = probe or exercise.probe
     subject = exercise.subject(*exercise.parts)
-    observation = observe(exercise.probe, subject, case, exercise.limit_s)
+    observation = observe(probe, subject, case, exercise.limit_s)
+    if observation.raised and raising.NEVER_EXPECTED in observation.raised.kinds:
+        raise RuntimeError(f"{exercise.key}: the reference: {observation.raised.message}")
     if case.has_expected:
         agree_by_hand(exercise, case, observation)
     oracle = None
     if any(leaf.is_floating_point() for leaf in tensors(observation.seen or {})):
-        oracle = observe(exercise.probe, subject, case.upcast(), exercise.limit_s).seen
+        oracle = observe(probe, subject, case.upcast(), exercise.limit_s).seen
     return Expectation(observation, oracle, length_of(exercise, case))
 
 
 def agree_by_hand(exercise: Exercise, case: Case, observation: Observation) -> None:
     """The reference must give what was worked by hand: the result, or a dict of what the probe sees."""
     seen = observation.seen or {}
+    if case.world and not isinstance(case.expected, dict):
+        agree_on_ranks(exercise, case, observation)
+        return
     by_name = isinstance(case.expected, dict) and "result" not in seen
     for label, value in (case.expected if by_name else {"result": case.expected}).items():
         if label not in seen:
@@ -101,11 +112,21 @@ def agree_by_hand(exercise: Exercise, case: Case, observation: Observation) -> N
             )
 
 
+def agree_on_ranks(exercise: Exercise, case: Case, observation: Observation) -> None:
+    """By hand, a case on ranks has a list of results, one for each."""
+    by_rank = list(case.expected)
+    assert len(by_rank) == case.world, (
+        f"{exercise.key}: {len(by_rank)} results by hand for {case.world} ranks"
+    )
+    labelled = {f"rank {rank}: result": value for rank, value in enumerate(by_rank)}
+    agree_by_hand(exercise, replace(case, expected=labelled), observation)
+
+
 def length_of(exercise: Exercise, case: Case) -> int:
     if exercise.length:
         return exercise.length(case)
     given = tensors((case.args, case.kwargs))
-    return max((size for x in given for size in x.shape), default=1)
+    return max((size for x in given for size in x.shape), default=1) * max(case.world, 1)
 
 
 # ------------------------------------------------------------------------------ comparing
@@ -157,7 +178,9 @@ def unexpected(label: str, value: Any) -> str:
         return f"your code changed its {what.removesuffix(' afterwards')}; it must leave it alone"
     if what == "the result requires grad":
         return "no gradient flows through your result: something detached it from the graph"
-    if label == UNASKED_GRAD:
+    if what.startswith("surroundings"):
+        return f"your code {value}"
+    if what == UNASKED_GRAD:
         return "your result requires grad, though no argument does: return a plain tensor"
     return f"came {name_of(value)}, unexpected"
 
@@ -180,11 +203,13 @@ def exception_sentence(got: Observation) -> str:
 
 
 def raised_sentence(raised: Raised, seconds: float) -> str:
-    if raised.kind == observing.TIME_LIMIT:
+    if raised.told:
+        return raised.message
+    if raised.kind == raising.TIME_LIMIT:
         return f"your code was still running after {seconds:.0f} s: an endless loop?"
-    if raised.kind == observing.INTERRUPTED:
+    if raised.kind == raising.INTERRUPTED:
         return "you interrupted it"
-    return f"your code raised {raised.kind}: {raised.message}"
+    return f"your code raised {raised.kind}{raised.where}: {raised.message}"
 
 
 def compares_something(check: Check) -> bool:
@@ -330,7 +355,7 @@ class Ladder:
             self.observations[number] = found
             if not found.raised:
                 self.results.append((check, found, copied(found.seen)))
-            if found.raised and found.raised.kind in (observing.TIME_LIMIT, observing.INTERRUPTED):
+            if found.raised and raising.ENDS.intersection(found.raised.kinds):
                 self.stopped = found
         return self.observations[number]
 
@@ -429,7 +454,7 @@ class Ladder:
         runs = measured(contract, self.subject, self.exercise.limit_s)
         if isinstance(runs, Observation):
             assert runs.raised
-            if runs.raised.kind == observing.INTERRUPTED:
+            if runs.raised.kind == raising.INTERRUPTED:
                 self.stopped = runs
         return wrong_there(self.exercise, contract, runs) or complaint_of(contract, runs)
 
@@ -464,7 +489,8 @@ def measured(contract: Contract, subject: Any, limit_s: float) -> list[Measured]
     """Each of the contract's calls measured; or, as an observation, the exception that ended it."""
     start = perf_counter()
     try:
-        with quiet(), time_limit(limit_s):
+        limited = allowance if contract.probe else time_limit
+        with quiet(), limited(limit_s):
             return [contract.run(subject, case) for case in contract.cases]
     except BaseException as error:
         return Observation(None, raised_by(error), perf_counter() - start)
@@ -491,7 +517,12 @@ def wrong_there(
     ):
         if expected is None:
             continue
-        found = differs(Observation({"result": run.result}), Check(case, expected))
+        seen = run.result if contract.probe else {"result": run.result}
+        found = differs(Observation(seen), Check(case, expected))
+        if found and contract.probe:
+            return (
+                f"on this input, larger than the others, {found[0]} is wrong: {found[1].sentence}"
+            )
         if found:
             return (
                 f"on this input, larger than the others, the result is wrong: {found[1].sentence}"
@@ -514,6 +545,8 @@ _due: dict[tuple[int, int], list[Expectation | None]] = {}
 
 
 def result_due(exercise: Exercise, contract: Contract, case: Case) -> Expectation | None:
+    if contract.probe:
+        return expect(exercise, case, contract.probe)
     if contract.prepare or len(exercise.parts) > 1 or exercise.is_class:
         return None
 
@@ -561,7 +594,7 @@ def looks_like(ladder: Ladder, mistake: Mistake) -> bool:
         got = ladder.observations.get(id(check))
         if got is None:
             continue
-        if got.raised and got.raised.kind == observing.INTERRUPTED:
+        if got.raised and got.raised.kind == raising.INTERRUPTED:
             return False
         theirs = mistaken(ladder.exercise, mistake, check)
         as_expected = Check(check.case, Expectation(theirs, None, check.expected.length))
@@ -613,7 +646,7 @@ def grade(exercise: Exercise, *objects: Any, seed: int = 0, explain: bool = True
     passed = all(rung.ok for rung in ladder.rungs) and len(ladder.rungs) == len(plan)
     outcome = PASSED if passed else FAILED
     stopped = ladder.stopped.raised if ladder.stopped else None
-    if stopped and stopped.kind == observing.INTERRUPTED:
+    if stopped and stopped.kind == raising.INTERRUPTED:
         outcome = INTERRUPTED
     diagnosis = diagnose(ladder) if outcome == FAILED and explain else None
     return Verdict(

@@ -15,7 +15,7 @@ from .exercise import chapters as all_chapters
 from .extract import answers, build, read_cells
 from .grade import NoChecks, grade
 from .limits import time_limit
-from .observe import raised_by
+from .raised import raised_by
 from .show import MARKS
 from .store import Store
 from .stubs import is_stub, source_of, stub_cell

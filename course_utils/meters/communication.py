@@ -85,7 +85,7 @@ class Communication:
 
     name: as in `torch.distributed`. sent, received: bytes. messages: that this rank sends.
     ranks: the group's, by their global numbers. peer: global rank of the other end or of the root;
-    -1 where there is none. tag: of a message. numel, dtype: of what goes in.
+    -1 where there is none. tag: of a message. numel, dtype: of what goes in. group: its name.
     """
 
     name: str
@@ -97,6 +97,7 @@ class Communication:
     tag: int = 0
     numel: int = 0
     dtype: str = ""
+    group: str = ""
 
     @property
     def is_collective(self) -> bool:
@@ -118,7 +119,7 @@ def communication(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Commun
     given = arguments(func, args, kwargs)
     name = name_of(func)
     assert name is not None
-    ranks, me = group_of(given)
+    ranks, me, group = group_of(given)
     n = len(ranks)
     inputs, outputs = ends(name, given)
     size = total(inputs)
@@ -138,6 +139,7 @@ def communication(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Commun
         int(given.get("tag", 0)),
         sum(x.numel() for x in tensors(inputs)),
         str(first.dtype).removeprefix("torch.") if first is not None else "",
+        group,
     )
 
 
@@ -146,8 +148,8 @@ def arguments(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> dict[str, 
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def group_of(given: dict[str, Any]) -> tuple[tuple[int, ...], int]:
-    """The group's ranks by their global numbers, and which of them this process is."""
+def group_of(given: dict[str, Any]) -> tuple[tuple[int, ...], int, str]:
+    """The group's ranks by their global numbers, which of them this process is, and its name."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _resolve_process_group, _world
 
@@ -159,8 +161,8 @@ def group_of(given: dict[str, Any]) -> tuple[tuple[int, ...], int]:
     known = _world.pg_group_ranks.get(group)
     n, me = group.size(), group.rank()
     if not known:
-        return tuple(range(n)), me
-    return tuple(sorted(known, key=known.__getitem__)), me
+        return tuple(range(n)), me, str(group.group_name)
+    return tuple(sorted(known, key=known.__getitem__)), me, str(group.group_name)
 
 
 def ends(name: str, given: dict[str, Any]) -> tuple[Any, Any]:

@@ -1,6 +1,7 @@
 """`%%ranks` and `%ranks` in a notebook."""
 
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -144,6 +145,8 @@ class Magic:
         except KeyboardInterrupt:
             show(pool.interrupted)
             raise RanksInterrupted(pool.interrupted, pool.lost) from None
+        if pool.note:
+            print(pool.note, file=sys.stderr)
         show(replies)
         if any(not reply.ok for reply in replies):
             error = RanksError(replies, pool.lost)

@@ -33,6 +33,8 @@ QUIET_S = 1.0
 QUIET_AFTER_FAILURE_S = 0.3
 """How long all ranks that are left must have been quiet (see `watch`) to be called stuck."""
 
+NEW_PROCESSES = "These are new processes: the variables of before are lost."
+
 NO_OWN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MPLBACKEND")
 
 _cells = itertools.count(1)
@@ -92,6 +94,9 @@ class Ranks:
     A rank that dies, or a call that ends in a deadlock or runs out of time, takes all ranks'
     variables with it; the next use starts new processes. Everything raises RanksError, except `run`
     and `ask`, which return every rank's Reply.
+
+    lost: what the last call cost, in words, "" if nothing; note: what happened before it. interrupted:
+    the replies of a call that was interrupted, with where each rank stood.
     """
 
     def __init__(
@@ -109,6 +114,7 @@ class Ranks:
         self.debug = debug
         self.method = method
         self.lost = ""
+        self.note = ""
         self.interrupted: list[Reply] = []
         self._lock = threading.RLock()
         self._team = Team(os.getpid())
@@ -241,13 +247,16 @@ class Ranks:
 
     def _ready(self, group: Group) -> None:
         """Processes that live, in the group that is asked for."""
+        self.note = ""
         workers = self._team.workers
         if workers and any(worker.child.exit_code(0.0) is not None for worker in workers):
-            self._team.stop()  # a rank died between two calls
+            self._team.stop()
+            self.note = "A rank died since the last cell. " + NEW_PROCESSES
         if not self._team.workers:
             self._start(group)
         elif self._group != group and not self._regroup(group):
             self._team.stop()
+            self.note = "The ranks could not form a new group. " + NEW_PROCESSES
             self._start(group)
 
     def _start(self, group: Group) -> None:

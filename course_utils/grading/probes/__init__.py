@@ -12,6 +12,7 @@ from typing import Any
 
 from ..case import Case
 from .autograd import accumulates, custom_function, straight_through, takes_function
+from .collectives import module_on_ranks, on_ranks, steps_on_ranks
 from .functions import call, named_arguments, never_negative, there_and_back
 from .modules import assembled, dropout, module, registry, tied
 from .objects import steps
@@ -33,14 +34,17 @@ __all__ = [
     "glorot_weight",
     "master_run",
     "module",
+    "module_on_ranks",
     "named_arguments",
     "never_negative",
+    "on_ranks",
     "optimizer",
     "parameter_groups",
     "registry",
     "scaler_run",
     "state_bytes",
     "steps",
+    "steps_on_ranks",
     "straight_through",
     "strides_of",
     "takes_function",

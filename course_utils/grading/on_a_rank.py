@@ -1,0 +1,388 @@
+"""The ranks' side of a check: `perform` runs a probe's body on one rank and says what happened there.
+
+It runs in a process of `course_utils.ranks`, like `torchrun`'s. Nothing of one check is left for the
+next: the student's object is unpickled anew, settings and environment are put back, and a rank that
+cannot vouch for its state says so, so that the kernel starts new ones.
+"""
+
+import json
+import os
+import pickle
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+
+from course_utils.meters import Cost, measure
+from course_utils.meters.communication import SEND, Communication, communicates, communication
+
+from .case import Case
+from .contracts import threads_started
+from .raised import is_students, place, short_message
+from .surroundings import quiet
+from .values import Opaque, dumps, loads, map_tree, short
+
+GRACE_S = 0.25  # a rank that failed waits so long for the others before it hangs up
+JOIN_S = 1.0  # and one that returned, for the threads that it left running
+
+
+# ------------------------------------------------------------------------------ what is sent
+
+
+class Log:
+    """A file that holds each communication of a rank before it begins: it outlives a stuck rank."""
+
+    def __init__(self, path: str) -> None:
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self.entries: list[dict[str, Any]] = []
+
+    def note(self, what: Communication) -> None:
+        entry = vars(what)
+        self.entries.append(entry)
+        self.write(entry)
+
+    def write(self, entry: Any) -> None:
+        os.write(self.file, json.dumps(entry).encode() + b"\n")
+
+    def close(self) -> None:
+        os.close(self.file)
+
+
+DONE = "done"
+
+
+def entries_of(path: str) -> list[Any]:
+    """What a rank has noted so far; the last entry is "done" if it has finished."""
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError:
+        return []
+    return [json.loads(line) for line in lines[:-1]]
+
+
+class Wire(TorchDispatchMode):
+    """Sees every call of torch.distributed that passes torch's dispatcher, those of C++ too."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self.log = log
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if any(is_traceable_wrapper_subclass_type(t) for t in types):
+            return NotImplemented  # the subclass takes it apart; its parts come here
+        if getattr(func, "namespace", "aten") != "aten" and communicates(func):
+            with suppress(ValueError):  # a group that this rank is not in
+                self.log.note(communication(func, args, kwargs or {}))
+        wait = func  # so named for those who look where a rank stands: it may block in here
+        return wait(*args, **(kwargs or {}))
+
+
+# ------------------------------------------------------------------------------ what is waited for
+
+CALLS = [
+    name
+    for name in dir(dist.ProcessGroup)
+    if name.lstrip("_").startswith(
+        ("all", "broadcast", "reduce", "gather", "scatter", "barrier", "send", "recv")
+    )
+]
+LOOKS = ("wait", "get_future", "is_completed", "is_success", "result", "synchronize")
+
+
+@contextmanager
+def works_watched() -> Iterator[dict[int, tuple[str, Any]]]:
+    """The works that Python was handed and that nobody has waited for or asked about, by id."""
+    pending: dict[int, tuple[str, Any]] = {}
+
+    def handed(wait: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            work = wait(self, *args, **kwargs)
+            if isinstance(work, dist.Work):
+                pending[id(work)] = name, work
+            return work
+
+        return method
+
+    def looked_at(wait: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            pending.pop(id(self), None)
+            return wait(self, *args, **kwargs)
+
+        return method
+
+    with ExitStack() as stack:
+        for name in CALLS:
+            original = getattr(dist.ProcessGroup, name)
+            stack.enter_context(replaced(dist.ProcessGroup, name, handed(original, name)))
+        for name in LOOKS:
+            if hasattr(dist.Work, name):
+                original = getattr(dist.Work, name)
+                stack.enter_context(replaced(dist.Work, name, looked_at(original)))
+        yield pending
+
+
+@contextmanager
+def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
+    own = name in vars(owner)
+    before = getattr(owner, name)
+    setattr(owner, name, by)
+    try:
+        yield
+    finally:
+        if own:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)
+
+
+# ------------------------------------------------------------------------------ what goes around it
+
+_aside: list[str] | None = None
+_hooked = False
+
+AUDITED = {
+    "socket.connect": "opens a socket of its own",
+    "socket.bind": "opens a socket of its own",
+    "subprocess.Popen": "starts another process",
+    "os.fork": "starts another process",
+    "os.posix_spawn": "starts another process",
+    "mmap.__new__": "maps memory that other processes may share",
+}
+WRITING = os.O_WRONLY | os.O_RDWR
+BACKEND = "calls a backend's own methods, which go around torch.distributed"
+STORE = "passes values through a store"
+
+
+def note_aside(what: str) -> None:
+    if _aside is not None and what not in _aside:
+        _aside.append(what)
+
+
+def audit(event: str, args: Any) -> None:
+    if _aside is None:
+        return
+    if event in AUDITED:
+        note_aside(AUDITED[event])
+    elif event == "open" and isinstance(args[2], int) and args[2] & WRITING:
+        note_aside("writes to a file")
+
+
+@contextmanager
+def aside_watched() -> Iterator[list[str]]:
+    """The ways that the block takes around torch.distributed, in words that follow "your code".
+
+    Seen are: methods of a backend, values set in a store, sockets, processes, files opened for
+    writing and mapped memory, by Python. Not seen: files that torch's C++ opens (`torch.save`,
+    `UntypedStorage.from_file`), tensors in torch's shared memory, and ctypes.
+    """
+    global _aside, _hooked
+    if not _hooked:
+        sys.addaudithook(audit)  # for as long as the process lives
+        _hooked = True
+
+    def told(original: Callable[..., Any], what: str) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            caller = sys._getframe(1).f_code.co_filename.replace("\\", "/")
+            if "/torch/" not in caller:
+                note_aside(what)
+            return original(self, *args, **kwargs)
+
+        return method
+
+    backend = dist.distributed_c10d.Backend
+    with ExitStack() as stack:
+        for owner, names, what in (
+            (backend, [name for name in CALLS if hasattr(backend, name)], BACKEND),
+            (dist.Store, ["set", "append", "compare_set", "multi_set", "add"], STORE),
+        ):
+            for name in names:
+                if hasattr(owner, name):
+                    method = told(getattr(owner, name), what)
+                    stack.enter_context(replaced(owner, name, method))
+        found: list[str] = []
+        _aside = found
+        try:
+            yield found
+        finally:
+            _aside = None
+
+
+# ------------------------------------------------------------------------------ what it costs
+
+_counted: list[tuple[Cost, list[str]]] | None = None
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    """For a probe's body: count what this block costs, and nothing else of the body.
+
+    Several such blocks are added up. Outside of a contract nothing is counted.
+    """
+    if _counted is None:
+        yield
+        return
+    with threads_started() as threads, aside_watched() as aside, measure() as cost:
+        yield
+    _counted.append((cost, aside))
+    if threads:
+        aside.append("works in another thread, where nothing can be counted")
+
+
+def added_up(parts: list[tuple[Cost, list[str]]]) -> Cost:
+    """One cost of several blocks: sums, and the largest where a largest is meant."""
+    total = Cost()
+    for cost, _ in parts:
+        for name, value in vars(cost).items():
+            own = getattr(total, name)
+            if name in ("bytes_peak", "bytes_largest", "bytes_left"):
+                setattr(total, name, max(own, value))
+            else:
+                setattr(total, name, own + value)
+    return total
+
+
+# ------------------------------------------------------------------------------ a check
+
+
+def perform(order: dict[str, Any]) -> bytes:
+    """Run a body on this rank. The reply, as a tree: see `reply` below.
+
+    order: parcel (the pickled subject and body), case (a call's tree), rank, log and logs (paths),
+    costs (whether to count).
+    """
+    global _counted
+    environment, threads = dict(os.environ), set(threading.enumerate())
+    groups = set(dist.distributed_c10d._world.pg_map)
+    log = Log(order["log"])
+    reply: dict[str, Any] = {"seen": None, "raised": None, "left": [], "costs": None, "around": []}
+    _counted = [] if order["costs"] else None
+    try:
+        with quiet() as left, works_watched() as pending:
+            try:
+                subject, body = pickle.loads(order["parcel"])
+                case = Case.from_tree(loads(order["case"]))
+                with Wire(log):
+                    seen = body(subject, case, order["rank"])
+                reply["seen"] = plain(seen)
+                dumps(reply["seen"])  # read now: what was not waited for has not come yet
+            except BaseException as error:
+                reply["raised"] = raised_here(error)
+                del error
+        reply["left"] = left
+        if _counted is not None:
+            reply["costs"] = added_up(_counted).as_dict()
+            reply["around"] = sorted({what for _, around in _counted for what in around})
+    finally:
+        _counted = None
+        log.write(DONE)
+    reply["unwaited"] = sorted({name for name, _ in pending.values() if name != SEND})
+    reply["log"] = log.entries
+    reply["clean"] = put_back(reply, environment, threads, groups) and not pending
+    if reply["raised"] and not others_done(order):
+        hang_up()
+        reply["clean"] = False
+    log.close()
+    return dumps(reply)
+
+
+def plain(seen: Any) -> Any:
+    """What a body saw, as data: tensors of a subclass are named, those still under way waited for."""
+
+    def leaf(value: Any) -> Any:
+        if type(value).__name__ == "AsyncCollectiveTensor":
+            return value.wait()
+        if isinstance(value, Tensor) and type(value) not in (Tensor, nn.Parameter):
+            return Opaque(type(value).__name__, short(value))
+        return value
+
+    return map_tree(leaf, seen)
+
+
+def raised_here(error: BaseException) -> dict[str, Any]:
+    """An exception as data; its lines with file names, since the kernel knows the sources."""
+    frames = [
+        (place(f), f.lineno or 0, f.filename)
+        for f in traceback.extract_tb(error.__traceback__)
+        if is_students(f.filename)
+    ]
+    files = [f.filename.replace("\\", "/") for f in traceback.extract_tb(error.__traceback__)]
+    kinds = [c.__name__ for c in type(error).__mro__ if c not in (BaseException, object)]
+    message = short_message(error)
+    if isinstance(error, RecursionError):
+        frames = frames[-1:]
+    if isinstance(error, SyntaxError) and error.lineno:
+        frames = [("", error.lineno, str(error.filename))]
+    return {
+        "kinds": kinds or [type(error).__name__],
+        "message": message,
+        "lines": frames[-3:],
+        "second": "Connection closed by peer" in message or "Connection reset" in message,
+        "communication": bool(files) and "/torch/distributed/" in files[-1],
+    }
+
+
+def put_back(
+    reply: dict[str, Any],
+    environment: dict[str, str],
+    threads: set[threading.Thread],
+    groups: set[Any],
+) -> bool:
+    """Undo what the code left behind, and note it. Can the next check run in this process?"""
+    clean = True
+    if dict(os.environ) != environment:
+        changed = set(os.environ.items()) ^ set(environment.items())
+        names = ", ".join(sorted({name for name, _ in changed}))
+        reply["left"].append(f"changed the environment ({names}) and left it so")
+        os.environ.clear()
+        os.environ.update(environment)
+    for thread in set(threading.enumerate()) - threads:
+        if isinstance(thread, threading._DummyThread):
+            continue
+        thread.join(JOIN_S)
+        reply["left"].append("left a thread running")
+        clean &= not thread.is_alive()
+    now = set(dist.distributed_c10d._world.pg_map)
+    for group in now - groups:
+        with suppress(Exception):
+            dist.destroy_process_group(group)
+    return clean and groups <= now and not multiprocessing_children()
+
+
+def multiprocessing_children() -> bool:
+    module = sys.modules.get("multiprocessing.process")
+    return bool(module and module.active_children())
+
+
+def others_done(order: dict[str, Any]) -> bool:
+    """Have all other ranks finished, within a moment?"""
+    end = monotonic() + GRACE_S
+    waiting = [path for path in order["logs"] if path != order["log"]]
+    while waiting:
+        waiting = [path for path in waiting if DONE not in entries_of(path)[-1:]]
+        if waiting and monotonic() > end:
+            return False
+        if waiting:
+            sleep(0.002)
+    return True
+
+
+def hang_up() -> None:
+    """Close this rank's connections, so that ranks that wait for it fail at once."""
+    with suppress(Exception):
+        dist.destroy_process_group()
