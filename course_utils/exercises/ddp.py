@@ -858,6 +858,31 @@ class _(ddp.DistributedDataParallel):
 
 
 @DistributedDataParallel.mistake(
+    "A bucket is sent whenever it is complete. Where ranks take different branches they send in different "
+    "orders, and messages meet that do not belong together: never before an earlier bucket."
+)
+class _(ddp.DistributedDataParallel):
+    def _on_gradient(self, p):
+        if not self._armed:
+            return
+        if not self._missing:
+            self._missing = [len(bucket) for bucket in self._reducer.buckets]
+            self._next = 0
+            Variable._execution_engine.queue_callback(self._finish)
+        index = self._bucket_of[p]
+        self._missing[index] -= 1
+        if self._missing[index] == 0:
+            self._reducer.start(index)
+
+    def _finish(self):
+        for index, missing in enumerate(self._missing):
+            if missing:
+                self._reducer.start(index)
+        self._reducer.finish()
+        self._missing = []
+
+
+@DistributedDataParallel.mistake(
     "Each bucket is waited for as soon as it is started: backward stands still until the slowest rank has "
     "come. Wait at the end."
 )
@@ -1134,16 +1159,8 @@ def _(model, batches, optimizer):
 
 
 @no_sync_step.mistake(
-    "The gradients travel with every micro-batch: right values, as many messages as micro-batches.",
-    cost=True,
-)
-def _(model, batches, optimizer):
-    return several(model, batches, optimizer, lambda n: True)
-
-
-@no_sync_step.mistake(
-    "Only the backward is inside no_sync. DDP decides in forward whether to communicate, so it does, every "
-    "time.",
+    "The gradients travel with every micro-batch. All but the last belong inside no_sync, their forward "
+    "too: DDP decides in forward whether its backward will communicate.",
     cost=True,
 )
 def _(model, batches, optimizer):

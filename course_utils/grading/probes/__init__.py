@@ -13,6 +13,7 @@ from typing import Any
 from ..case import Case
 from .autograd import accumulates, custom_function, straight_through, takes_function
 from .collectives import module_on_ranks, on_ranks, steps_on_ranks
+from .ddp import accumulated, averaged, bucketed, saved, started_apart, wrapped
 from .functions import call, named_arguments, never_negative, there_and_back
 from .modules import assembled, dropout, module, registry, tied
 from .objects import steps
@@ -25,9 +26,12 @@ Probe = Callable[[Any, Case], dict[str, Any]]
 
 __all__ = [
     "Probe",
+    "accumulated",
     "accumulates",
     "amp_run",
     "assembled",
+    "averaged",
+    "bucketed",
     "call",
     "custom_function",
     "dropout",
@@ -41,7 +45,9 @@ __all__ = [
     "optimizer",
     "parameter_groups",
     "registry",
+    "saved",
     "scaler_run",
+    "started_apart",
     "state_bytes",
     "steps",
     "steps_on_ranks",
@@ -51,4 +57,5 @@ __all__ = [
     "there_and_back",
     "tied",
     "view",
+    "wrapped",
 ]

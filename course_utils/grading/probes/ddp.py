@@ -128,7 +128,7 @@ class Counter(nn.Module):
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x * self.scale
+        y = x * self.scale.clone()  # backward needs it as it is now
         with torch.no_grad():
             self.scale.add_(x.mean(0)[:1].abs())
             self.seen.add_(1 + dist.get_rank())
@@ -373,7 +373,7 @@ def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     seen: dict[str, Any] = {f"`{n}` at the start": v.clone() for n, v in state_of(model).items()}
     seen["`.module` is the model"] = getattr(ddp, "module", None) is model
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    under_way: list[bool] = []
+    sent, waited = True, False
     with counted(), watched() as watch:
         for number, (kind, inputs) in enumerate(case.args, start=1):
             optimizer.zero_grad()
@@ -389,8 +389,9 @@ def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
                     key = f"nothing is communicated in no_sync of step {number}"
                     seen[key] = seen.get(key, True) and watch.calls == before
                 else:
-                    seen[f"output of step {number}"], early = one_step(ddp, model, x, watch)
-                    under_way.append(early)
+                    output, calls, waits = one_step(ddp, model, x, watch)
+                    seen[f"output of step {number}"] = output
+                    sent, waited = sent and calls > 0, waited or waits > 0
             for name, p in model.named_parameters():
                 grad = None if p.grad is None else p.grad.clone()
                 seen[f"gradient of `{name}` after step {number}"] = grad
@@ -398,24 +399,25 @@ def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
                 seen[f"`{name}` after step {number}"] = buffer.clone()
             optimizer.step()
     if given.get("overlap"):
-        seen["a bucket is under way before backward is done"] = all(under_way)
+        seen["a bucket is sent before backward is done"] = sent
+        seen["backward waits for a message"] = waited
     seen["names in the state_dict"] = tuple(sorted(ddp.state_dict()))
     return seen
 
 
-def one_step(ddp: Any, model: Any, x: Tensor, watch: Watch) -> tuple[Tensor, bool]:
-    """Forward and backward; was something sent, and nothing waited for, before the first layer's turn?"""
-    early = False
+def one_step(ddp: Any, model: Any, x: Tensor, watch: Watch) -> tuple[Tensor, int, int]:
+    """Forward and backward: the output; communications and waits before the first layer's turn."""
+    before = early = (0, 0)
 
     def passed() -> None:
         nonlocal early
-        early = watch.calls > calls and watch.waits == waits
+        early = watch.calls - before[0], watch.waits - before[1]
 
     model.passed = passed
     output = ddp(x)
-    calls, waits = watch.calls, watch.waits
+    before = watch.calls, watch.waits
     output.square().sum().backward()
-    return output.detach().clone(), early
+    return output.detach().clone(), *early
 
 
 # ------------------------------------------------------------------------------ no_sync_step
