@@ -5,7 +5,10 @@ import linecache
 import os
 import pickle
 import re
+import secrets
 import shutil
+import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -491,8 +494,6 @@ def with_source(line: Line) -> Line:
 
 
 def how_it_ended(code: int | None) -> str:
-    import signal
-
     if code is None:
         return "its pipe is closed"
     if code >= 0:
@@ -533,18 +534,21 @@ def last_words(log: Path, start: int, most: int = 6) -> tuple[list[str], tuple[L
 
 
 def free_port() -> int:
-    """A port that nobody listens on now: MASTER_PORT, for a group that a cell makes itself."""
-    import socket
+    """A port that nobody listens on now: MASTER_PORT, for a group that a cell makes itself.
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    Below the ports that systems hand out by themselves, as gloo asks for, so that it stays free.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def loopback_name() -> str:
     """gloo's interface: without it, it asks for the address of this machine's name."""
-    import socket
-
     names = {name for _, name in socket.if_nameindex()} if hasattr(socket, "if_nameindex") else ()
     return next((name for name in ("lo", "lo0") if name in names), "")

@@ -12,6 +12,7 @@ import threading
 import traceback
 import types
 import warnings
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -44,6 +45,52 @@ RICH = {
 
 LARGEST_OUTPUT = 1_000_000
 """Characters that one rank may show of one cell."""
+
+
+LOGS = (lambda *_: None, dist.Logger.set_construction_data_and_log)
+"""DDP's own logger takes a checked group of gloo's for what it is not, and crashes the process
+(torch 2.13, in `DistributedDataParallel.__init__`, also under torchrun with
+TORCH_DISTRIBUTED_DEBUG=DETAIL). So it is not asked while the group is checked."""
+
+
+class Apart:
+    """Messages between two ranks go through an unchecked group of their own while groups are checked.
+
+    Otherwise they count as collectives of the checked group, on the ranks that take part, and the
+    next collective is refused because the ranks' numbers differ (torch 2.13, gloo).
+    """
+
+    def __init__(self) -> None:
+        self.carrier: dist.ProcessGroup | None = None
+        self.own = {}
+        for name in ("send", "recv", "recv_anysource"):
+            self.own[name] = getattr(dist.ProcessGroup, name)
+            setattr(dist.ProcessGroup, name, self.instead_of(name))
+
+        whole: Any = dist.ProcessGroup
+        barrier = whole.monitored_barrier
+        whole.monitored_barrier = lambda group, *rest, **named: barrier(
+            self.instead(group), *rest, **named
+        )
+
+    def instead(self, group: Any) -> Any:
+        """monitored_barrier sends messages to and from rank 0, and counts them too."""
+        whole = dist.is_initialized() and group == dist.group.WORLD
+        known = self.carrier in dist.distributed_c10d._world.pg_group_ranks
+        return self.carrier if whole and known else group
+
+    def instead_of(self, name: str) -> Callable[..., Any]:
+        return lambda group, tensors, *place: self.passed(name, group, tensors, *place)
+
+    def passed(self, name: str, group: Any, tensors: Any, *place: int) -> Any:
+        *rank, tag = place
+        known = dist.distributed_c10d._world.pg_group_ranks
+        if self.carrier in known and group in known and 0 <= tag < 1 << 16:
+            if rank:
+                rank = [dist.get_global_rank(group, rank[0])]
+            tag |= (zlib.crc32(group.group_name.encode()) & 0x7FFF) << 16  # groups do not mix
+            group = self.carrier
+        return self.own[name](group, tensors, *rank, tag)
 
 
 class Writer(io.TextIOBase):
@@ -184,10 +231,10 @@ class Rank:
         if dist.is_initialized():
             dist.destroy_process_group()
         level = "DETAIL" if group.debug else "OFF"
-        if group.debug:  # on gloo, DDP's logger takes such a group for another class, and crashes
-            dist.Logger.set_construction_data_and_log = lambda *_: None
         os.environ["TORCH_DISTRIBUTED_DEBUG"] = level
         dist.set_debug_level_from_env()
+        dist.Logger.set_construction_data_and_log = LOGS[not group.debug]  # type: ignore[method-assign]
+        apart.carrier = None
         self.groups += 1
         assert self.store is not None
         store = dist.PrefixStore(f"ranks/{self.groups}", self.store)
@@ -198,6 +245,10 @@ class Rank:
             world_size=self.world_size,
             timeout=timedelta(seconds=group.timeout) if group.timeout else NEVER,
         )
+        if group.debug:
+            dist.set_debug_level(dist.DebugLevel.OFF)
+            apart.carrier = dist.new_group(backend="gloo")
+            dist.set_debug_level_from_env()
 
     def do_cell(self, data: bytes) -> None:
         source, filename = loads(data)
@@ -294,6 +345,7 @@ def is_figure(value: Any) -> bool:
 
 
 _here: Rank | None = None
+apart = Apart()
 
 
 def display(*values: Any, **_: Any) -> None:

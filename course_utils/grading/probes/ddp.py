@@ -100,7 +100,7 @@ class Net(nn.Module):
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(layers)
+        self.layers: Any = nn.ModuleList(layers)
         self.passed: Callable[[], None] = lambda: None
 
     def forward(self, x: Tensor) -> Tensor:
