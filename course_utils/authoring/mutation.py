@@ -604,6 +604,7 @@ def run(
     warm: Callable[[], object] | None = None,
     report: Callable[[Outcome], object] | None = None,
     cache_dir: Path | None = None,
+    here: bool = False,
 ) -> list[Outcome]:
     """Judge all jobs, each in a forked process of its own; outcomes in the order of the jobs.
 
@@ -617,11 +618,13 @@ def run(
     cache_dir: where verdicts are kept by digest; by default `$COURSE_MUTATION_CACHE`, or
         `.cache/mutation` at the root of the repository. Errors, and what an interruption cut
         short, are not kept.
+    here: judge in this process, one job after the other, without limits: for a judge whose mutants
+        run in other processes anyway (on ranks, which each fork would have to start for itself).
 
     A process of its own means that no mutant is judged by what another left behind; with torch
     loaded, a fork takes 10 ms.
     """
-    if not hasattr(os, "fork"):
+    if not (here or hasattr(os, "fork")):
         raise RuntimeError(
             "mutants are judged in forked processes, which this system does not have"
         )
@@ -642,6 +645,12 @@ def run(
             done(index, known)
     if waiting and warm is not None:
         warm()
+    if here:
+        for index in waiting:
+            outcome = _judged_here(jobs[index], judge)
+            _write(folder, jobs[index], outcome, limit_s)
+            done(index, outcome)
+        return [outcomes[index] for index in range(len(jobs))]
     waiting.reverse()
     running: dict[int, _Child] = {}
     with selectors.DefaultSelector() as selector:
@@ -758,12 +767,7 @@ def _live(
     """The life of the child; it does not return."""
     try:
         _confine(limit_s, memory)
-        answer = dict(judge(job))
-        answer = {"killed": bool(answer["killed"])} | answer
-    except (MemoryError, RecursionError) as error:
-        answer = {"killed": True, "rung": "crash", "detail": type(error).__name__}
-    except Exception:
-        answer = {"error": traceback.format_exc()}
+        answer = _answer(job, judge)
     except BaseException as error:
         answer = {"killed": True, "rung": "crash", "detail": type(error).__name__}
     try:
@@ -772,6 +776,23 @@ def _live(
             data = data[os.write(write, data) :]
     finally:
         os._exit(0)
+
+
+def _answer(job: Job, judge: Callable[[Job], dict[str, Any]]) -> dict[str, Any]:
+    """What the judge says, and what an exception out of it means."""
+    try:
+        answer = dict(judge(job))
+        return {"killed": bool(answer["killed"])} | answer
+    except (MemoryError, RecursionError) as error:
+        return {"killed": True, "rung": "crash", "detail": type(error).__name__}
+    except Exception:
+        return {"error": traceback.format_exc()}
+
+
+def _judged_here(job: Job, judge: Callable[[Job], dict[str, Any]]) -> Outcome:
+    start = time.monotonic()
+    outcome = _judged(job.id, _answer(job, judge))
+    return replace(outcome, seconds=round(time.monotonic() - start, 3))
 
 
 def _confine(limit_s: float, memory: int) -> None:

@@ -5,24 +5,33 @@ next: the student's object is unpickled anew, settings and environment are put b
 cannot vouch for its state says so, so that the kernel starts new ones.
 """
 
+import gc
 import json
 import os
 import pickle
 import sys
 import threading
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
-from course_utils.meters import Cost, measure
-from course_utils.meters.communication import SEND, Communication, communicates, communication
+from course_utils.meters import measure
+from course_utils.meters.communication import (
+    NAMES,
+    SEND,
+    Communication,
+    communicates,
+    communication,
+)
 
 from .case import Case
 from .contracts import threads_started
@@ -31,6 +40,7 @@ from .surroundings import quiet
 from .values import Opaque, dumps, loads, map_tree, short
 
 GRACE_S = 0.25  # a rank that failed waits so long for the others before it hangs up
+SETTLE_S = 0.005  # for gloo's threads to let go of the tensors of a collective that is done
 JOIN_S = 1.0  # and one that returned, for the threads that it left running
 
 
@@ -114,7 +124,7 @@ def works_watched() -> Iterator[dict[int, tuple[str, Any]]]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             work = wait(self, *args, **kwargs)
             if isinstance(work, dist.Work):
-                pending[id(work)] = name, work
+                pending[id(work)] = NAMES.get(f"{name}_", name), work
             return work
 
         return method
@@ -154,15 +164,15 @@ def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
 # ------------------------------------------------------------------------------ what goes around it
 
 _aside: list[str] | None = None
+_started = False  # has the code of this check started a process?
 _hooked = False
 
-AUDITED = {
+STARTS = ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen")
+AUDITED = dict.fromkeys(STARTS, "starts another process") | {
     "socket.connect": "opens a socket of its own",
     "socket.bind": "opens a socket of its own",
-    "subprocess.Popen": "starts another process",
-    "os.fork": "starts another process",
-    "os.posix_spawn": "starts another process",
     "mmap.__new__": "maps memory that other processes may share",
+    "open": "writes to a file",
 }
 WRITING = os.O_WRONLY | os.O_RDWR
 BACKEND = "calls a backend's own methods, which go around torch.distributed"
@@ -175,12 +185,14 @@ def note_aside(what: str) -> None:
 
 
 def audit(event: str, args: Any) -> None:
+    global _started
+    if event in STARTS:
+        _started = True
     if _aside is None:
         return
-    if event in AUDITED:
+    reads = event == "open" and not (isinstance(args[2], int) and args[2] & WRITING)
+    if event in AUDITED and not reads:
         note_aside(AUDITED[event])
-    elif event == "open" and isinstance(args[2], int) and args[2] & WRITING:
-        note_aside("writes to a file")
 
 
 @contextmanager
@@ -188,13 +200,10 @@ def aside_watched() -> Iterator[list[str]]:
     """The ways that the block takes around torch.distributed, in words that follow "your code".
 
     Seen are: methods of a backend, values set in a store, sockets, processes, files opened for
-    writing and mapped memory, by Python. Not seen: files that torch's C++ opens (`torch.save`,
-    `UntypedStorage.from_file`), tensors in torch's shared memory, and ctypes.
+    writing and mapped memory, by Python. Not seen: files that C++ opens by other ways than
+    `torch.save` and `torch.from_file`, and ctypes.
     """
-    global _aside, _hooked
-    if not _hooked:
-        sys.addaudithook(audit)  # for as long as the process lives
-        _hooked = True
+    global _aside
 
     def told(original: Callable[..., Any], what: str) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -210,6 +219,9 @@ def aside_watched() -> Iterator[list[str]]:
         for owner, names, what in (
             (backend, [name for name in CALLS if hasattr(backend, name)], BACKEND),
             (dist.Store, ["set", "append", "compare_set", "multi_set", "add"], STORE),
+            (torch, ["save", "from_file"], AUDITED["open"]),
+            (Tensor, ["share_memory_"], AUDITED["mmap.__new__"]),
+            (torch.UntypedStorage, ["share_memory_"], AUDITED["mmap.__new__"]),
         ):
             for name in names:
                 if hasattr(owner, name):
@@ -225,36 +237,40 @@ def aside_watched() -> Iterator[list[str]]:
 
 # ------------------------------------------------------------------------------ what it costs
 
-_counted: list[tuple[Cost, list[str]]] | None = None
+
+class Meter:
+    """What the counted parts of one body cost, and what went around the meter."""
+
+    def __init__(self) -> None:
+        self.measure = measure(parts=True)
+        self.around: list[str] = []
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        with threads_started() as threads, aside_watched() as aside, self.measure:
+            yield
+            gc.collect()  # what only a cycle holds is not held
+            sleep(SETTLE_S)
+        self.around += aside
+        if threads:
+            self.around.append("works in another thread, where nothing can be counted")
+
+
+_meter: Meter | None = None
 
 
 @contextmanager
 def counted() -> Iterator[None]:
     """For a probe's body: count what this block costs, and nothing else of the body.
 
-    Several such blocks are added up. Outside of a contract nothing is counted.
+    Several such blocks are added up; what one leaves alive is alive in the next. Outside of a
+    contract nothing is counted.
     """
-    if _counted is None:
+    if _meter is None:
         yield
         return
-    with threads_started() as threads, aside_watched() as aside, measure() as cost:
+    with _meter.part():
         yield
-    _counted.append((cost, aside))
-    if threads:
-        aside.append("works in another thread, where nothing can be counted")
-
-
-def added_up(parts: list[tuple[Cost, list[str]]]) -> Cost:
-    """One cost of several blocks: sums, and the largest where a largest is meant."""
-    total = Cost()
-    for cost, _ in parts:
-        for name, value in vars(cost).items():
-            own = getattr(total, name)
-            if name in ("bytes_peak", "bytes_largest", "bytes_left"):
-                setattr(total, name, max(own, value))
-            else:
-                setattr(total, name, own + value)
-    return total
 
 
 # ------------------------------------------------------------------------------ a check
@@ -266,12 +282,11 @@ def perform(order: dict[str, Any]) -> bytes:
     order: parcel (the pickled subject and body), case (a call's tree), rank, log and logs (paths),
     costs (whether to count).
     """
-    global _counted
-    environment, threads = dict(os.environ), set(threading.enumerate())
-    groups = set(dist.distributed_c10d._world.pg_map)
+    global _meter
+    before = Before()
     log = Log(order["log"])
     reply: dict[str, Any] = {"seen": None, "raised": None, "left": [], "costs": None, "around": []}
-    _counted = [] if order["costs"] else None
+    _meter = meter = Meter() if order["costs"] else None
     try:
         with quiet() as left, works_watched() as pending:
             try:
@@ -285,15 +300,16 @@ def perform(order: dict[str, Any]) -> bytes:
                 reply["raised"] = raised_here(error)
                 del error
         reply["left"] = left
-        if _counted is not None:
-            reply["costs"] = added_up(_counted).as_dict()
-            reply["around"] = sorted({what for _, around in _counted for what in around})
+        if meter is not None:
+            reply["costs"] = meter.measure.cost.as_dict()
+            reply["around"] = sorted(set(meter.around))
     finally:
-        _counted = None
+        _meter = None
         log.write(DONE)
     reply["unwaited"] = sorted({name for name, _ in pending.values() if name != SEND})
     reply["log"] = log.entries
-    reply["clean"] = put_back(reply, environment, threads, groups) and not pending
+    reply["left"] += before.put_back()
+    reply["clean"] = before.restored and not pending
     if reply["raised"] and not others_done(order):
         hang_up()
         reply["clean"] = False
@@ -337,36 +353,85 @@ def raised_here(error: BaseException) -> dict[str, Any]:
     }
 
 
-def put_back(
-    reply: dict[str, Any],
-    environment: dict[str, str],
-    threads: set[threading.Thread],
-    groups: set[Any],
-) -> bool:
-    """Undo what the code left behind, and note it. Can the next check run in this process?"""
-    clean = True
-    if dict(os.environ) != environment:
-        changed = set(os.environ.items()) ^ set(environment.items())
-        names = ", ".join(sorted({name for name, _ in changed}))
-        reply["left"].append(f"changed the environment ({names}) and left it so")
+class Before:
+    """What a rank was like before a check, to put it back."""
+
+    def __init__(self) -> None:
+        global _hooked, _started
+        if not _hooked:
+            sys.addaudithook(audit)  # for as long as the process lives
+            _hooked = True
+        _started = False
+        self.environment = dict(os.environ)
+        self.threads = set(threading.enumerate())
+        self.groups = set(dist.distributed_c10d._world.pg_map)
+        self.names = [(owner, dict(vars(owner))) for owner in (torch, dist, Tensor, nn.Module)]
+        self.restored = True
+
+    def put_back(self) -> list[str]:
+        """Undo what the code left behind; what that was, in words that follow "your code"."""
+        left = [*self.put_names_back(), *self.put_environment_back(), *self.end_threads()]
+        left += self.end_groups() + self.end_processes()
+        return left
+
+    def put_names_back(self) -> list[str]:
+        left = []
+        for owner, before in self.names:
+            now = dict(vars(owner))
+            if now.keys() == before.keys() and all(now[name] is before[name] for name in now):
+                continue
+            for name in now.keys() | before.keys():
+                value = now.get(name)
+                if value is before.get(name) or (
+                    name not in before and isinstance(value, types.ModuleType)
+                ):
+                    continue  # modules are loaded when they are first asked for
+                left.append(f"changed {owner.__name__}.{name} and left it so")
+                if name in before:
+                    setattr(owner, name, before[name])
+                else:
+                    delattr(owner, name)
+        return left
+
+    def put_environment_back(self) -> list[str]:
+        now = dict(os.environ)
+        if now == self.environment:
+            return []
+        names = sorted({name for name, _ in now.items() ^ self.environment.items()})
         os.environ.clear()
-        os.environ.update(environment)
-    for thread in set(threading.enumerate()) - threads:
-        if isinstance(thread, threading._DummyThread):
-            continue
-        thread.join(JOIN_S)
-        reply["left"].append("left a thread running")
-        clean &= not thread.is_alive()
-    now = set(dist.distributed_c10d._world.pg_map)
-    for group in now - groups:
-        with suppress(Exception):
-            dist.destroy_process_group(group)
-    return clean and groups <= now and not multiprocessing_children()
+        os.environ.update(self.environment)
+        return [f"changed the environment ({', '.join(names)}) and left it so"]
 
+    def end_threads(self) -> list[str]:
+        found = set(threading.enumerate()) - self.threads
+        found = {t for t in found if not isinstance(t, threading._DummyThread)}
+        for thread in found:
+            thread.join(JOIN_S)
+            self.restored &= not thread.is_alive()
+        return ["left a thread running"] if found else []
 
-def multiprocessing_children() -> bool:
-    module = sys.modules.get("multiprocessing.process")
-    return bool(module and module.active_children())
+    def end_groups(self) -> list[str]:
+        now = set(dist.distributed_c10d._world.pg_map)
+        for group in now - self.groups:
+            with suppress(Exception):
+                dist.destroy_process_group(group)
+        if self.groups <= now:
+            return []
+        self.restored = False
+        return ["destroyed a process group that it had not made"]
+
+    def end_processes(self) -> list[str]:
+        module = sys.modules.get("multiprocessing.process")
+        if not (_started or (module and module.active_children())):
+            return []
+        import psutil
+
+        children = psutil.Process().children(recursive=True)
+        for child in children:
+            with suppress(psutil.Error):
+                child.kill()
+        self.restored &= not children
+        return ["left a process running"] if children else []
 
 
 def others_done(order: dict[str, Any]) -> bool:

@@ -36,8 +36,7 @@ from torch._ops import OpOverload
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 SEND, RECEIVE = "send", "recv"
 
-# Which collective each operation is, in the words of `torch.distributed`.
-_NAMES = {
+NAMES = {
     "allreduce_": "all_reduce",
     "allreduce_coalesced_": "all_reduce",
     "broadcast_": "broadcast",
@@ -74,6 +73,7 @@ _NAMES = {
     "isend": SEND,
     "irecv": RECEIVE,
 }
+"""What each operation is called in `torch.distributed`."""
 
 _INPUTS = ["tensors", "input_tensors", "input_list", "inputs", "input_tensor", "input", "tensor"]
 _OUTPUTS = ["output_tensors", "output_lists", "outputs", "output_tensor", "output", "out"]
@@ -111,7 +111,7 @@ def communicates(func: OpOverload) -> bool:
 
 @cache
 def name_of(func: OpOverload) -> str | None:
-    return _NAMES.get(func._schema.name.partition("::")[2])
+    return NAMES.get(func._schema.name.partition("::")[2])
 
 
 def communication(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Communication:

@@ -40,6 +40,8 @@ class measure:
     parameters: count `nn.Parameter`s (and views of them) among the bytes saved for backward.
     saved: watch what autograd saves. `torch.func.grad` and its kin refuse to run while that is
         watched, and say so; measure them with `saved=False` (`bytes_saved` then stays 0).
+    parts: the block comes in several parts: the same object is entered again for each, and what an
+        earlier part made and left alive still counts.
 
     Returns a `Cost`, which can be read at any time: within the block, after it, and after an
     exception. Blocks nest, and the outer one counts the inner one's work as well. Only the thread
@@ -57,18 +59,20 @@ class measure:
     `data_ptr`, a parsed `repr`). Code that insists on being compiled does not run here.
     """
 
-    def __init__(self, *, parameters: bool = True, saved: bool = True):
+    def __init__(self, *, parameters: bool = True, saved: bool = True, parts: bool = False):
         self.cost = Cost()
         self._storages = _Storages(self.cost)
         self._parameters = parameters
         self._saved = saved
+        self._parts = parts
         self._stack = ExitStack()
 
     def __enter__(self) -> Cost:
         with ExitStack() as stack:
             calls = _Calls(self.cost)
             storages = self._storages
-            stack.callback(storages.forget_all)
+            if not self._parts:
+                stack.callback(storages.forget_all)
             if self._saved:
                 stack.enter_context(_watch_saved(self.cost, self._parameters))
             stack.enter_context(calls)

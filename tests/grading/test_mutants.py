@@ -14,6 +14,7 @@ from course_utils.grading.stubs import source_of
 
 PACKAGE = Path(course_utils.__file__).parent
 CPU_SECONDS = 20.0
+ON_RANKS_S = 2.0  # by the clock, which several processes share
 
 
 def engine_digest() -> str:
@@ -39,17 +40,30 @@ def jobs_of(exercise: Exercise) -> list[Job]:
 def judge(job: Job) -> dict:
     """Grade one mutant: in a process of its own, without jaxtyping's and beartype's checks."""
     exercise, n, source = job.payload
-    exercise.limit_s = 1.0
     objects = list(exercise.parts)
     objects[n] = build(source, objects[n])
-    verdict = grade(exercise, *objects, explain=False)
+    limit_s, exercise.limit_s = exercise.limit_s, ON_RANKS_S if on_ranks(exercise) else 1.0
+    try:
+        verdict = grade(exercise, *objects, explain=False)
+    finally:
+        exercise.limit_s = limit_s
     return {"killed": verdict.outcome == "failed", "rung": verdict.failed_rung or ""}
+
+
+def on_ranks(exercise: Exercise) -> bool:
+    """Is the exercise judged on ranks, in processes of their own?"""
+    return getattr(exercise.probe, "keeps_limit", False)
 
 
 def survivors(exercise: Exercise, cache_dir: Path | None = None) -> tuple[int, list[str]]:
     """How many mutants were made, and the ids of those that pass."""
     outcomes = run(
-        jobs_of(exercise), judge, CPU_SECONDS, warm=lambda: checks_of(exercise), cache_dir=cache_dir
+        jobs_of(exercise),
+        judge,
+        CPU_SECONDS,
+        warm=lambda: checks_of(exercise),
+        cache_dir=cache_dir,
+        here=on_ranks(exercise),
     )
     errors = [str(o) + o.detail for o in outcomes if o.verdict == "error"]
     assert not errors, "\n".join(errors)

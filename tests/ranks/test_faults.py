@@ -35,9 +35,9 @@ def soon(limit: float = SOON_S) -> Iterator[None]:
     assert time.monotonic() - start < limit
 
 
-def works(pool: Ranks) -> None:
+def works(pool: Ranks, within: float = SOON_S) -> None:
     """The next cell does."""
-    with soon():
+    with soon(within):
         replies = pool.run("x = torch.ones(1)\ndist.all_reduce(x)\nx.item()")
     assert [reply.text for reply in replies] == ["4.0\n"] * 4, RanksError(replies)
 
@@ -180,12 +180,12 @@ STUCK_CELLS = {
 }
 
 
-@pytest.mark.parametrize("debug", [True, False])
-@pytest.mark.parametrize("name", STUCK_CELLS)
+@pytest.mark.parametrize(
+    ("name", "debug"),
+    [*((name, True) for name in STUCK_CELLS), ("one receives", False), ("backward", False)],
+)
 def test_deadlocks_are_found_early(pool: Ranks, name: str, debug: bool) -> None:
     source, who = STUCK_CELLS[name]
-    if name == "functional" and debug:
-        pytest.skip("the same path")
     with soon():
         replies = pool.run(source, debug=debug)
     assert [reply.rank for reply in replies if reply.error] == who
@@ -293,7 +293,7 @@ def test_the_forkserver_is_killed(pool: Ranks, gone: Callable[..., bool]) -> Non
     assert isinstance(server, launch.Forkserver)
     os.kill(server.process.pid, signal.SIGKILL)
     assert gone(pids)
-    works(pool)
+    works(pool, within=120)  # torch is loaded again
     ranks.close()
 
 

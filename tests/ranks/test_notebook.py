@@ -65,7 +65,9 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 
 
 def test_output_is_by_rank_and_in_order(first: dict[str, list[Any]]) -> None:
-    lines = [f"[{rank}] {line}" for rank in range(4) for line in (f"rank {rank}", "tensor([6., 6.])")]
+    lines = [
+        f"[{rank}] {line}" for rank in range(4) for line in (f"rank {rank}", "tensor([6., 6.])")
+    ]
     assert stream(first["sum"]).splitlines() == lines
     assert stream(first["alike"]) == "[0-3] tensor([6., 6.])\n"
     assert stream(first["some"]) == "[0] 0\n[2] 2\n"
@@ -159,7 +161,9 @@ def test_errors_the_stop_button_and_a_killed_kernel(gone: Callable[..., bool]) -
             assert says in text
         assert "2 ranks, started by" in run("%ranks")[1]
 
-        client.execute("%%ranks 2\nprint('so far')\nimport time\nif rank: time.sleep(60)\ndist.barrier()")
+        client.execute(
+            "%%ranks 2\nprint('so far')\nimport time\nif rank: time.sleep(60)\ndist.barrier()"
+        )
         time.sleep(1.0)
         start = time.monotonic()
         manager.interrupt_kernel()

@@ -181,6 +181,39 @@ def test_a_cell_can_make_the_group_itself(pool: Ranks) -> None:
     pool.close()
 
 
+COLLECTIVES = """
+x = torch.ones(4)
+dist.monitored_barrier()
+if rank == 0:
+    dist.send(x, 1)
+if rank == 1:
+    y = torch.zeros(4)
+    dist.recv(y)
+dist.all_reduce(x)
+pair = dist.new_group([1, 2])
+if rank in (1, 2):
+    z = torch.full((1,), float(rank))
+    ops = [dist.P2POp(dist.isend, z, 3 - rank, pair), dist.P2POp(dist.irecv, torch.zeros(1), 3 - rank, pair)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    dist.all_reduce(z, group=pair)
+    assert z.item() == 3 and ops[1].tensor.item() == 3 - rank
+dist.barrier()
+if rank == 1:
+    assert y.tolist() == [1.0] * 4
+model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+model(torch.ones(1, 2) * rank).sum().backward()
+x.tolist(), model.module.weight.grad.tolist()
+"""
+
+
+@pytest.mark.parametrize("debug", [True, False])
+def test_messages_collectives_and_models_in_any_order(pool: Ranks, debug: bool) -> None:
+    """torch's own check takes a message between two ranks for a collective, and DDP crashes in it."""
+    replies = pool.run(COLLECTIVES, debug=debug)
+    assert texts(replies) == ["([4.0, 4.0, 4.0, 4.0], [[1.5, 1.5]])\n"] * 4
+
+
 def test_debug_off_keeps_variables(pool: Ranks) -> None:
     pool.run("kept = rank")
     level = "dist.get_debug_level().name, kept"
