@@ -252,6 +252,13 @@ def _():
     )
     turned = [torch.arange(6.0).view(2, 3).T]
     yield every_rank(2, lambda r: call(shapes=[(3, 2)], grads=turned)), "a transposed gradient"
+    yield (
+        every_rank(
+            2,
+            lambda r: call(shapes=[(3, 2)], grads=turned if r else [torch.arange(6.0).view(3, 2)]),
+        ),
+        "a gradient that is transposed in memory on one rank only",
+    )
     yield every_rank(1, lambda r: call(shapes=[(2,)], grads=[t(1.0, 2.0)])), "a world of one"
 
 
@@ -690,6 +697,17 @@ class _:
             work.wait()
             for p, view in self.pieces(index):
                 p.grad = view.clone()
+
+
+for mutant in (
+    "GradientBuckets.finish: `zip(bucket, flat.split([p.numel() for p in bucket]), strict=True)` → "
+    "`zip(bucket, flat.split([p.numel() for p in bucket]))`",
+    "GradientBuckets.finish: `strict=True` → `strict=False`",
+):
+    GradientBuckets.equivalent(
+        mutant,
+        because="split gives one piece for each size, and there is a size for each parameter",
+    )
 
 
 # ------------------------------------------------------------------------------ the wrapper
@@ -1183,6 +1201,11 @@ def _(model, batches, optimizer):
     optimizer.step()
     return sum(losses)
 
+
+no_sync_step.equivalent(
+    "no_sync_step: `F.mse_loss(model(x), y)` → `F.mse_loss(y, model(x))`",
+    because="the squared error is symmetric, and so are its gradients, to the last bit",
+)
 
 # ------------------------------------------------------------------------------ save_on_rank_zero
 

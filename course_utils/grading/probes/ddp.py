@@ -264,11 +264,14 @@ def started_apart_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
 # ------------------------------------------------------------------------------ average_gradients
 
 
+FULL = 77.0
+
+
 def parameters_of(given: dict[str, Any]) -> list[nn.Parameter]:
-    """Parameters of zeros, one for each of the case's shapes."""
+    """Parameters, one for each of the case's shapes, full of what no gradient is."""
     dtypes = given.get("dtypes") or [torch.float32] * len(given["shapes"])
     params = [
-        nn.Parameter(torch.zeros(shape, dtype=dtype))
+        nn.Parameter(torch.full(shape, FULL, dtype=dtype))
         for shape, dtype in zip(given["shapes"], dtypes, strict=True)
     ]
     for i in given.get("frozen", ()):
@@ -306,7 +309,7 @@ def averaged_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     with counted():
         result = subject(iter(params))
     seen = gradients_of(params)
-    seen["parameters are left alone"] = not any(p.detach().any() for p in params)
+    seen["parameters are left alone"] = all((p == FULL).all() for p in params)
     seen["result"] = result
     return seen
 
@@ -346,7 +349,7 @@ def bucketed_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
             reducer.finish()
         seen |= gradients_of(params, f" after step {number}")
     seen["start returns without waiting"] = not waited
-    seen["parameters are left alone"] = not any(p.detach().any() for p in params)
+    seen["parameters are left alone"] = all((p == FULL).all() for p in params)
     return seen
 
 
@@ -451,6 +454,9 @@ def accumulated_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
         with counted():
             loss = subject(ddp, [tuple(batch) for batch in batches], optimizer)
         seen[f"loss of step {number}"] = loss
+        seen["losses are detached"] = seen.get("losses are detached", True) and not (
+            isinstance(loss, Tensor) and loss.requires_grad
+        )
         for name, p in model.named_parameters():
             seen[f"gradient of `{name}` after step {number}"] = (
                 None if p.grad is None else p.grad.clone()
