@@ -734,7 +734,7 @@ DistributedDataParallel = Exercise(
     ),
 )
 
-STEP, NO_SYNC, EVAL = "", "silent", "eval"
+STEP, NO_SYNC, EVAL, BARE = "", "silent", "eval", "bare"
 
 
 def inputs(rank, number, n=2, micro=1):
@@ -798,6 +798,10 @@ def _():
         "no_sync, and then not",
     )
     yield training(2, "buffers that change", [(STEP, 2)], 40), "no_sync keeps buffers apart too"
+    yield (
+        training(2, "three layers", [(BARE, 1), (STEP, 1), (BARE, 1), (STEP, 1)], 40),
+        "`.module` itself is called in between",
+    )
     yield training(1, "three layers", [(STEP, 2)], 40), "a world of one"
 
 
@@ -897,6 +901,24 @@ class _(ddp.DistributedDataParallel):
             if missing:
                 self._reducer.start(index)
         self._reducer.finish()
+        self._missing = []
+
+
+@DistributedDataParallel.mistake(
+    "The hooks send whatever backward comes past, that of `.module` called directly too. Whether to "
+    "communicate is decided in the wrapper's forward."
+)
+class _(ddp.DistributedDataParallel):
+    def __init__(self, module, cap_bytes=25 * 2**20):
+        super().__init__(module, cap_bytes)
+        self._missing = []
+
+    def _on_gradient(self, p):
+        self._armed = self._sync
+        super()._on_gradient(p)
+
+    def _finish(self):
+        super()._finish()
         self._missing = []
 
 

@@ -101,7 +101,7 @@ class DistributedDataParallel(nn.Module):
     of `no_sync`, rank 0's buffers. A bucket's all-reduce starts as soon as all of its gradients are
     there, while backward goes on with the layers below, but never before that of an earlier bucket:
     all ranks must send in one order. When backward returns, the means are in place. A parameter
-    that a backward did not reach counts as zeros. Source: Li et al. (2020), Algorithm 1.
+    that a backward did not reach counts as zeros. A backward of `.module` itself stays local. Source: Li et al. (2020), Algorithm 1.
     """
 
     def __init__(self, module: nn.Module, cap_bytes: int = 25 * 2**20):
@@ -113,14 +113,12 @@ class DistributedDataParallel(nn.Module):
         self._bucket_of = {p: i for i, ps in enumerate(self._reducer.buckets) for p in ps}
         for p in self._bucket_of:
             p.register_post_accumulate_grad_hook(self._on_gradient)
-        self._sync = self._armed = True
-        self._missing: list[int] = []  # gradients still to come, by bucket; empty between backwards
-        self._next = 0
+        self._sync, self._armed = True, False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns. Whether the backward of it communicates is decided here."""
         self._armed = self._sync
-        self._missing = []
+        self._missing: list[int] = []  # gradients still to come, by bucket, once backward has begun
         if self._sync:
             _broadcast(self.module.buffers(), src=0)
         return self.module(*args, **kwargs)
@@ -142,7 +140,7 @@ class DistributedDataParallel(nn.Module):
             return
         if not self._missing:  # the first gradient of this backward
             self._missing = [len(bucket) for bucket in self._reducer.buckets]
-            self._next = 0
+            self._next = 0  # the first bucket that has not been started
             Variable._execution_engine.queue_callback(self._finish)  # when all of backward is done
         self._missing[self._bucket_of[p]] -= 1
         while self._next < len(self._missing) and self._missing[self._next] == 0:
@@ -153,7 +151,6 @@ class DistributedDataParallel(nn.Module):
         for index in range(self._next, len(self._missing)):  # parameters that were not reached
             self._reducer.start(index)
         self._reducer.finish()
-        self._missing = []
 
 
 def no_sync_step(

@@ -122,6 +122,9 @@ class Branches(Net):
 class Counter(nn.Module):
     """Multiplies by a buffer, and changes it: what a running statistic does."""
 
+    scale: Tensor
+    seen: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("scale", torch.rand(3))
@@ -165,7 +168,7 @@ class Wrapped(nn.Module):
         return y
 
 
-def tied() -> nn.Module:
+def tied() -> Net:
     net = Net(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
     net.layers[2].weight = net.layers[1].weight
     return net
@@ -362,7 +365,7 @@ def wrapped(subject: Any, case: Case) -> dict[str, Any]:
 
     Each rank's call: model, seed, options of the wrapper. Each positional argument is a step: a list
     of inputs (N, 3), all but the last of which run inside `no_sync`; "silent": all do; "eval": the
-    one input runs without gradients. Seen are outputs, gradients, buffers, and what went on meanwhile.
+    one input runs without gradients; "bare": the model itself is called. Seen are outputs, gradients, buffers, and what went on meanwhile.
     """
     return run_on_ranks(subject, case, wrapped_there)
 
@@ -386,6 +389,10 @@ def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
                 if kind == "eval":
                     with torch.no_grad():
                         seen[f"output of step {number}"] = ddp(x).clone()
+                elif kind == "bare":
+                    model(x).square().sum().backward()
+                    key = f"nothing is communicated without the wrapper, in step {number}"
+                    seen[key] = watch.calls == before
                 elif silent:
                     with ddp.no_sync():
                         ddp(x).square().sum().backward()
