@@ -27,7 +27,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from course_utils.meters import measure
 from course_utils.meters.communication import (
     NAMES,
-    SEND,
     Communication,
     communicates,
     communication,
@@ -214,7 +213,7 @@ def aside_watched() -> Iterator[list[str]]:
 
         return method
 
-    backend = dist.distributed_c10d.Backend
+    backend = torch._C._distributed_c10d.Backend  # dist.Backend is a list of names
     with ExitStack() as stack:
         for owner, names, what in (
             (backend, [name for name in CALLS if hasattr(backend, name)], BACKEND),
@@ -275,6 +274,8 @@ def counted() -> Iterator[None]:
 
 # ------------------------------------------------------------------------------ a check
 
+_held: list[Any] = []
+
 
 def perform(order: dict[str, Any]) -> bytes:
     """Run a body on this rank. The reply, as a tree: see `reply` below.
@@ -306,7 +307,8 @@ def perform(order: dict[str, Any]) -> bytes:
     finally:
         _meter = None
         log.write(DONE)
-    reply["unwaited"] = sorted({name for name, _ in pending.values() if name != SEND})
+    reply["unwaited"] = sorted({name for name, _ in pending.values()})
+    _held[:] = [work for _, work in pending.values()]  # gloo drops a message with its handle
     reply["log"] = log.entries
     reply["left"] += before.put_back()
     reply["clean"] = before.restored and not pending
@@ -382,10 +384,11 @@ class Before:
                 continue
             for name in now.keys() | before.keys():
                 value = now.get(name)
-                if value is before.get(name) or (
-                    name not in before and isinstance(value, types.ModuleType)
-                ):
+                added = name not in before
+                if value is before.get(name) or (added and isinstance(value, types.ModuleType)):
                     continue  # modules are loaded when they are first asked for
+                if name.startswith("__"):
+                    continue  # Python's own, such as copyreg's __slotnames__
                 left.append(f"changed {owner.__name__}.{name} and left it so")
                 if name in before:
                     setattr(owner, name, before[name])

@@ -166,7 +166,6 @@ STUCK_CELLS = {
         [0, 1, 2, 3],
     ),
     "one makes a group": ("if rank == 2:\n    dist.new_group([0, 2])", [2]),
-    "objects": ("if rank:\n    dist.all_gather_object([None] * 4, rank)", [1, 2, 3]),
     "backward": (
         "m = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))\n"
         "if rank:\n    m(torch.ones(2)).sum().backward()",
@@ -182,7 +181,7 @@ STUCK_CELLS = {
 
 @pytest.mark.parametrize(
     ("name", "debug"),
-    [*((name, True) for name in STUCK_CELLS), ("one receives", False), ("backward", False)],
+    [*((name, True) for name in STUCK_CELLS), ("backward", False)],
 )
 def test_deadlocks_are_found_early(pool: Ranks, name: str, debug: bool) -> None:
     source, who = STUCK_CELLS[name]
@@ -208,7 +207,7 @@ def test_a_rank_sleeps(pool: Ranks) -> None:
     """A sleep is not a deadlock: it may end. At the timeout it is called what it is."""
     source = "import time\nprint('so far')\nif rank == 2:\n    time.sleep(60)\ndist.barrier()"
     with soon():
-        replies = pool.run(source, timeout=2.5)
+        replies = pool.run(source, timeout=2.0)
     assert hows(replies) == [SLOW] * 4
     assert [sources(reply) for reply in replies] == [
         ["dist.barrier()"],
@@ -216,17 +215,17 @@ def test_a_rank_sleeps(pool: Ranks) -> None:
         ["time.sleep(60)"],
         ["dist.barrier()"],
     ]
-    assert str(replies[2].error).startswith("still running after 2.5 s")
-    assert str(replies[0].error).startswith("still waiting for other ranks after 2.5 s")
+    assert str(replies[2].error).startswith("still running after 2 s")
+    assert str(replies[0].error).startswith("still waiting for other ranks after 2 s")
     assert replies[2].text == "so far\n"
     works(pool)
 
 
 def test_a_nap_and_a_thread_are_waited_for(pool: Ranks) -> None:
-    nap = "import time\nif rank == 2:\n    time.sleep(2.5)\ndist.barrier()"
+    nap = "import time\nif rank == 2:\n    time.sleep(2)\ndist.barrier()"
     thread = (
         "import threading, time\nx = torch.ones(1)\n"
-        "def late():\n    time.sleep(2.5)\n    dist.send(x, 0)\n"
+        "def late():\n    time.sleep(2)\n    dist.send(x, 0)\n"
         "if rank == 1:\n    t = threading.Thread(target=late); t.start()\n"
         "    dist.recv(x, 0)\n    t.join()\n"
         "if rank == 0:\n    dist.recv(x, 1)\n    dist.send(x, 1)"

@@ -325,8 +325,8 @@ def never_waited(replies: dict[int, Any]) -> Raised | None:
         if reply["unwaited"]:
             name = reply["unwaited"][0]
             told = (
-                f"your code never waits for the {name} that it starts on rank {rank}: nobody knows "
-                "when its result is there"
+                f"your code never waits for the {name} that it starts on rank {rank}: "
+                "nobody knows when it is done"
             )
             return Raised((f"NeverWaited: {name}", NEVER_EXPECTED), told, told=True)
     return None
