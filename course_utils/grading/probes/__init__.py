@@ -13,6 +13,7 @@ from typing import Any
 from ..case import Case
 from .autograd import accumulates, custom_function, straight_through, takes_function
 from .collectives import module_on_ranks, on_ranks, steps_on_ranks
+from .ddp import accumulated, averaged, bucketed, saved, started_apart, wrapped
 from .functions import call, named_arguments, never_negative, there_and_back
 from .modules import assembled, dropout, module, registry, tied
 from .objects import steps
@@ -32,9 +33,12 @@ Probe = Callable[[Any, Case], dict[str, Any]]
 
 __all__ = [
     "Probe",
+    "accumulated",
     "accumulates",
     "amp_run",
     "assembled",
+    "averaged",
+    "bucketed",
     "call",
     "custom_function",
     "dropout",
@@ -50,10 +54,12 @@ __all__ = [
     "parameter_groups",
     "registry",
     "resharded",
+    "saved",
     "scaler_run",
     "sharded_layer",
     "sharded_layer_between",
     "sharded_optimizer",
+    "started_apart",
     "state_bytes",
     "steps",
     "steps_on_ranks",
@@ -63,4 +69,5 @@ __all__ = [
     "there_and_back",
     "tied",
     "view",
+    "wrapped",
 ]
