@@ -480,7 +480,7 @@ def _():
     turned = [x.T for x in some((2, 3))]
     yield (
         stepped(*adam, turned, [[[x.T for x in some((2, 3), seed=r)]] for r in (1, 2)]),
-        "not contiguous",
+        "gradients that are not contiguous",
     )
 
 

@@ -96,7 +96,7 @@ resharded.called = called_resharded  # type: ignore[attr-defined]
 def sharded_optimizer(subject: Any, case: Case) -> dict[str, Any]:
     """Build it on every rank, and step with each rank's own gradients.
 
-    Of each rank's call: params, a list of tensors, the same on all; optimizer, the name of a class of
+    Of each rank's call: params, a list of tensors, the same on all, which become contiguous; optimizer, the name of a class of
     torch.optim; options, its keyword arguments; grads, for each step a list with a gradient or None for
     each parameter; groups, a list of lists of ranks that share among themselves, or None for one of
     all. Seen are all parameters after each step and what zero_grad leaves.
@@ -108,7 +108,7 @@ def optimizer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     from ..on_a_rank import counted
 
     given = case.kwargs
-    params = [nn.Parameter(x.clone()) for x in given["params"]]
+    params = [nn.Parameter(x.clone(memory_format=torch.contiguous_format)) for x in given["params"]]
     cls = getattr(torch.optim, given["optimizer"])
     optimizer = subject(params, cls, own_group(given.get("groups"), rank), **given["options"])
     trail: list[list[Tensor]] = [[] for _ in params]
