@@ -5,6 +5,9 @@ vector. A rank's share of a unit of N elements has `share(N, n)` of them: the fl
 with zeros until n divides it. Gradients are *averaged* over the ranks, as DDP and FSDP do.
 """
 
+# mypy: disable-error-code="override"
+# (an autograd.Function's own backward takes any arguments)
+
 from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
@@ -206,7 +209,7 @@ class FullyShardedLinear(torch.autograd.Function):
         return F.linear(x, weight, bias)
 
     @staticmethod
-    def backward(  # type: ignore[override]
+    def backward(
         ctx: Any, grad: Float[Tensor, "... out_features"]
     ) -> tuple[Float[Tensor, "... in_features"], Float[Tensor, " share"], None, None]:
         """Gradients of x, on this rank's rows, and of the shard: its share of the ranks' mean."""
@@ -227,6 +230,8 @@ class FullySharded(nn.Module):
     is the memory behind a flat tensor; the tensor, and the views of it that autograd saved, stay.
     Source: Zhao et al. (2023), sections 3 and 4.
     """
+
+    module: nn.Module
 
     def __init__(
         self,
@@ -281,7 +286,7 @@ class _Gather(torch.autograd.Function):
         return flat
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         ctx.storage.resize_(0)
         ctx.unit.on_event("free")
         mine = reduce_scatter_mean(grad.contiguous(), ctx.unit.group)
