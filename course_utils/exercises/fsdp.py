@@ -492,7 +492,7 @@ ZeroOneOptimizer.contract(
         [STEP],
         limit=3 * 4 * share(N_ELEMENTS, 4) + 1024,
         says="what a step leaves behind is the state of a share",
-        probe=probes.sharded_optimizer,
+        probe=probes.sharded_state,
     )
 )
 ZeroOneOptimizer.contract(
@@ -743,6 +743,34 @@ class FlatBuffer:
         for p in self.params:
             if p.grad is not None:
                 p.grad.zero_()
+
+
+@ZeroOneOptimizer.alternative(
+    "torch's own parameters_to_vector and back, which makes parameters views of a new vector"
+)
+class WithVectors:
+    def __init__(self, params, optimizer_class, group=None, **options):
+        self.params, self.group, self.n = list(params), group, dist.get_world_size(group)
+        vector = torch.nn.utils.parameters_to_vector(p.detach() for p in self.params)
+        self.numel = vector.numel()
+        self.mine = torch.nn.Parameter(pieces(vector, self.n)[dist.get_rank(group)].clone())
+        self.inner = optimizer_class([{"params": [self.mine]}], **options)
+
+    def step(self):
+        flat = torch.zeros(self.n * self.mine.numel())
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        flat[: self.numel] = torch.cat([g.reshape(-1) for g in grads])
+        mean = torch.empty_like(self.mine.data)
+        fsdp.reduce_scatter_single(mean, flat, group=self.group, async_op=True).wait()
+        self.mine.grad = mean / self.n
+        self.inner.step()
+        self.inner.zero_grad()
+        fsdp.all_gather_single(flat, self.mine.data, group=self.group, async_op=True).wait()
+        torch.nn.utils.vector_to_parameters(flat[: self.numel], self.params)
+
+    def zero_grad(self):
+        for p in self.params:
+            p.grad = None
 
 
 ZeroOneOptimizer.equivalent(

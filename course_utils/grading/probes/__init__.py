@@ -26,6 +26,7 @@ from .sharding import (
     sharded_layer,
     sharded_layer_between,
     sharded_optimizer,
+    sharded_state,
 )
 from .views import strides_of, view
 
@@ -59,6 +60,7 @@ __all__ = [
     "sharded_layer",
     "sharded_layer_between",
     "sharded_optimizer",
+    "sharded_state",
     "started_apart",
     "state_bytes",
     "steps",

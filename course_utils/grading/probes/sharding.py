@@ -129,6 +129,31 @@ def optimizer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     return seen
 
 
+@runs_on_ranks
+def sharded_state(subject: Any, case: Case) -> dict[str, Any]:
+    """The first step of `sharded_optimizer`'s cases: what is alive after it, parameters aside."""
+    return run_on_ranks(subject, case, state_there)
+
+
+def state_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """A parameter may have become a view of a new flat tensor, its old memory being free: it is given
+    memory that was there before, so that only what the optimizer keeps for itself is left."""
+    from ..on_a_rank import counted
+
+    given = case.kwargs
+    params = [nn.Parameter(x.clone(memory_format=torch.contiguous_format)) for x in given["params"]]
+    homes = [torch.empty_like(p.data) for p in params]
+    cls = getattr(torch.optim, given["optimizer"])
+    optimizer = subject(params, cls, own_group(given.get("groups"), rank), **given["options"])
+    for p, g in zip(params, given["grads"][0], strict=True):
+        p.grad = g
+    with counted():
+        optimizer.step()
+        for p, home in zip(params, homes, strict=True):
+            p.data = home.copy_(p.data)
+    return {f"parameter {i} after the step": p.detach() for i, p in enumerate(params)}
+
+
 def own_group(groups: list[list[int]] | None, rank: int) -> dist.ProcessGroup | None:
     """The rank's group among these, which every rank must help to make; None: all ranks."""
     made = [dist.new_group(ranks) for ranks in groups or ()]
@@ -161,6 +186,7 @@ def listed(x: Tensor | None) -> str:
 
 
 sharded_optimizer.called = called_optimizer
+sharded_state.called = called_optimizer
 
 
 @runs_on_ranks
