@@ -9,4 +9,6 @@ ORDER = (
     "mixed_precision",
     "cuda_memory",
     "process_groups",
+    "ddp",
+    "fsdp",
 )

@@ -14,6 +14,7 @@ from ..case import Case
 from .allocators import allocator
 from .autograd import accumulates, custom_function, straight_through, takes_function
 from .collectives import module_on_ranks, on_ranks, steps_on_ranks
+from .ddp import accumulated, averaged, bucketed, saved, started_apart, wrapped
 from .functions import call, named_arguments, never_negative, there_and_back
 from .memory import attempts, checkpointed, layers, timeline, trace
 from .modules import assembled, dropout, module, registry, tied
@@ -21,21 +22,33 @@ from .objects import steps
 from .optimizers import optimizer, parameter_groups, state_bytes
 from .precision import amp_run, master_run, scaler_run
 from .randomness import glorot_weight
+from .sharding import (
+    flat_shards,
+    resharded,
+    sharded_layer,
+    sharded_layer_between,
+    sharded_optimizer,
+    sharded_state,
+)
 from .views import strides_of, view
 
 Probe = Callable[[Any, Case], dict[str, Any]]
 
 __all__ = [
     "Probe",
+    "accumulated",
     "accumulates",
     "allocator",
     "amp_run",
     "assembled",
     "attempts",
+    "averaged",
+    "bucketed",
     "call",
     "checkpointed",
     "custom_function",
     "dropout",
+    "flat_shards",
     "glorot_weight",
     "layers",
     "master_run",
@@ -47,7 +60,14 @@ __all__ = [
     "optimizer",
     "parameter_groups",
     "registry",
+    "resharded",
+    "saved",
     "scaler_run",
+    "sharded_layer",
+    "sharded_layer_between",
+    "sharded_optimizer",
+    "sharded_state",
+    "started_apart",
     "state_bytes",
     "steps",
     "steps_on_ranks",
@@ -59,4 +79,5 @@ __all__ = [
     "timeline",
     "trace",
     "view",
+    "wrapped",
 ]

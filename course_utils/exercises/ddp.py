@@ -1,0 +1,1418 @@
+"""Exercises of chapter 17, DDP: the same start, averaged gradients, buckets, the wrapper, files."""
+# mypy: ignore-errors
+# (mistakes are written as students write them, and all classes of theirs are called _)
+
+import os
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from hypothesis import strategies as st
+from torch import nn
+from torch.autograd import Variable
+
+from course_utils.grading import Exercise, call, contracts, draws, on_ranks, probes
+from course_utils.reference import ddp
+
+WORLDS = st.integers(1, 4)
+F16, F32, F64 = torch.float16, torch.float32, torch.float64
+
+
+def t(*values, dtype=F32):
+    return torch.tensor(values, dtype=dtype)
+
+
+def every_rank(world, make):
+    """The case of one call on each of `world` ranks: make(rank)."""
+    return on_ranks(*(make(rank) for rank in range(world)))
+
+
+# ------------------------------------------------------------------------------ broadcast_parameters
+
+broadcast_parameters = Exercise(
+    ddp.broadcast_parameters,
+    title="The same start",
+    difficulty=1,
+    minutes=10,
+    points=1,
+    probe=probes.started_apart,
+    hints=(
+        "`module.parameters()` and `module.buffers()` are all there is; `dist.broadcast(tensor, src)` "
+        "fills the tensor on every rank.",
+        "torch refuses in-place changes of a leaf that requires grad: `@torch.no_grad()`, or `t.detach()`.",
+        (
+            "edge cases",
+            "Collectives want contiguous tensors: broadcast `t.contiguous()` and copy it back with `t.copy_`.",
+        ),
+    ),
+)
+
+
+def apart(world, model, **more):
+    return every_rank(world, lambda r: call(model=model, seed=10 + r, **more))
+
+
+@broadcast_parameters.by_hand
+def _():
+    mine = (t(1.0, 2.0), t(3.0, 4.0))
+    case = [call(model="Linear(2, 1)", seed=3 + r, weight=mine[r][None]) for r in range(2)]
+    yield (
+        on_ranks(*case),
+        {"rank 0: `weight`": t(1.0, 2.0)[None], "rank 1: `weight`": t(1.0, 2.0)[None]},
+    )
+    case = [call(model="Linear(2, 1)", seed=3 + r, weight=mine[r][None], src=1) for r in range(2)]
+    yield (
+        on_ranks(*case),
+        {"rank 0: `weight`": t(3.0, 4.0)[None], "rank 1: `weight`": t(3.0, 4.0)[None]},
+    )
+
+
+@broadcast_parameters.cases(8)
+def _(draw):
+    world = draw(WORLDS)
+    model = draw(st.sampled_from(["three layers", "BatchNorm", "buffers that change"]))
+    yield apart(world, model, src=draw(st.integers(0, world - 1)))
+
+
+@broadcast_parameters.edge
+def _():
+    yield apart(3, "BatchNorm", src=2), "buffers, and a source that is not rank 0"
+    yield apart(2, "buffers that change"), "a buffer that is not in the state_dict"
+    yield apart(2, "a frozen layer"), "frozen parameters"
+    yield apart(2, "two layers with one weight"), "a parameter that two layers share"
+    yield apart(2, "many dtypes and strides"), "not contiguous, empty, bool"
+    yield apart(1, "BatchNorm"), "a world of one"
+
+
+def broadcast_in_place(tensors, src):
+    with torch.no_grad():
+        for x in tensors:
+            whole = x.contiguous()
+            dist.broadcast(whole, src)
+            x.copy_(whole)
+
+
+@broadcast_parameters.mistake(
+    "The buffers stay as they were on each rank: running statistics and tables are part of the model too."
+)
+def _(module, src=0):
+    broadcast_in_place(module.parameters(), src)
+
+
+@broadcast_parameters.mistake(
+    "You go by the state_dict, which leaves out buffers registered with persistent=False."
+)
+def _(module, src=0):
+    broadcast_in_place(module.state_dict().values(), src)
+
+
+@broadcast_parameters.mistake(
+    "Frozen parameters are left out. They do not train, but all ranks must compute with the same ones."
+)
+def _(module, src=0):
+    broadcast_in_place([p for p in module.parameters() if p.requires_grad], src)
+    broadcast_in_place(module.buffers(), src)
+
+
+@broadcast_parameters.mistake("You always send from rank 0: `src` says which rank's values count.")
+def _(module, src=0):
+    broadcast_in_place([*module.parameters(), *module.buffers()], 0)
+
+
+@broadcast_parameters.mistake(
+    "You average the ranks' values. The mean of several initialisations is another one, of smaller "
+    "variance: copy rank src's."
+)
+def _(module, src=0):
+    with torch.no_grad():
+        for x in [*module.parameters(), *module.buffers()]:
+            whole = x.double().contiguous()
+            dist.all_reduce(whole)
+            x.copy_(whole / dist.get_world_size())
+
+
+@broadcast_parameters.mistake(
+    "The parameters got new memory (`.data = …`). An optimizer's flat buffer, or a view that somebody "
+    "holds, goes on with the old values: copy in place."
+)
+def _(module, src=0):
+    with torch.no_grad():
+        for x in [*module.parameters(), *module.buffers()]:
+            whole = x.contiguous().clone()
+            dist.broadcast(whole, src)
+            x.data = whole
+
+
+@broadcast_parameters.alternative("one object broadcast: the whole state, pickled")
+def _(module, src=0):
+    tensors = [*module.parameters(), *module.buffers()]
+    box = [[x.detach().clone() for x in tensors]]
+    dist.broadcast_object_list(box, src)
+    with torch.no_grad():
+        for x, value in zip(tensors, box[0], strict=True):
+            x.copy_(value)
+
+
+@broadcast_parameters.alternative("a scatter of copies")
+def _(module, src=0):
+    for x in [*module.parameters(), *module.buffers()]:
+        mine = torch.empty(x.shape, dtype=x.dtype)
+        copies = [x.detach().contiguous()] * dist.get_world_size()
+        dist.scatter(mine, copies if dist.get_rank() == src else None, src)
+        x.detach().copy_(mine)
+
+
+# ------------------------------------------------------------------------------ average_gradients
+
+average_gradients = Exercise(
+    ddp.average_gradients,
+    title="Averaged gradients",
+    difficulty=1,
+    minutes=15,
+    points=2,
+    probe=probes.averaged,
+    hints=(
+        "`dist.all_reduce(tensor)` leaves the sum over all ranks in the tensor, on every rank.",
+        (
+            "random cases",
+            "Every rank must call as many all-reduces, of the same shapes, in the same order. What does a "
+            "rank do that has no gradient where another has one?",
+        ),
+        "Divide first, then all-reduce; `torch.zeros_like(p)` where `p.grad is None`; skip only what "
+        "does not require grad.",
+    ),
+)
+
+
+def grads_of(draw, shapes, dtype=F32, missing=True):
+    return [
+        None if missing and draw(st.integers(0, 4)) == 0 else draw(draws.tensors(shape, dtype))
+        for shape in shapes
+    ]
+
+
+SHAPES = ((2,), (3, 2), (4,), (1,), (2, 1, 3), (0,), ())
+
+
+@average_gradients.by_hand
+def _():
+    yield (
+        on_ranks(
+            call(shapes=[(2,)], grads=[t(1.0, 2.0)]), call(shapes=[(2,)], grads=[t(3.0, 6.0)])
+        ),
+        {
+            "rank 0: gradient of parameter 0": t(2.0, 4.0),
+            "rank 1: gradient of parameter 0": t(2.0, 4.0),
+        },
+    )
+    yield (
+        on_ranks(call(shapes=[(2,)], grads=[None]), call(shapes=[(2,)], grads=[t(3.0, 6.0)])),
+        {
+            "rank 0: gradient of parameter 0": t(1.5, 3.0),
+            "rank 1: gradient of parameter 0": t(1.5, 3.0),
+        },
+    )
+
+
+@average_gradients.cases(12)
+def _(draw):
+    world = draw(WORLDS)
+    shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
+    frozen = [i for i in range(len(shapes)) if draw(st.integers(0, 5)) == 0]
+    dtype = draw(st.sampled_from([F32, F64]))
+
+    def mine(_):
+        grads = grads_of(draw, shapes, dtype)
+        return call(shapes=shapes, dtypes=[dtype] * len(shapes), grads=grads, frozen=frozen)
+
+    yield every_rank(world, mine)
+
+
+@average_gradients.edge
+def _():
+    shapes = [(2,), (2,), (2,)]
+    yield (
+        every_rank(
+            3,
+            lambda r: call(shapes=shapes, grads=[t(1.0, r) if i == r else None for i in range(3)]),
+        ),
+        "each rank has another parameter's gradient only",
+    )
+    yield (
+        every_rank(2, lambda r: call(shapes=shapes, grads=[t(r, i) for i in range(3)], frozen=[1])),
+        "a frozen parameter",
+    )
+    yield every_rank(2, lambda r: call(shapes=[(3,)], grads=[None])), "nobody has a gradient"
+    big = [t(40000.0, 1.0, dtype=F16)]
+    yield (
+        every_rank(4, lambda r: call(shapes=[(2,)], dtypes=[F16], grads=big)),
+        "float16: the sum of the four would be infinite",
+    )
+    turned = [torch.arange(6.0).view(2, 3).T]
+    yield every_rank(2, lambda r: call(shapes=[(3, 2)], grads=turned)), "a transposed gradient"
+    yield (
+        every_rank(
+            2,
+            lambda r: call(shapes=[(3, 2)], grads=turned if r else [torch.arange(6.0).view(3, 2)]),
+        ),
+        "a gradient that is transposed in memory on one rank only",
+    )
+    yield every_rank(1, lambda r: call(shapes=[(2,)], grads=[t(1.0, 2.0)])), "a world of one"
+
+
+AVERAGE = [
+    every_rank(
+        world,
+        lambda r: call(
+            shapes=[(64,), (32, 4)], grads=[torch.full((64,), 1.0 + r), torch.ones(32, 4)]
+        ),
+    )
+    for world in (2, 4)
+]
+average_gradients.contract(
+    contracts.sends(
+        AVERAGE,
+        limit=lambda case: 2 * (case.world - 1) * 4 * 192 // case.world,
+        says="no rank sends more than an all-reduce of each gradient does",
+        probe=probes.averaged,
+    )
+)
+
+
+def averaged(params, mean=None, keep=False):
+    for p in params:
+        if p.requires_grad and not (keep and p.grad is None):
+            grad = torch.zeros_like(p) if p.grad is None else p.grad
+            p.grad = mean(grad.contiguous())
+
+
+def summed(grad):
+    grad = grad.clone()
+    dist.all_reduce(grad)
+    return grad
+
+
+def mean_first(grad):
+    return summed(grad / dist.get_world_size())
+
+
+@average_gradients.mistake(
+    "The gradients are summed, not averaged: the step would grow with the number of ranks."
+)
+def _(params):
+    averaged(params, summed)
+
+
+@average_gradients.mistake("You divide twice: before the all-reduce and after it.")
+def _(params):
+    averaged(params, lambda g: mean_first(g) / dist.get_world_size())
+
+
+@average_gradients.mistake(
+    "A rank that has no gradient stays out. The others wait for it, or their message meets that of "
+    "another parameter: take part with zeros."
+)
+def _(params):
+    averaged(params, mean_first, keep=True)
+
+
+@average_gradients.mistake(
+    "You divide after the sum. In float16 the sum of a few gradients may be infinite although their mean "
+    "is not: divide first."
+)
+def _(params):
+    averaged(params, lambda g: summed(g) / dist.get_world_size())
+
+
+@average_gradients.mistake(
+    "The ranks send in different orders: what arrives is another parameter's gradient, and of another "
+    "size at times. The order must not depend on the rank."
+)
+def _(params):
+    params = list(params)
+    averaged(params if dist.get_rank() % 2 == 0 else params[::-1], mean_first)
+
+
+@average_gradients.mistake(
+    "You divide by the number of ranks that have a gradient. The others saw samples too, on which the "
+    "gradient is zero."
+)
+def _(params):
+    for p in params:
+        if p.requires_grad:
+            count = torch.tensor(float(p.grad is not None))
+            dist.all_reduce(count)
+            grad = torch.zeros_like(p) if p.grad is None else p.grad.contiguous()
+            p.grad = summed(grad / count.clamp(min=1).to(grad.dtype))
+
+
+@average_gradients.mistake(
+    "The mean reaches rank 0 only: `reduce` leaves the others with what they had."
+)
+def _(params):
+    def reduced(grad):
+        grad = grad / dist.get_world_size()
+        total = grad.clone()
+        dist.reduce(total, 0)
+        return total if dist.get_rank() == 0 else grad * dist.get_world_size()
+
+    averaged(params, reduced)
+
+
+@average_gradients.mistake(
+    "Every rank gets every rank's gradient, and averages by itself: right, but each rank sends and holds "
+    "(n-1) gradients, where an all-reduce sends 2(n-1)/n.",
+    cost=True,
+)
+def _(params):
+    def gathered(grad):
+        parts = [torch.empty_like(grad) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, grad / dist.get_world_size())
+        return torch.stack(parts).sum(0).to(grad.dtype)
+
+    averaged(params, gathered)
+
+
+@average_gradients.alternative("one flat all-reduce for each dtype, in place")
+def _(params):
+    by_dtype = {}
+    for p in params:
+        if p.requires_grad:
+            by_dtype.setdefault(p.dtype, []).append(p)
+    for same in by_dtype.values():
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in same]
+        flat = torch.cat([g.reshape(-1) for g in grads]) / dist.get_world_size()
+        dist.all_reduce(flat)
+        for p, part in zip(same, flat.split([g.numel() for g in grads]), strict=True):
+            p.grad = part.view(p.shape)
+
+
+@average_gradients.alternative("all started, then all waited for")
+def _(params):
+    started = []
+    for p in params:
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad.contiguous()
+            p.grad /= dist.get_world_size()
+            started.append(dist.all_reduce(p.grad, async_op=True))
+    for work in started:
+        work.wait()
+
+
+# ------------------------------------------------------------------------------ GradientBuckets
+
+GradientBuckets = Exercise(
+    ddp.GradientBuckets,
+    title="Buckets",
+    difficulty=2,
+    minutes=30,
+    points=3,
+    probe=probes.bucketed,
+    hints=(
+        "Fill buckets while you walk through the parameters from the last to the first; keep one that "
+        "is being filled for each dtype.",
+        "`start` makes one flat tensor (`torch.cat` of the flattened gradients), divides it, starts "
+        "`dist.all_reduce(flat, async_op=True)` and remembers (bucket, flat, work).",
+        (
+            "random cases",
+            "`finish` waits for each work, cuts the flat tensor with `split` and copies the parts into the "
+            "gradients. Then it forgets them: the next backward starts new ones.",
+        ),
+    ),
+)
+
+
+def buckets_case(world, shapes, steps, **more):
+    """steps: for each rank a list of (grads, chosen buckets)."""
+    return on_ranks(*(call(*steps[r], shapes=shapes, **more) for r in range(world)))
+
+
+@GradientBuckets.by_hand
+def _():
+    shapes = [(1,), (2,), (3,)]
+
+    def grads(r):
+        return [t(1.0 + r), t(2.0, 2.0), t(1.0, 2.0, 3.0 + 2 * r)]
+
+    yield (
+        buckets_case(2, shapes, [[(grads(r), None)] for r in range(2)], cap_bytes=16),
+        {
+            "rank 0: buckets": [[2, 1], [0]],  # 12 bytes, 20 bytes: full; then the last
+            "rank 1: gradient of parameter 0 after step 1": t(1.5),
+            "rank 1: gradient of parameter 2 after step 1": t(1.0, 2.0, 4.0),
+        },
+    )
+
+
+@GradientBuckets.cases(10)
+def _(draw):
+    world = draw(WORLDS)
+    shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=6))
+    dtypes = [draw(st.sampled_from([F32, F32, F64])) for _ in shapes]
+    frozen = [i for i in range(len(shapes)) if draw(st.integers(0, 6)) == 0]
+    cap = draw(st.sampled_from([1, 8, 16, 24, 40, 1000]))
+    steps = [
+        [
+            (
+                [
+                    None if draw(st.integers(0, 7)) == 0 else draw(draws.tensors(shape, dtype))
+                    for shape, dtype in zip(shapes, dtypes, strict=True)
+                ],
+                None,
+            )
+            for _ in range(2)
+        ]
+        for _ in range(world)
+    ]
+    yield buckets_case(world, shapes, steps, dtypes=dtypes, frozen=frozen, cap_bytes=cap)
+
+
+def two_by_two(world, steps, **more):
+    """Four parameters of eight bytes each; gradients that tell rank, parameter and step apart."""
+
+    def grads(r, step):
+        return [t(r + i, 10.0 * step + i) for i in range(4)]
+
+    each = [[(grads(r, s), chosen) for s, chosen in enumerate(steps)] for r in range(world)]
+    return buckets_case(world, [(2,)] * 4, each, **more)
+
+
+@GradientBuckets.edge
+def _():
+    yield two_by_two(2, [None], cap_bytes=16), "a bucket that holds exactly the cap is full"
+    yield two_by_two(2, [None], cap_bytes=17), "one byte short of full: one more goes in"
+    yield two_by_two(3, [None, None, None], cap_bytes=8), "three backwards, one after the other"
+    yield two_by_two(2, [[1], [0]], cap_bytes=16), "one bucket is started, the other is not"
+    yield two_by_two(2, [[], None], cap_bytes=16), "finish, with nothing under way"
+    yield two_by_two(2, [None]), "the default: 25 MiB"
+    yield two_by_two(1, [None], cap_bytes=16), "a world of one"
+    yield (
+        buckets_case(
+            2,
+            [(2,), (3,), (2,), (1,)],
+            [
+                [([t(1.0, r), t(1.0, 2.0, r, dtype=F64), t(r, 3.0), t(5.0, dtype=F64)], None)]
+                for r in range(2)
+            ],
+            dtypes=[F32, F64, F32, F64],
+            cap_bytes=1000,
+        ),
+        "two dtypes in turn: two buckets",
+    )
+    yield (
+        buckets_case(
+            2,
+            [(2,), (2,)],
+            [[([t(1.0, 2.0), None] if r else [None, t(3.0, 4.0)], None)] for r in range(2)],
+            cap_bytes=1000,
+        ),
+        "each rank lacks another gradient",
+    )
+    big = [[([t(40000.0, 1.0, dtype=F16)], None)]] * 4
+    yield buckets_case(4, [(2,)], big, dtypes=[F16]), "float16: the sum would be infinite"
+    turned = [[([torch.arange(6.0).view(2, 3).T, t(1.0)], None)]] * 2
+    yield buckets_case(2, [(3, 2), (1,)], turned), "a transposed gradient"
+
+
+MANY = two_by_two(2, [None], cap_bytes=16)
+GradientBuckets.contract(
+    contracts.collectives(
+        [MANY],
+        limit=2,
+        says="one all-reduce for each bucket",
+        probe=probes.bucketed,
+    )
+)
+
+
+@GradientBuckets.mistake(
+    "The buckets begin with the first layer, whose gradients come last: nothing can be sent until "
+    "backward is nearly over. Begin with the last parameter."
+)
+class _(ddp.GradientBuckets):
+    def __init__(self, params, cap_bytes=25 * 2**20):
+        super().__init__(reversed(list(params)), cap_bytes)
+
+
+@GradientBuckets.mistake(
+    "You close a bucket before it would exceed the cap. Here, as in torch, it is full once it holds the "
+    "cap or more: the parameter that fills it goes in."
+)
+class _(ddp.GradientBuckets):
+    def __init__(self, params, cap_bytes=25 * 2**20):
+        super().__init__([])
+        filling = {}
+        for p in reversed([p for p in params if p.requires_grad]):
+            bucket = filling.setdefault(p.dtype, [])
+            if bucket and sum(q.nbytes for q in bucket) + p.nbytes > cap_bytes:
+                self.buckets.append(bucket)
+                bucket = filling[p.dtype] = []
+            bucket.append(p)
+        self.buckets += filling.values()
+
+
+@GradientBuckets.mistake("You count elements, not bytes: a float32 has four of them.")
+class _(ddp.GradientBuckets):
+    def __init__(self, params, cap_bytes=25 * 2**20):
+        super().__init__([])
+        filling = {}
+        for p in reversed([p for p in params if p.requires_grad]):
+            filling.setdefault(p.dtype, []).append(p)
+            if sum(q.numel() for q in filling[p.dtype]) >= cap_bytes:
+                self.buckets.append(filling.pop(p.dtype))
+        self.buckets += filling.values()
+
+
+@GradientBuckets.mistake(
+    "One bucket holds two dtypes. Flattened together the smaller one is promoted, and travels at twice "
+    "its size: let each dtype fill a bucket of its own."
+)
+class _(ddp.GradientBuckets):
+    def __init__(self, params, cap_bytes=25 * 2**20):
+        super().__init__([])
+        self.buckets = [[]]
+        for p in reversed([p for p in params if p.requires_grad]):
+            self.buckets[-1].append(p)
+            if sum(q.nbytes for q in self.buckets[-1]) >= cap_bytes:
+                self.buckets.append([])
+        self.buckets = [bucket for bucket in self.buckets if bucket]
+
+
+@GradientBuckets.mistake("Frozen parameters are in the buckets: they never get a gradient to send.")
+class _(ddp.GradientBuckets):
+    def __init__(self, params, cap_bytes=25 * 2**20):
+        params = list(params)
+        frozen = [p for p in params if not p.requires_grad]
+        for p in frozen:
+            p.requires_grad_(True)
+        super().__init__(params, cap_bytes)
+        for p in frozen:
+            p.requires_grad_(False)
+
+
+@GradientBuckets.mistake("The gradients are summed, not averaged.")
+class _(ddp.GradientBuckets):
+    def finish(self):
+        for _, flat, work in self._under_way:
+            work.wait()
+            flat *= dist.get_world_size()
+        super().finish()
+
+
+@GradientBuckets.mistake(
+    "You divide after the sum: in float16 the sum may be infinite although the mean is not."
+)
+class _(ddp.GradientBuckets):
+    def start(self, index):
+        bucket = self.buckets[index]
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+        flat = torch.cat([g.flatten() for g in grads])
+        self._under_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+
+    def finish(self):
+        for _, flat, work in self._under_way:
+            work.wait()
+            flat /= dist.get_world_size()
+        super().finish()
+
+
+@GradientBuckets.mistake(
+    "`finish` does not forget what it has finished: at the next backward old means overwrite new gradients."
+)
+class _(ddp.GradientBuckets):
+    def finish(self):
+        kept = list(self._under_way)
+        super().finish()
+        self._under_way = kept
+
+
+@GradientBuckets.mistake(
+    "`start` waits for its message. Backward stands still meanwhile: start with async_op=True, and wait "
+    "in `finish`."
+)
+class _(ddp.GradientBuckets):
+    def start(self, index):
+        super().start(index)
+        self._under_way[-1][2].wait()
+
+
+@GradientBuckets.mistake(
+    "`finish` averages every bucket, started or not. What was not started is another rank's surprise: it "
+    "may not take part."
+)
+class _(ddp.GradientBuckets):
+    def finish(self):
+        begun = {id(bucket) for bucket, _, _ in self._under_way}
+        for index, bucket in enumerate(self.buckets):
+            if id(bucket) not in begun:
+                self.start(index)
+        super().finish()
+
+
+@GradientBuckets.mistake(
+    "There are buckets, but one message for each parameter: make one flat tensor of a bucket.",
+    cost=True,
+)
+class _(ddp.GradientBuckets):
+    def start(self, index):
+        for p in self.buckets[index]:
+            flat = (torch.zeros_like(p) if p.grad is None else p.grad).flatten()
+            flat = flat / dist.get_world_size()
+            self._under_way.append(([p], flat, dist.all_reduce(flat, async_op=True)))
+
+
+@GradientBuckets.alternative("flat buffers that stay, and gradients copied into views of them")
+class _:
+    def __init__(self, params, cap_bytes=25 * 2**20):
+        self.buckets, self.flats, self.works = [], [], {}
+        groups, order = {}, []
+        for p in [p for p in params if p.requires_grad][::-1]:
+            if p.dtype not in groups:
+                groups[p.dtype] = []
+                order.append(p.dtype)
+            groups[p.dtype].append(p)
+            if sum(q.numel() * q.element_size() for q in groups[p.dtype]) >= cap_bytes:
+                self.buckets.append(groups.pop(p.dtype))
+                order.remove(p.dtype)
+        self.buckets.extend(groups[dtype] for dtype in order)
+        for bucket in self.buckets:
+            self.flats.append(torch.zeros(sum(p.numel() for p in bucket), dtype=bucket[0].dtype))
+
+    def pieces(self, index):
+        start = 0
+        for p in self.buckets[index]:
+            yield p, self.flats[index][start : start + p.numel()].view(p.shape)
+            start += p.numel()
+
+    def start(self, index):
+        for p, view in self.pieces(index):
+            view.zero_() if p.grad is None else view.copy_(p.grad / dist.get_world_size())
+        self.works[index] = dist.all_reduce(self.flats[index], async_op=True)
+
+    def finish(self):
+        while self.works:
+            index, work = self.works.popitem()
+            work.wait()
+            for p, view in self.pieces(index):
+                p.grad = view.clone()
+
+
+for mutant in (
+    "GradientBuckets.finish: `zip(bucket, flat.split([p.numel() for p in bucket]), strict=True)` → "
+    "`zip(bucket, flat.split([p.numel() for p in bucket]))`",
+    "GradientBuckets.finish: `strict=True` → `strict=False`",
+):
+    GradientBuckets.equivalent(
+        mutant,
+        because="split gives one piece for each size, and there is a size for each parameter",
+    )
+
+
+# ------------------------------------------------------------------------------ the wrapper
+
+DistributedDataParallel = Exercise(
+    ddp.DistributedDataParallel,
+    title="DistributedDataParallel",
+    difficulty=3,
+    minutes=60,
+    points=5,
+    probe=probes.wrapped,
+    hints=(
+        "Three parts: at the start `broadcast_parameters` and `GradientBuckets`; a hook on each "
+        "trainable parameter; something at the end of backward that waits.",
+        "`p.register_post_accumulate_grad_hook(f)` calls f(p) when p.grad is there. Count down how many "
+        "gradients a bucket still lacks, and start it at 0, if all earlier ones have been started.",
+        "In the first hook of a backward, `Variable._execution_engine.queue_callback(f)` (from "
+        "torch.autograd) asks the engine to call f when the whole backward is done.",
+        (
+            "edge cases",
+            "Which buckets have not been started when backward is done? Those with a parameter that it "
+            "did not reach. Whether to communicate is decided in `forward`.",
+        ),
+    ),
+)
+
+STEP, NO_SYNC, EVAL, BARE = "", "silent", "eval", "bare"
+
+
+def inputs(rank, number, n=2, micro=1):
+    generator = torch.Generator().manual_seed(100 * rank + number)
+    return [torch.randn(n, 3, generator=generator) for _ in range(micro)]
+
+
+def training(world, model, steps, cap_bytes=1, apart=True, **more):
+    """steps: pairs of kind and number of micro-batches."""
+
+    def mine(rank):
+        each = [(kind, inputs(rank, i, micro=micro)) for i, (kind, micro) in enumerate(steps)]
+        options = {} if cap_bytes is None else {"cap_bytes": cap_bytes}
+        return call(*each, model=model, seed=rank if apart else 0, options=options, **more)
+
+    return every_rank(world, mine)
+
+
+@DistributedDataParallel.by_hand
+def _():
+    one = t(1.0, 0.0, 0.0)[None], t(0.0, 1.0, 0.0)[None]
+    case = [call((STEP, [one[r]]), model="by hand", seed=0, options={}) for r in range(2)]
+    # y = w·x with w = (1, 2, 3): rank 0 has y = 1 and gradient (2, 0, 0), rank 1 y = 2 and (0, 4, 0)
+    yield (
+        on_ranks(*case),
+        {f"rank {r}: gradient of `weight` after step 1": t(1.0, 2.0, 0.0)[None] for r in range(2)},
+    )
+
+
+@DistributedDataParallel.cases(8)
+def _(draw):
+    model = draw(
+        st.sampled_from(
+            ["three layers", "one layer", "buffers that change", "two layers with one weight"]
+        )
+    )
+    kinds = st.sampled_from([(STEP, 1), (STEP, 1), (STEP, 2), (EVAL, 1)])
+    steps = draw(st.lists(kinds, min_size=1, max_size=3))
+    cap = draw(st.sampled_from([1, 40, 10**6]))
+    yield training(draw(WORLDS), model, steps, cap)
+
+
+@DistributedDataParallel.edge
+def _():
+    yield (
+        training(2, "three layers", [(STEP, 1)] * 2, 1, overlap=True),
+        "many buckets: they overlap",
+    )
+    yield (
+        training(3, "a branch for each rank", [(STEP, 1)] * 2, 30),
+        "parameters that are not reached",
+    )
+    yield training(2, "a frozen layer", [(STEP, 1)], 1), "a frozen layer in the middle"
+    yield training(2, "float32 and float64", [(STEP, 1)], 60), "two dtypes"
+    yield (
+        training(2, "buffers that change", [(STEP, 1), (EVAL, 1), (STEP, 1)], None),
+        "buffers drift",
+    )
+    yield (
+        training(2, "three layers", [(STEP, 3), (NO_SYNC, 1), (STEP, 1)], 40),
+        "no_sync, and then not",
+    )
+    yield training(2, "buffers that change", [(STEP, 2)], 40), "no_sync keeps buffers apart too"
+    yield (
+        training(2, "three layers", [(BARE, 1), (STEP, 1), (BARE, 1), (STEP, 1)], 40),
+        "`.module` itself is called in between",
+    )
+    yield training(1, "three layers", [(STEP, 2)], 40), "a world of one"
+
+
+LARGE_STEP = training(2, "three layers", [(STEP, 1)], 10**6)
+DistributedDataParallel.contract(
+    contracts.collectives(
+        [LARGE_STEP],
+        limit=1,
+        says="one all-reduce for each bucket, and nothing else",
+        probe=probes.wrapped,
+    )
+)
+
+
+@DistributedDataParallel.mistake(
+    "Each rank keeps the parameters that it happened to have: averaged gradients move them alike, and they "
+    "never meet. Broadcast at the start."
+)
+class _(ddp.DistributedDataParallel):
+    def __init__(self, module, cap_bytes=25 * 2**20):
+        own = [x.detach().clone() for x in (*module.parameters(), *module.buffers())]
+        super().__init__(module, cap_bytes)
+        with torch.no_grad():
+            for x, mine in zip((*module.parameters(), *module.buffers()), own, strict=True):
+                x.copy_(mine)
+
+
+@DistributedDataParallel.mistake(
+    "The buffers are made equal once and then drift: each rank's statistics are of its own samples. "
+    "Broadcast rank 0's before every forward."
+)
+class _(ddp.DistributedDataParallel):
+    def forward(self, *args, **kwargs):
+        self._armed, self._missing = self._sync, []
+        return self.module(*args, **kwargs)
+
+
+@DistributedDataParallel.mistake(
+    "Buffers are broadcast in no_sync too. Nothing is communicated there."
+)
+class _(ddp.DistributedDataParallel):
+    def forward(self, *args, **kwargs):
+        if not self._sync:
+            ddp._broadcast(self.module.buffers(), 0)
+        return super().forward(*args, **kwargs)
+
+
+@DistributedDataParallel.mistake("The gradients are summed, not averaged.")
+class _(ddp.DistributedDataParallel):
+    def _finish(self):
+        super()._finish()
+        for p in self._bucket_of:
+            if p.grad is not None:
+                p.grad *= dist.get_world_size()
+
+
+@DistributedDataParallel.mistake(
+    "Parameters that this rank's backward does not reach keep their bucket from being sent, and the other "
+    "ranks wait for it. When backward is over, send what is left, with zeros."
+)
+class _(ddp.DistributedDataParallel):
+    def _finish(self):
+        self._reducer.finish()
+        self._missing = []
+
+
+@DistributedDataParallel.mistake(
+    "All messages start after backward is over: right values, no overlap. Start a bucket as soon as its "
+    "gradients are there."
+)
+class _(ddp.DistributedDataParallel):
+    def _on_gradient(self, p):
+        if self._armed and not self._missing:
+            self._missing, self._next = [1] * len(self._reducer.buckets), 0
+            Variable._execution_engine.queue_callback(self._finish)
+
+
+@DistributedDataParallel.mistake(
+    "A bucket is sent whenever it is complete. Where ranks take different branches they send in different "
+    "orders, and messages meet that do not belong together: never before an earlier bucket."
+)
+class _(ddp.DistributedDataParallel):
+    def _on_gradient(self, p):
+        if not self._armed:
+            return
+        if not self._missing:
+            self._missing = [len(bucket) for bucket in self._reducer.buckets]
+            self._next = 0
+            Variable._execution_engine.queue_callback(self._finish)
+        index = self._bucket_of[p]
+        self._missing[index] -= 1
+        if self._missing[index] == 0:
+            self._reducer.start(index)
+
+    def _finish(self):
+        for index, missing in enumerate(self._missing):
+            if missing:
+                self._reducer.start(index)
+        self._reducer.finish()
+        self._missing = []
+
+
+@DistributedDataParallel.mistake(
+    "The hooks send whatever backward comes past, that of `.module` called directly too. Whether to "
+    "communicate is decided in the wrapper's forward."
+)
+class _(ddp.DistributedDataParallel):
+    def __init__(self, module, cap_bytes=25 * 2**20):
+        super().__init__(module, cap_bytes)
+        self._missing = []
+
+    def _on_gradient(self, p):
+        self._armed = self._sync
+        super()._on_gradient(p)
+
+    def _finish(self):
+        super()._finish()
+        self._missing = []
+
+
+@DistributedDataParallel.mistake(
+    "Each bucket is waited for as soon as it is started: backward stands still until the slowest rank has "
+    "come. Wait at the end."
+)
+class _(ddp.DistributedDataParallel):
+    def _on_gradient(self, p):
+        super()._on_gradient(p)
+        self._reducer.finish()
+
+
+@DistributedDataParallel.mistake(
+    "`no_sync` does nothing: the gradients of every micro-batch are sent."
+)
+class _(ddp.DistributedDataParallel):
+    @contextmanager
+    def no_sync(self):
+        yield
+
+
+@DistributedDataParallel.mistake(
+    "After `no_sync` nothing is ever sent again: put back what was before, also when the block raises."
+)
+class _(ddp.DistributedDataParallel):
+    @contextmanager
+    def no_sync(self):
+        self._sync = False
+        yield
+
+
+@DistributedDataParallel.mistake(
+    "Right values, but one message for each parameter: the buckets are not used.", cost=True
+)
+class _(ddp.DistributedDataParallel):
+    def __init__(self, module, cap_bytes=25 * 2**20):
+        super().__init__(module, 1)
+
+
+@DistributedDataParallel.alternative(
+    "hooks that start messages, a final callback, no buckets' class"
+)
+class _(nn.Module):
+    def __init__(self, module, cap_bytes=25 * 2**20):
+        super().__init__()
+        self.module, self.talk, self.state = module, True, None
+        with torch.no_grad():
+            for x in [*module.parameters(), *module.buffers()]:
+                dist.broadcast(x, 0)
+        self.plan, sizes, open_ = [], [], {}
+        for p in list(module.parameters())[::-1]:
+            if p.requires_grad:
+                k = open_.get(p.dtype)
+                if k is None:
+                    k = open_[p.dtype] = len(self.plan)
+                    self.plan.append([])
+                    sizes.append(0)
+                self.plan[k].append(p)
+                sizes[k] += p.numel() * p.element_size()
+                if sizes[k] >= cap_bytes:
+                    del open_[p.dtype]
+                p.register_post_accumulate_grad_hook(self.arrived)
+        self.n = dist.get_world_size()
+
+    def forward(self, *args, **kwargs):
+        self.state = {"here": set(), "next": 0, "sent": []} if self.talk else None
+        if self.talk:
+            for x in self.module.buffers():
+                dist.broadcast(x, 0)
+        return self.module(*args, **kwargs)
+
+    def arrived(self, p):
+        if self.state is None:
+            return
+        if not self.state["here"]:
+            Variable._execution_engine.queue_callback(self.done)
+        self.state["here"].add(p)
+        self.send(lambda bucket: self.state["here"].issuperset(bucket))
+
+    def send(self, ready):
+        state = self.state
+        while state["next"] < len(self.plan) and ready(self.plan[state["next"]]):
+            bucket = self.plan[state["next"]]
+            parts = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
+            flat = torch.cat([g.reshape(-1) / self.n for g in parts])
+            state["sent"].append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+            state["next"] += 1
+
+    def done(self):
+        self.send(lambda bucket: True)
+        for bucket, flat, work in self.state["sent"]:
+            work.wait()
+            at = 0
+            for p in bucket:
+                p.grad = flat[at : at + p.numel()].view_as(p).clone()
+                at += p.numel()
+        self.state = None
+
+    @contextmanager
+    def no_sync(self):
+        was, self.talk = self.talk, False
+        yield
+        self.talk = was
+
+
+# ------------------------------------------------------------------------------ no_sync_step
+
+no_sync_step = Exercise(
+    ddp.no_sync_step,
+    title="Accumulate, communicate once",
+    difficulty=2,
+    minutes=15,
+    points=2,
+    probe=probes.accumulated,
+    hints=(
+        "All micro-batches but the last run inside `with model.no_sync():`; `contextlib.nullcontext()` "
+        "is a `with` that does nothing.",
+        "Weigh each micro-batch's mean by its share of the samples: `len(x) / samples`.",
+        (
+            "contracts",
+            "DDP decides in *forward* whether the backward will communicate: the forward belongs inside "
+            "`no_sync` too.",
+        ),
+    ),
+)
+
+
+def micro(rank, step, sizes, dtype=F32):
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    return [
+        (
+            torch.randn(n, 2, generator=generator, dtype=dtype),
+            torch.randn(n, 1, generator=generator, dtype=dtype),
+        )
+        for n in sizes
+    ]
+
+
+def accumulation(world, *steps, dtype=F32):
+    """steps: the sizes of the micro-batches, of each step."""
+    return every_rank(
+        world,
+        lambda r: call(*(micro(r, i, sizes, dtype) for i, sizes in enumerate(steps)), seed=5),
+    )
+
+
+@no_sync_step.by_hand
+def _():
+    # The outputs are 0: losses 1 and 9, of one sample and of three; by the bias -2 and -6
+    yield (
+        on_ranks(
+            call(
+                [(torch.zeros(1, 2), t(1.0)[None]), (torch.zeros(3, 2), t(3.0, 3.0, 3.0)[:, None])],
+                seed=5,
+                zero=True,
+            )
+        ),
+        {
+            "rank 0: loss of step 1": torch.tensor(7.0),
+            "rank 0: gradient of `bias` after step 1": t(-5.0),
+            "rank 0: `bias` after step 1": t(0.5),
+        },
+    )
+
+
+@no_sync_step.cases(8)
+def _(draw):
+    sizes = st.lists(st.integers(1, 3), min_size=1, max_size=4)
+    steps = draw(st.lists(sizes, min_size=1, max_size=2))
+    yield accumulation(draw(WORLDS), *steps)
+
+
+@no_sync_step.edge
+def _():
+    yield accumulation(2, [2]), "one micro-batch: a plain step"
+    yield accumulation(2, [2, 2, 2], [2, 2]), "two steps: what was before the first is dropped"
+    yield accumulation(3, [1, 5]), "micro-batches of different sizes"
+    yield accumulation(2, [1, 2], dtype=F64), "float64"
+
+
+ACCUMULATE = accumulation(2, [2, 2, 2, 2])
+no_sync_step.contract(
+    contracts.collectives(
+        [ACCUMULATE],
+        limit=1,
+        says="the gradients travel once for each step",
+        probe=probes.accumulated,
+    )
+)
+
+
+def several(model, batches, optimizer, sync, weight=None, forward_outside=False):
+    optimizer.zero_grad()
+    samples = sum(len(x) for x, _ in batches)
+    total = 0.0
+    for number, (x, y) in enumerate(batches, start=1):
+        share = len(x) / samples if weight is None else weight(x)
+        output = model(x) if forward_outside else None
+        with nullcontext() if sync(number) else model.no_sync():
+            output = model(x) if output is None else output
+            loss = F.mse_loss(output, y) * share
+            loss.backward()
+        total = total + loss.detach()
+    optimizer.step()
+    return total
+
+
+@no_sync_step.mistake(
+    "The mean of the micro-batches' means weighs a sample of a small micro-batch more than one of a large: "
+    "weigh each by its share of the samples."
+)
+def _(model, batches, optimizer):
+    return several(
+        model, batches, optimizer, lambda n: n == len(batches), lambda x: 1 / len(batches)
+    )
+
+
+@no_sync_step.mistake(
+    "The losses are added up as they are, so the gradient grows with the number of micro-batches."
+)
+def _(model, batches, optimizer):
+    return several(model, batches, optimizer, lambda n: n == len(batches), lambda x: 1.0)
+
+
+@no_sync_step.mistake(
+    "Every micro-batch runs inside no_sync, the last one too: the gradients are never averaged, and the "
+    "ranks drift apart."
+)
+def _(model, batches, optimizer):
+    return several(model, batches, optimizer, lambda n: False)
+
+
+@no_sync_step.mistake(
+    "What an earlier backward left in the gradients is part of the step: `optimizer.zero_grad()` first."
+)
+def _(model, batches, optimizer):
+    kept = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    optimizer.zero_grad()
+    optimizer.zero_grad = lambda: None
+    for p, g in zip(model.parameters(), kept, strict=True):
+        p.grad = g
+    loss = several(model, batches, optimizer, lambda n: n == len(batches))
+    del optimizer.zero_grad
+    return loss
+
+
+@no_sync_step.mistake(
+    "The gradients are dropped before every micro-batch: only the last one counts. Once for each step."
+)
+def _(model, batches, optimizer):
+    samples = sum(len(x) for x, _ in batches)
+    total = 0.0
+    for number, (x, y) in enumerate(batches, start=1):
+        optimizer.zero_grad()
+        with nullcontext() if number == len(batches) else model.no_sync():
+            loss = F.mse_loss(model(x), y) * (len(x) / samples)
+            loss.backward()
+        total = total + loss.detach()
+    optimizer.step()
+    return total
+
+
+@no_sync_step.mistake(
+    "The loss that you return is the last micro-batch's, not that of all samples."
+)
+def _(model, batches, optimizer):
+    several(model, batches, optimizer, lambda n: n == len(batches))
+    x, y = batches[-1]
+    with torch.no_grad():
+        before = {n: p.clone() for n, p in model.module.named_parameters()}
+        for p in model.module.parameters():
+            p.add_(p.grad, alpha=0.1)
+        loss = F.mse_loss(model.module(x), y)
+        for n, p in model.module.named_parameters():
+            p.copy_(before[n])
+    return loss
+
+
+@no_sync_step.mistake(
+    "The gradients travel with every micro-batch. All but the last belong inside no_sync, their forward "
+    "too: DDP decides in forward whether its backward will communicate.",
+    cost=True,
+)
+def _(model, batches, optimizer):
+    return several(model, batches, optimizer, lambda n: n == len(batches), forward_outside=True)
+
+
+@no_sync_step.alternative("one block for all but the last, sums divided by hand")
+def _(model, batches, optimizer):
+    optimizer.zero_grad(set_to_none=True)
+    n = sum(y.numel() for _, y in batches)
+
+    def backward(x, y):
+        loss = (model(x) - y).square().sum() / n
+        loss.backward()
+        return loss.detach()
+
+    with model.no_sync():
+        losses = [backward(x, y) for x, y in batches[:-1]]
+    losses.append(backward(*batches[-1]))
+    optimizer.step()
+    return sum(losses)
+
+
+no_sync_step.equivalent(
+    "no_sync_step: `F.mse_loss(model(x), y)` → `F.mse_loss(y, model(x))`",
+    because="the squared error is symmetric, and so are its gradients, to the last bit",
+)
+
+# ------------------------------------------------------------------------------ save_on_rank_zero
+
+save_on_rank_zero = Exercise(
+    ddp.save_on_rank_zero,
+    title="One file, whole or not at all",
+    difficulty=2,
+    minutes=15,
+    points=2,
+    probe=probes.saved,
+    hints=(
+        "`if dist.get_rank() == 0:` around the writing, and nothing of what must happen on all ranks "
+        "inside of it.",
+        "A DistributedDataParallel has the bare model as `.module`; ask with isinstance, not by name.",
+        (
+            "edge cases",
+            "Write to another name in the same folder, then `os.replace` it: that happens in one step.",
+        ),
+    ),
+)
+
+
+def saving(world, model="three layers", **more):
+    return every_rank(world, lambda r: call(model=model, seed=r, **more))
+
+
+@save_on_rank_zero.by_hand
+def _():
+    yield (
+        saving(2, "Linear(2, 1)", ddp=True),
+        {
+            "rank 0: files": ("model.pt",),
+            "rank 1: files": (),
+            "rank 0: names in the file": ("bias", "weight"),
+        },
+    )
+
+
+@save_on_rank_zero.cases(8)
+def _(draw):
+    model = draw(st.sampled_from(["three layers", "BatchNorm", "a child named module"]))
+    more = {name: draw(st.booleans()) for name in ("ddp", "old", "text")}
+    yield saving(draw(WORLDS), model, **more)
+
+
+@save_on_rank_zero.edge
+def _():
+    yield saving(2, "a child named module"), "a bare model whose child is called `module`"
+    yield saving(2, "a child named module", ddp=True), "the same, wrapped"
+    yield (
+        saving(2, "two layers with one weight", ddp=True, old=True),
+        "a file of before is replaced",
+    )
+    yield (
+        saving(3, "buffers that change", ddp=True, text=False),
+        "a Path; a buffer that is not saved",
+    )
+    yield saving(1, ddp=True), "a world of one"
+    yield saving(1, old=True, full=True), "writing fails half-way: the file of before must be whole"
+
+
+def written(state, path):
+    partial = str(path) + ".partial"
+    torch.save(state, partial)
+    os.replace(partial, path)
+
+
+def bare(model):
+    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+
+
+@save_on_rank_zero.mistake(
+    "The names in the file begin with `module.`: whoever loads it needs a wrapper too. Save the state of "
+    "`model.module`."
+)
+def _(model, path):
+    if dist.get_rank() == 0:
+        written(model.state_dict(), path)
+    dist.barrier()
+
+
+@save_on_rank_zero.mistake(
+    "You strip `module.` from every name that has it, and so rename children of the model itself. Unwrap "
+    "the model instead."
+)
+def _(model, path):
+    if dist.get_rank() == 0:
+        written({k.replace("module.", ""): v for k, v in model.state_dict().items()}, path)
+    dist.barrier()
+
+
+@save_on_rank_zero.mistake(
+    "You unwrap whatever has a `.module`. A bare model may have a child of that name: ask with isinstance."
+)
+def _(model, path):
+    if dist.get_rank() == 0:
+        written(getattr(model, "module", model).state_dict(), path)
+    dist.barrier()
+
+
+@save_on_rank_zero.mistake(
+    "All ranks write. On one disk they write the same file at the same time; the last one wins, and a "
+    "reader in between finds pieces of several."
+)
+def _(model, path):
+    written(bare(model).state_dict(), path)
+    dist.barrier()
+
+
+@save_on_rank_zero.mistake(
+    "Nothing holds the other ranks back: they go on, and may read the file before it is there. A barrier, "
+    "on all ranks, after the writing."
+)
+def _(model, path):
+    if dist.get_rank() == 0:
+        written(bare(model).state_dict(), path)
+
+
+@save_on_rank_zero.mistake(
+    "The barrier comes before the writing: the ranks leave it together, and only then rank 0 begins."
+)
+def _(model, path):
+    dist.barrier()
+    if dist.get_rank() == 0:
+        written(bare(model).state_dict(), path)
+
+
+@save_on_rank_zero.mistake(
+    "The barrier is inside the `if`: rank 0 waits for ranks that never come."
+)
+def _(model, path):
+    if dist.get_rank() == 0:
+        written(bare(model).state_dict(), path)
+        dist.barrier()
+
+
+@save_on_rank_zero.mistake(
+    "You write into the file itself. If that fails half-way, the checkpoint of before is gone too: write "
+    "beside it, then os.replace."
+)
+def _(model, path):
+    if dist.get_rank() == 0:
+        torch.save(bare(model).state_dict(), path)
+    dist.barrier()
+
+
+@save_on_rank_zero.mistake(
+    "Your temporary file stays behind: move it (os.replace), do not copy it."
+)
+def _(model, path):
+    if dist.get_rank() == 0:
+        partial = Path(str(path) + ".partial")
+        torch.save(bare(model).state_dict(), partial)
+        other = Path(str(path) + ".other")
+        other.write_bytes(partial.read_bytes())
+        os.replace(other, path)
+    dist.barrier()
+
+
+@save_on_rank_zero.mistake(
+    "You save the parameters only. Buffers (running statistics, for one) are part of the state_dict too."
+)
+def _(model, path):
+    if dist.get_rank() == 0:
+        written(
+            {
+                n: p.detach()
+                for n, p in bare(model).state_dict().items()
+                if n in dict(bare(model).named_parameters())
+            },
+            path,
+        )
+    dist.barrier()
+
+
+@save_on_rank_zero.alternative(
+    "a rename in place of os.replace, an all-reduce in place of the barrier"
+)
+def _(model, path):
+    if dist.get_rank() == 0:
+        inner = model
+        while isinstance(inner, nn.parallel.DistributedDataParallel):
+            inner = inner.module
+        temporary = Path(path).parent / "being-written"
+        with open(temporary, "wb") as file:
+            torch.save(inner.state_dict(), file)
+        temporary.rename(path)
+    dist.all_reduce(torch.zeros(1))

@@ -1,0 +1,1355 @@
+"""Exercises of chapter 18, FSDP: shares, what they cost, a sharded optimizer and layer, resharding."""
+
+from functools import partial
+from math import prod
+
+import torch
+import torch.distributed as dist
+from hypothesis import strategies as st
+
+from course_utils.grading import Exercise, call, contracts, draws, on_ranks, probes
+from course_utils.reference import fsdp
+from course_utils.reference.fsdp import share
+
+F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
+
+
+def t(*values):
+    return torch.tensor(values)
+
+
+# ------------------------------------------------------------------------------ shard_flat
+
+shard_flat = Exercise(
+    (fsdp.shard_flat, fsdp.unshard_flat),
+    title="A flat parameter and its shares",
+    difficulty=2,
+    minutes=20,
+    points=3,
+    probe=probes.flat_shards,
+    hints=(
+        "Flatten each tensor, join them with `torch.cat`, and pad the *end* of the whole with zeros.",
+        "Every share has ⌈numel / world_size⌉ elements: `-(-numel // world_size)`. The last ranks may hold "
+        "nothing but padding.",
+        "A slice is a view: it keeps all of the flat tensor alive. Copy the share out of it.",
+        "Back: join the shares, cut off the padding, `split` by the sizes, and `view` each part.",
+        ("edge cases", "More ranks than elements? A scalar has one element and the shape ()."),
+    ),
+)
+
+
+@shard_flat.by_hand
+def _():
+    yield (
+        call([t(1.0, 2.0, 3.0), t(4.0, 5.0)], 2),
+        {
+            "share of rank 0": t(1.0, 2.0, 3.0),
+            "share of rank 1": t(4.0, 5.0, 0.0),
+            "bytes behind each share": (12, 12),
+            "the tensors again": [t(1.0, 2.0, 3.0), t(4.0, 5.0)],
+        },
+    )
+    yield (
+        call([t(1.0, 2.0).view(2, 1), t(3.0)], 4),
+        {
+            "share of rank 2": t(3.0),
+            "share of rank 3": t(0.0),
+            "bytes behind each share": (4, 4, 4, 4),
+        },
+    )
+
+
+@shard_flat.cases(20)
+def _(draw):
+    shapes = draw(st.lists(draws.distinct_sizes(2, low=1, high=5), min_size=1, max_size=3))
+    dtype = draw(st.sampled_from([F32, F64, BF16]))
+    yield call([draw(draws.tensors(s, dtype)) for s in shapes], draw(st.integers(1, 5)))
+
+
+@shard_flat.edge
+def _():
+    x = torch.arange(1.0, 7.0)
+    yield call([torch.tensor(2.0), x[:2]], 2), "a scalar"
+    yield call([x.view(2, 3).T, x[:1]], 3), "a transposed tensor"
+    yield call([x[:2]], 5), "more ranks than elements"
+    yield call([x[:4].view(2, 2), torch.zeros(0, 3), x[4:]], 4), "an empty tensor among others"
+    yield call([x], 1), "one rank: nothing to pad"
+    yield call([x.expand(2, 6)], 4), "an expanded tensor"
+
+
+def flat_and_shares(subject, case):
+    """Both functions on the case's tensors; only the way back is measured."""
+    shard, unshard = subject.values()
+    tensors, world_size = case.args
+    shares = [shard(tensors, rank, world_size) for rank in range(world_size)]
+    return partial(unshard, shares, [tuple(t.shape) for t in tensors])
+
+
+LAYERS = call([torch.ones(64, 33), torch.ones(64), torch.ones(7, 64)], 4)
+shard_flat.contract(
+    contracts.allocates(
+        [LAYERS],
+        limit=lambda case: 4 * 4 * share(sum(t.numel() for t in case.args[0]), 4),
+        says="one flat tensor, and views of it",
+        prepare=flat_and_shares,
+    )
+)
+
+
+def right_shard(tensors, rank, world_size):
+    flat = torch.cat([t.flatten() for t in tensors])
+    size = -(-len(flat) // world_size)
+    flat = torch.cat([flat, flat.new_zeros(size * world_size - len(flat))])
+    return flat[rank * size : (rank + 1) * size].clone()
+
+
+def right_unshard(shards, shapes):
+    flat, out, start = torch.cat(shards), [], 0
+    for shape in shapes:
+        out.append(flat[start : start + prod(shape)].view(shape))
+        start += prod(shape)
+    return out
+
+
+def uneven(tensors, rank, world_size):
+    flat = torch.cat([t.flatten() for t in tensors])
+    return flat.tensor_split(world_size)[rank].clone()
+
+
+def floored(tensors, rank, world_size):
+    flat = torch.cat([t.flatten() for t in tensors])
+    size = len(flat) // world_size
+    return flat[rank * size : (rank + 1) * size].clone()
+
+
+def viewed(tensors, rank, world_size):
+    flat = torch.cat([t.flatten() for t in tensors])
+    size = -(-len(flat) // world_size)
+    flat = torch.cat([flat, flat.new_zeros(size * world_size - len(flat))])
+    return flat[rank * size : (rank + 1) * size]
+
+
+def padded_each(tensors, rank, world_size):
+    return torch.cat([right_shard([t], rank, world_size) for t in tensors])
+
+
+def unshard_each(shards, shapes):
+    out, start = [], 0
+    for shape in shapes:
+        size = -(-prod(shape) // len(shards))
+        flat = torch.cat([s[start : start + size] for s in shards])
+        out.append(flat[: prod(shape)].view(shape))
+        start += size
+    return out
+
+
+def strided_shard(tensors, rank, world_size):
+    flat = torch.cat([t.flatten() for t in tensors])
+    size = -(-len(flat) // world_size)
+    flat = torch.cat([flat, flat.new_zeros(size * world_size - len(flat))])
+    return flat[rank::world_size].clone()
+
+
+def unshard_strided(shards, shapes):
+    return right_unshard([torch.stack(list(shards), dim=1).flatten()], shapes)
+
+
+def padded_in_front(tensors, rank, world_size):
+    flat = torch.cat([t.flatten() for t in tensors])
+    size = -(-len(flat) // world_size)
+    flat = torch.cat([flat.new_zeros(size * world_size - len(flat)), flat])
+    return flat[rank * size : (rank + 1) * size].clone()
+
+
+def unshard_front(shards, shapes):
+    flat = torch.cat(shards)
+    return right_unshard([flat[len(flat) - sum(map(prod, shapes)) :]], shapes)
+
+
+def unpadded_end(tensors, rank, world_size):
+    flat = torch.cat([t.flatten() for t in tensors])
+    size = -(-len(flat) // world_size)
+    return flat[rank * size : (rank + 1) * size].clone()
+
+
+def one_more(tensors, rank, world_size):
+    flat = torch.cat([t.flatten() for t in tensors])
+    size = len(flat) // world_size + 1
+    flat = torch.cat([flat, flat.new_zeros(size * world_size - len(flat))])
+    return flat[rank * size : (rank + 1) * size].clone()
+
+
+shard_flat.mistake(
+    "Your shares differ in length. An all-gather into one tensor wants the same from every rank: pad the "
+    "flat tensor with zeros first."
+)(uneven, right_unshard)
+shard_flat.mistake(
+    "The last share is shorter, or missing: you cut without padding. Collectives want equal shares, so the "
+    "end is filled with zeros."
+)(unpadded_end, right_unshard)
+shard_flat.mistake(
+    "You round the size of a share down: what is left over at the end is kept by nobody. Round up and pad."
+)(floored, lambda shards, shapes: right_unshard([*shards, shards[0].new_zeros(99)], shapes))
+shard_flat.mistake(
+    "Your share is a view of the whole flat tensor, which stays in memory with it: nothing was saved. "
+    "Copy the share."
+)(viewed, right_unshard)
+shard_flat.mistake(
+    "You pad and cut each tensor for itself. That is FSDP2's way (dim 0 of every parameter); here the "
+    "tensors are joined first, and there is padding only once, at the end."
+)(padded_each, unshard_each)
+shard_flat.mistake(
+    "You deal the elements out like cards, every n-th to a rank. An all-gather joins shares end to end: "
+    "they must be contiguous pieces."
+)(strided_shard, unshard_strided)
+shard_flat.mistake("You pad in front; the zeros belong at the end.")(padded_in_front, unshard_front)
+shard_flat.mistake(
+    "You add padding where none is needed: a length that the number of ranks divides stays as it is. Round "
+    "up with -(-numel // world_size)."
+)(one_more, right_unshard)
+shard_flat.mistake(
+    "The shares are right. On the way back you leave the tensors flat: give each its shape."
+)(right_shard, lambda shards, shapes: [x.flatten() for x in right_unshard(shards, shapes)])
+shard_flat.mistake(
+    "The values are right, but you copy each tensor out of the flat one, so that for a while the parameters "
+    "are there twice. Return views.",
+    cost=True,
+)(right_shard, lambda shards, shapes: [x.clone() for x in right_unshard(shards, shapes)])
+
+
+def pad_shard(tensors, rank, world_size):
+    flat = torch.hstack([t.ravel() for t in tensors])
+    missing = -flat.numel() % world_size
+    return torch.nn.functional.pad(flat, (0, missing)).chunk(world_size)[rank].clone()
+
+
+def narrow_back(shards, shapes):
+    flat, offset, parts = torch.cat(tuple(shards)), 0, []
+    for shape in shapes:
+        n = torch.Size(shape).numel()
+        parts.append(flat.narrow(0, offset, n).reshape(shape))
+        offset += n
+    return parts
+
+
+shard_flat.alternative("F.pad and chunk; narrow on the way back")(pad_shard, narrow_back)
+
+
+def stacked_shard(tensors, rank, world_size):
+    numel = sum(t.numel() for t in tensors)
+    size = (numel + world_size - 1) // world_size
+    table = torch.zeros(world_size * size, dtype=tensors[0].dtype)
+    start = 0
+    for x in tensors:
+        table[start : start + x.numel()] = x.reshape(-1)
+        start += x.numel()
+    return torch.clone(table.view(world_size, size)[rank])
+
+
+shard_flat.alternative("a table with a row for each rank")(stacked_shard, right_unshard)
+
+
+# ------------------------------------------------------------------------------ bytes_per_rank
+
+bytes_per_rank = Exercise(
+    fsdp.bytes_per_rank,
+    title="What each rank keeps",
+    difficulty=1,
+    minutes=15,
+    points=2,
+    hints=(
+        "What does a stage shard? 1: the optimizer's state. 2: the gradients as well. 3: the parameters as well.",
+        "A share of a unit of N elements is ⌈N / n⌉ elements, padding included.",
+        "Pad unit by unit, then add: ⌈a/n⌉ + ⌈b/n⌉ may be more than ⌈(a+b)/n⌉.",
+        ("edge cases", "Stages other than 0 to 3 raise ValueError."),
+    ),
+)
+
+
+@bytes_per_rank.by_hand
+def _():
+    yield call([100], 4, 0), (400, 400, 800)
+    yield call([100], 4, 1), (400, 400, 200)
+    yield call([100], 4, 2), (400, 100, 200)
+    yield call([100], 4, 3), (100, 100, 200)
+    yield call([5, 6], 4, 3), (16, 16, 32)  # two elements of each unit
+    yield call([7_500_000_000], 64, 3, (2, 2, 12)), (234_375_000, 234_375_000, 1_406_250_000)
+
+
+@bytes_per_rank.cases(20)
+def _(draw):
+    yield call(
+        draw(st.lists(st.integers(1, 40), min_size=1, max_size=3)),
+        draw(st.integers(1, 6)),
+        draw(st.integers(0, 3)),
+        draw(st.sampled_from([(4, 4, 8), (2, 2, 12), (2, 4, 8), (4, 4, 4)])),
+    )
+
+
+@bytes_per_rank.edge
+def _():
+    for stage in (0, 1, 2, 3):
+        yield call([3, 1], 8, stage), "more ranks than elements"
+        yield call([12, 5], 1, stage), "one rank: nothing to shard"
+        yield call([], 4, stage), "no unit at all"
+    yield call([10**12 + 1], 4, 3), "a trillion, too many for a float32 to count exactly"
+    yield call([2**60 + 1], 3, 3), "integers all the way: no float"
+    yield call([4], 2, 4), "no such stage"
+    yield call([4], 2, -1), "no such stage"
+
+
+def table(shared, part=lambda ns, n: sum(-(-m // n) for m in ns)):
+    """A version for which `shared` names what each stage shards."""
+
+    def version(numels, world_size, stage, element_bytes=(4, 4, 8)):
+        if stage not in range(4):
+            raise ValueError("no such stage")
+        count = [
+            part(numels, world_size) if what in shared[stage] else sum(numels) for what in "pgo"
+        ]
+        return tuple(b * n for b, n in zip(element_bytes, count, strict=True))
+
+    return version
+
+
+RIGHT = ("", "o", "og", "ogp")
+bytes_per_rank.mistake(
+    "You pad the sum of all units. Each unit is gathered for itself, and padded for itself."
+)(table(RIGHT, lambda ns, n: -(-sum(ns) // n)))
+bytes_per_rank.mistake(
+    "You round a share down. Someone must keep what is left over, and equal shares mean that all have the room."
+)(table(RIGHT, lambda ns, n: sum(m // n for m in ns)))
+bytes_per_rank.mistake(
+    "Your stage 1 shards the gradients. That is stage 2; stage 1 shards the optimizer's state alone."
+)(table(("", "og", "og", "ogp")))
+bytes_per_rank.mistake(
+    "Each stage keeps what the one before it sharded: stage 2 shards the optimizer's state and the gradients, "
+    "stage 3 all three."
+)(table(("", "o", "g", "p")))
+bytes_per_rank.mistake(
+    "You have the order turned round: the optimizer's state is sharded first, being the largest, the "
+    "parameters last."
+)(table(("", "p", "pg", "pgo")))
+bytes_per_rank.mistake("Stage 0 is DDP: every rank keeps everything, and nothing is divided.")(
+    table(("ogp", "o", "og", "ogp"))
+)
+
+
+@bytes_per_rank.mistake(
+    "You shard whole units, as if each belonged to one rank. Every unit is cut into as many shares as there "
+    "are ranks."
+)
+def _(numels, world_size, stage, element_bytes=(4, 4, 8)):
+    return table(RIGHT, lambda ns, n: max((sum(ns[r::n]) for r in range(n)), default=0))(
+        numels, world_size, stage, element_bytes
+    )
+
+
+@bytes_per_rank.mistake(
+    "You divide bytes and round those. Elements are what is shared out: an element of four bytes is not cut."
+)
+def _(numels, world_size, stage, element_bytes=(4, 4, 8)):
+    if stage not in range(4):
+        raise ValueError("no such stage")
+    return tuple(
+        sum(-(-b * m // world_size) if k < stage else b * m for m in numels)
+        for b, k in zip(element_bytes, (2, 1, 0), strict=True)
+    )
+
+
+@bytes_per_rank.alternative("ceil of exact fractions, and a loop over the three")
+def _(numels, world_size, stage, element_bytes=(4, 4, 8)):
+    from fractions import Fraction
+    from math import ceil
+
+    if not 0 <= stage <= 3:
+        raise ValueError(stage)
+    out = []
+    for position, size in enumerate(element_bytes):
+        n = world_size if stage >= 3 - position else 1
+        out.append(sum(ceil(Fraction(m, n)) for m in numels) * size)
+    return tuple(out)
+
+
+# ------------------------------------------------------------------------------ ZeroOneOptimizer
+
+ZeroOneOptimizer = Exercise(
+    fsdp.ZeroOneOptimizer,
+    title="A sharded optimizer",
+    difficulty=3,
+    minutes=35,
+    points=5,
+    probe=probes.sharded_optimizer,
+    hints=(
+        "In `__init__`: this rank's share of the flat parameters, one tensor, and an optimizer that "
+        "knows nothing else: `optimizer_class([self.shard], **options)`.",
+        "In `step`: join the gradients as you joined the parameters, padding included; reduce-scatter; divide "
+        "by the number of ranks; that is `self.shard.grad`.",
+        "After the inner step: all-gather the shards, `unshard_flat`, and copy into each parameter with "
+        "`p.copy_(…)` under `torch.no_grad()`.",
+        (
+            "edge cases",
+            "Is there a parameter without gradient? It still takes its place in the flat vector.",
+        ),
+        (
+            "contracts",
+            "One reduce-scatter and one all-gather a step; and only the share may have a state.",
+        ),
+    ),
+)
+
+
+def stepped(optimizer, options, params, grads_by_rank, groups=None):
+    """A case: grads_by_rank holds for each rank its gradients step by step."""
+    return on_ranks(
+        *[
+            call(params=params, optimizer=optimizer, options=options, grads=grads, groups=groups)
+            for grads in grads_by_rank
+        ]
+    )
+
+
+@ZeroOneOptimizer.by_hand
+def _():
+    p = t(1.0, 2.0, 3.0)
+    grads = [[[t(2.0, 0.0, 0.0)]], [[t(0.0, 4.0, 2.0)]]]  # their mean: 1, 2, 1
+    yield (
+        stepped("SGD", {"lr": 1.0}, [p], grads),
+        {
+            "rank 0: parameter 0 after each step": t(0.0, 0.0, 2.0)[None],
+            "rank 1: parameter 0 after each step": t(0.0, 0.0, 2.0)[None],
+        },
+    )
+
+
+OPTIMIZERS = (
+    ("SGD", {"lr": 0.1, "momentum": 0.9}),
+    ("AdamW", {"lr": 0.1, "weight_decay": 0.1}),
+    ("Adagrad", {"lr": 0.1}),
+)
+
+
+@ZeroOneOptimizer.cases(6)
+def _(draw):
+    shapes = draw(st.lists(draws.distinct_sizes(2, low=1, high=4), min_size=1, max_size=3))
+    world, steps = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    name, options = draw(st.sampled_from(OPTIMIZERS))
+    params = [draw(draws.tensors(s)) for s in shapes]
+    yield stepped(
+        name,
+        options,
+        params,
+        [[[draw(draws.tensors(s)) for s in shapes] for _ in range(steps)] for _ in range(world)],
+    )
+
+
+def some(*shapes, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+@ZeroOneOptimizer.edge
+def _():
+    adam = ("AdamW", {"lr": 0.1})
+    shapes = [(3, 2), (5,)]
+    yield (
+        stepped(*adam, some(*shapes), [[some(*shapes, seed=r) for _ in "ab"] for r in (1, 2, 3)]),
+        "eleven elements on three ranks: padding",
+    )
+    first = [[None, some((5,), seed=r)[0]] for r in (1, 2)]
+    yield (
+        stepped(*adam, some(*shapes), [[grads, grads] for grads in first]),
+        "a parameter without gradient",
+    )
+    mixed = [[[None, torch.ones(5)]], [[torch.ones(3, 2), torch.ones(5)]]]
+    yield stepped(*adam, some(*shapes), mixed), "a gradient that only one rank has"
+    yield (
+        stepped(*adam, some((2,)), [[some((2,), seed=r)] for r in range(4)]),
+        "fewer elements than ranks",
+    )
+    yield stepped(*adam, some(()), [[some((), seed=r)] for r in (1, 2)]), "a single number"
+    yield (
+        stepped(
+            *adam,
+            some((4, 2)),
+            [[some((4, 2), seed=r) for _ in "ab"] for r in (1, 2, 3, 4)],
+            groups=[[0, 2], [1, 3]],
+        ),
+        "two groups that share among themselves",
+    )
+    turned = [x.T for x in some((2, 3))]
+    yield (
+        stepped(*adam, turned, [[[x.T for x in some((2, 3), seed=r)]] for r in (1, 2)]),
+        "gradients that are not contiguous",
+    )
+
+
+SHAPES = [(64, 60), (64,), (60, 64), (7,)]
+N_ELEMENTS = sum(map(prod, SHAPES))
+STEP = stepped("AdamW", {"lr": 0.1}, some(*SHAPES), [[some(*SHAPES, seed=r)] for r in range(4)])
+ZeroOneOptimizer.contract(
+    contracts.resident(
+        [STEP],
+        limit=3 * 4 * share(N_ELEMENTS, 4) + 1024,
+        says="what a step leaves behind is the state of a share",
+        probe=probes.sharded_state,
+    )
+)
+ZeroOneOptimizer.contract(
+    contracts.sends(
+        [STEP],
+        limit=2 * 3 * 4 * share(N_ELEMENTS, 4),
+        says="no more bytes than DDP's all-reduce",
+        probe=probes.sharded_optimizer,
+    )
+)
+ZeroOneOptimizer.contract(
+    contracts.collectives(
+        [STEP],
+        limit=2,
+        says="two collectives a step, however many parameters",
+        probe=probes.sharded_optimizer,
+    )
+)
+
+
+def pieces(x, world_size):
+    """A flat tensor, padded, as rows: one for each rank."""
+    return torch.nn.functional.pad(x, (0, -x.numel() % world_size)).view(world_size, -1)
+
+
+class Sharded:
+    """A right answer in small methods, for wrong ones to change one of."""
+
+    def __init__(self, params, optimizer_class, group=None, **options):
+        self.params, self.group, self.options = list(params), group, options
+        self.n, self.rank = dist.get_world_size(group), dist.get_rank(group)
+        self.kind = optimizer_class
+        flat = pieces(self.joined([p.detach() for p in self.params]), self.n)
+        self.shard = torch.nn.Parameter(flat[self.rank].clone())
+        self.optimizer = optimizer_class([self.shard], **options)
+
+    def joined(self, tensors):
+        return torch.cat([x.reshape(-1) for x in tensors])
+
+    def grads(self):
+        return [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+
+    def reduced(self, flat):
+        mine = torch.empty_like(self.shard)
+        fsdp.reduce_scatter_single(
+            mine, pieces(flat, self.n).reshape(-1).contiguous(), group=self.group
+        )
+        return mine / self.n
+
+    def gathered(self):
+        flat = self.shard.new_empty(self.n * self.shard.numel())
+        fsdp.all_gather_single(flat, self.shard.detach(), group=self.group)
+        return flat
+
+    def spread(self, flat):
+        start = 0
+        for p in self.params:
+            p.copy_(flat[start : start + p.numel()].view_as(p))
+            start += p.numel()
+
+    @torch.no_grad()
+    def step(self):
+        self.shard.grad = self.reduced(self.joined(self.grads()))
+        self.optimizer.step()
+        self.shard.grad = None
+        self.spread(self.gathered())
+
+    def zero_grad(self):
+        for p in self.params:
+            p.grad = None
+
+
+@ZeroOneOptimizer.mistake(
+    "You step with the sum of all ranks' gradients. The batch's gradient is their mean: divide by the number "
+    "of ranks."
+)
+class SumOfGradients(Sharded):
+    def reduced(self, flat):
+        return super().reduced(flat) * self.n
+
+
+@ZeroOneOptimizer.mistake(
+    "Each rank steps its share with its own gradient: what the other ranks' rows say about that share is lost. "
+    "Reduce-scatter first."
+)
+class OwnGradients(Sharded):
+    def reduced(self, flat):
+        return pieces(flat, self.n)[self.rank].clone()
+
+
+@ZeroOneOptimizer.mistake(
+    "You never gather: outside of its own share each rank goes on with old parameters, and the ranks drift "
+    "apart."
+)
+class NeverGathers(Sharded):
+    def gathered(self):
+        old = pieces(self.joined([p.detach() for p in self.params]), self.n).clone()
+        old[self.rank] = self.shard.detach()
+        return old.reshape(-1)
+
+
+@ZeroOneOptimizer.mistake(
+    "You make a new inner optimizer in every step, so its state is lost: momentum and moments begin again."
+)
+class Forgets(Sharded):
+    def step(self):
+        self.optimizer = self.kind([self.shard], **self.options)
+        super().step()
+
+
+@ZeroOneOptimizer.mistake(
+    "You leave parameters without gradient out of the flat gradient, so that all behind them shift into other "
+    "shares. Zeros keep their place."
+)
+class LeavesOut(Sharded):
+    def grads(self):
+        have = [p.grad for p in self.params if p.grad is not None]
+        missing = sum(p.numel() for p in self.params if p.grad is None)
+        return [*have, torch.zeros(missing)]
+
+
+@ZeroOneOptimizer.mistake(
+    "You round the size of a share down: what is left over at the end never takes a step. Pad."
+)
+class DropsTheRest(Sharded):
+    @torch.no_grad()
+    def step(self):
+        old = [p.detach().clone() for p in self.params]
+        super().step()
+        kept = sum(p.numel() for p in self.params) // self.n * self.n
+        flat = torch.cat([self.joined(self.params)[:kept], self.joined(old)[kept:]])
+        self.spread(flat)
+
+
+@ZeroOneOptimizer.mistake(
+    "`zero_grad` forgets the gradient of the shard only. Those of the parameters stay, and the next backward "
+    "pass adds to them."
+)
+class KeepsGradients(Sharded):
+    def zero_grad(self):
+        self.shard.grad = None
+
+
+@ZeroOneOptimizer.mistake(
+    "You do not use the group: shares are cut for all ranks of the job, not for those of the group."
+)
+class AllRanks(Sharded):
+    def __init__(self, params, optimizer_class, group=None, **options):
+        super().__init__(params, optimizer_class, None, **options)
+
+
+@ZeroOneOptimizer.mistake(
+    "The parameters are right, but nothing is sharded: every rank keeps the optimizer's state of every "
+    "parameter. That is DDP.",
+    cost=True,
+)
+class ShardsNothing(Sharded):
+    def __init__(self, params, optimizer_class, group=None, **options):
+        super().__init__(params, optimizer_class, group, **options)
+        self.whole = torch.nn.Parameter(self.joined([p.detach() for p in self.params]).clone())
+        self.optimizer = optimizer_class([self.whole], **options)
+
+    @torch.no_grad()
+    def step(self):
+        flat = self.joined(self.grads())
+        dist.all_reduce(flat, group=self.group)
+        self.whole.grad = flat / self.n
+        self.optimizer.step()
+        self.whole.grad = None
+        self.spread(self.whole.detach())
+
+
+@ZeroOneOptimizer.mistake(
+    "The parameters are right, but you all-reduce the gradients and use a share of the result. An all-reduce is "
+    "a reduce-scatter and an all-gather; the second half is wasted.",
+    cost=True,
+)
+class AllReduces(Sharded):
+    def reduced(self, flat):
+        flat = flat.clone()
+        dist.all_reduce(flat, group=self.group)
+        return pieces(flat, self.n)[self.rank] / self.n
+
+
+@ZeroOneOptimizer.mistake(
+    "The parameters are right, but you shard each parameter for itself and send two messages for each. Join "
+    "them: many small collectives cost their latency each.",
+    cost=True,
+)
+class OneByOne:
+    def __init__(self, params, optimizer_class, group=None, **options):
+        self.parts = [Sharded([p], optimizer_class, group, **options) for p in params]
+
+    def step(self):
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self):
+        for part in self.parts:
+            part.zero_grad()
+
+
+@ZeroOneOptimizer.alternative("collectives of lists of tensors")
+class WithLists(Sharded):
+    def reduced(self, flat):
+        mine = torch.empty_like(self.shard)
+        rows = [row.contiguous() for row in pieces(flat, self.n)]
+        dist.reduce_scatter(mine, rows, group=self.group)
+        return mine.div_(self.n)
+
+    def gathered(self):
+        rows = [torch.empty_like(self.shard) for _ in range(self.n)]
+        dist.all_gather(rows, self.shard.detach(), group=self.group)
+        return torch.cat(rows)
+
+
+@ZeroOneOptimizer.alternative("parameters that are views of one flat buffer")
+class FlatBuffer:
+    def __init__(self, params, optimizer_class, group=None, **options):
+        self.params, self.group = list(params), group
+        n = dist.get_world_size(group)
+        self.flat = pieces(torch.cat([p.detach().flatten() for p in self.params]), n)
+        self.flat = self.flat.contiguous().view(-1)
+        start = 0
+        for p in self.params:
+            p.data = self.flat[start : start + p.numel()].view(p.shape)
+            start += p.numel()
+        self.mine = self.flat.view(n, -1)[dist.get_rank(group)]
+        self.inner = optimizer_class([self.mine], **options)
+
+    @torch.no_grad()
+    def step(self):
+        grads = torch.zeros_like(self.flat)
+        start = 0
+        for p in self.params:
+            if p.grad is not None:
+                grads[start : start + p.numel()] = p.grad.flatten()
+            start += p.numel()
+        mean = torch.empty_like(self.mine)
+        grads /= dist.get_world_size(self.group)
+        fsdp.reduce_scatter_single(mean, grads, group=self.group)
+        self.mine.grad = mean
+        self.inner.step()
+        self.mine.grad = None
+        fsdp.all_gather_single(self.flat, self.mine.clone(), group=self.group)
+
+    def zero_grad(self):
+        for p in self.params:
+            if p.grad is not None:
+                p.grad.zero_()
+
+
+@ZeroOneOptimizer.alternative(
+    "torch's own parameters_to_vector and back, which makes parameters views of a new vector"
+)
+class WithVectors:
+    def __init__(self, params, optimizer_class, group=None, **options):
+        self.params, self.group, self.n = list(params), group, dist.get_world_size(group)
+        vector = torch.nn.utils.parameters_to_vector(p.detach() for p in self.params)
+        self.numel = vector.numel()
+        self.mine = torch.nn.Parameter(pieces(vector, self.n)[dist.get_rank(group)].clone())
+        self.inner = optimizer_class([{"params": [self.mine]}], **options)
+
+    def step(self):
+        flat = torch.zeros(self.n * self.mine.numel())
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        flat[: self.numel] = torch.cat([g.reshape(-1) for g in grads])
+        mean = torch.empty_like(self.mine.data)
+        fsdp.reduce_scatter_single(mean, flat, group=self.group, async_op=True).wait()
+        self.mine.grad = mean / self.n
+        self.inner.step()
+        self.inner.zero_grad()
+        fsdp.all_gather_single(flat, self.mine.data, group=self.group, async_op=True).wait()
+        torch.nn.utils.vector_to_parameters(flat[: self.numel], self.params)
+
+    def zero_grad(self):
+        for p in self.params:
+            p.grad = None
+
+
+ZeroOneOptimizer.equivalent(
+    "ZeroOneOptimizer.step: `self.shard.grad = None` removed",
+    because="the next step replaces the share's gradient before it is read; it only lives longer, a share of bytes that the contract allows",
+)
+for change in (
+    "`strict=True` → `strict=False`",
+    "`zip(self.params, new, strict=True)` → `zip(self.params, new)`",
+):
+    ZeroOneOptimizer.equivalent(
+        f"ZeroOneOptimizer.step: {change}",
+        because="the new tensors are made from the parameters' own shapes, so there are as many of one as of the other",
+    )
+
+
+# ------------------------------------------------------------------------------ FullyShardedLinear
+
+FullyShardedLinear = Exercise(
+    fsdp.FullyShardedLinear,
+    title="A layer that is whole only while it is used",
+    difficulty=3,
+    minutes=40,
+    points=5,
+    probe=probes.sharded_layer,
+    hints=(
+        "Gathering is `all_gather_single` into a flat tensor, then `unshard_flat([flat], shapes)` with the shapes "
+        "(out_features, in_features) and (out_features,).",
+        "`ctx.save_for_backward(x, shard)`, and on ctx the group and shapes. Not the weight: the backward pass "
+        "gathers it again.",
+        "With G the gradient of y and X the input, both as rows: the weight's gradient is Gᵀ X, the bias's the sum "
+        "of G's rows, that of x is G W.",
+        "Join the two gradients as the parameters were joined, pad, reduce-scatter, divide by the number of ranks.",
+        ("contracts", "Three collectives: all-gather; all-gather, reduce-scatter."),
+    ),
+)
+
+
+def layer(weight, bias, xs, grads, frozen=False, groups=None):
+    """A case: each rank's x and gradient, and the shares of (weight, bias), within its group."""
+    world = len(xs)
+    flat = torch.cat([weight.flatten(), bias])
+    calls = [None] * world
+    for ranks in groups or [list(range(world))]:
+        rows = pieces(flat, len(ranks))
+        for i, rank in enumerate(ranks):
+            calls[rank] = call(
+                x=xs[rank],
+                shard=rows[i].clone(),
+                out_features=len(bias),
+                grad=grads[rank],
+                frozen=frozen,
+                groups=groups,
+            )
+    return on_ranks(*calls)
+
+
+@FullyShardedLinear.by_hand
+def _():
+    yield (
+        layer(
+            t(1.0, 2.0)[None], t(3.0), [t(1.0, 1.0)[None], t(2.0, 0.0)[None]], [t(1.0)[None]] * 2
+        ),
+        {
+            "rank 0: y": t(6.0)[None],
+            "rank 1: y": t(5.0)[None],
+            "rank 0: gradient of x": t(1.0, 2.0)[None],
+            "rank 0: gradient of the shard": t(1.5, 0.5),
+            "rank 1: gradient of the shard": t(1.0, 0.0),
+        },
+    )
+
+
+def drawn_layer(batch, n_in, n_out, world, seed=0, **options):
+    weight, bias = some((n_out, n_in), (n_out,), seed=seed)
+    xs = some(*[(*batch, n_in)] * world, seed=seed + 1)
+    return layer(weight, bias, xs, some(*[(*batch, n_out)] * world, seed=seed + 2), **options)
+
+
+@FullyShardedLinear.cases(6)
+def _(draw):
+    n_in, n_out, rows = draw(draws.distinct_sizes(3, low=1, high=5))
+    batch = draw(st.sampled_from([(rows,), (2, rows)]))
+    yield drawn_layer(batch, n_in, n_out, draw(st.integers(1, 4)), draw(st.integers(0, 99)))
+
+
+@FullyShardedLinear.edge
+def _():
+    yield drawn_layer((2,), 2, 3, 4), "nine elements on four ranks: padding"
+    yield drawn_layer((2,), 1, 1, 3), "fewer elements than ranks"
+    yield drawn_layer((), 3, 2, 2), "one row without a batch axis"
+    yield drawn_layer((2, 1, 3), 2, 4, 2), "three batch axes"
+    yield drawn_layer((3,), 4, 2, 2, frozen=True), "an input that wants no gradient: a first layer"
+    yield (
+        drawn_layer((2,), 3, 4, 4, groups=[[0, 2], [1, 3]]),
+        "two groups that share among themselves",
+    )
+    weight, bias = some((3, 2), (3,))
+    rows = some((2, 2), (2, 2), seed=5)
+    turned = [x.T for x in some((3, 2), (3, 2), seed=6)]
+    yield layer(weight, bias, rows, turned), "a gradient that is not contiguous"
+
+
+WIDE = drawn_layer((2,), 96, 128, 4)
+WIDE_SHARE = 4 * share(128 * 97, 4)
+FullyShardedLinear.contract(
+    contracts.resident(
+        [WIDE],
+        limit=WIDE_SHARE + 4 * 2 * 128 + 1024,
+        says="between the two passes nothing whole is alive",
+        probe=probes.sharded_layer_between,
+    )
+)
+FullyShardedLinear.contract(
+    contracts.sends(
+        [WIDE],
+        limit=3 * 3 * WIDE_SHARE,
+        says="two all-gathers and a reduce-scatter of the layer",
+        probe=probes.sharded_layer,
+    )
+)
+
+
+class Layer(torch.autograd.Function):
+    """A right answer in small methods, for wrong ones to change one of."""
+
+    @classmethod
+    def whole(cls, shard, shapes, group):
+        flat = shard.new_empty(dist.get_world_size(group) * shard.numel())
+        fsdp.all_gather_single(flat, shard.detach(), group=group)
+        n = prod(shapes[0])
+        return flat[:n].view(shapes[0]), flat[n : n + shapes[1][0]]
+
+    @classmethod
+    def reduced(cls, flat, group):
+        n = dist.get_world_size(group)
+        rows = pieces(flat, n)
+        mine = torch.empty_like(rows[0])
+        fsdp.reduce_scatter_single(mine, rows.reshape(-1), group=group)
+        return mine / n
+
+    @classmethod
+    def bias_gradient(cls, rows):
+        return rows.sum(0)
+
+    @classmethod
+    def x_gradient(cls, grad, weight, group):
+        return grad @ weight
+
+    @classmethod
+    def shard_gradient(cls, ctx, grad, x):
+        rows = grad.reshape(-1, grad.shape[-1])
+        of_weight = rows.T @ x.reshape(-1, x.shape[-1])
+        flat = torch.cat([of_weight.flatten(), ctx.kind.bias_gradient(rows)])
+        return ctx.kind.reduced(flat, ctx.group)
+
+    @classmethod
+    def run(cls, ctx, x, shard, out_features, group):
+        ctx.kind, ctx.group = cls, group
+        ctx.shapes = ((out_features, x.shape[-1]), (out_features,))
+        ctx.save_for_backward(x, shard)
+        weight, bias = cls.whole(shard, ctx.shapes, group)
+        return torch.nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return Layer.run(ctx, x, shard, out_features, group)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        weight, _ = ctx.kind.whole(shard, ctx.shapes, ctx.group)
+        return (
+            ctx.kind.x_gradient(grad, weight, ctx.group),
+            ctx.kind.shard_gradient(ctx, grad, x),
+            None,
+            None,
+        )
+
+
+class UndividedLayer(Layer):
+    @classmethod
+    def reduced(cls, flat, group):
+        return super().reduced(flat, group) * dist.get_world_size(group)
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return UndividedLayer.run(ctx, x, shard, out_features, group)
+
+
+FullyShardedLinear.mistake(
+    "The shard's gradient is the sum over the ranks. Divide by their number: it must be what one process "
+    "would find for the mean loss of the whole batch."
+)(UndividedLayer)
+
+
+class OwnShareLayer(Layer):
+    @classmethod
+    def reduced(cls, flat, group):
+        rows = pieces(flat, dist.get_world_size(group))
+        return rows[dist.get_rank(group)].clone()
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return OwnShareLayer.run(ctx, x, shard, out_features, group)
+
+
+FullyShardedLinear.mistake(
+    "Each rank takes its share of its own gradient. The other ranks' rows have something to say about that "
+    "share too: reduce-scatter."
+)(OwnShareLayer)
+
+
+class NoBiasGradient(Layer):
+    @classmethod
+    def bias_gradient(cls, rows):
+        return torch.zeros_like(rows[0])
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return NoBiasGradient.run(ctx, x, shard, out_features, group)
+
+
+FullyShardedLinear.mistake(
+    "The bias gets no gradient: it is part of the shard, behind the weight."
+)(NoBiasGradient)
+
+
+class AveragedInput(Layer):
+    @classmethod
+    def x_gradient(cls, grad, weight, group):
+        out = grad @ weight
+        dist.all_reduce(out, group=group)
+        return out / dist.get_world_size(group)
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return AveragedInput.run(ctx, x, shard, out_features, group)
+
+
+FullyShardedLinear.mistake(
+    "You average the gradient of x over the ranks. x is this rank's own rows, and so is its gradient."
+)(AveragedInput)
+
+
+class MeanOverRows(Layer):
+    @classmethod
+    def shard_gradient(cls, ctx, grad, x):
+        return super().shard_gradient(ctx, grad, x) / max(grad.numel() // grad.shape[-1], 1)
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return MeanOverRows.run(ctx, x, shard, out_features, group)
+
+
+FullyShardedLinear.mistake(
+    "You take the mean of the gradient over the rows as well. The rows are summed, the ranks averaged; "
+    "whether the loss is a mean is in the gradient that comes in."
+)(MeanOverRows)
+
+
+class WholeWorldLayer(Layer):
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return Layer.run(ctx, x, shard, out_features, None)
+
+
+FullyShardedLinear.mistake(
+    "You do not use the group: parameters are gathered from all ranks of the job."
+)(WholeWorldLayer)
+
+
+class KeepsWeight(Layer):
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        ctx.group, ctx.kind = group, Layer
+        ctx.shapes = ((out_features, x.shape[-1]), (out_features,))
+        weight, bias = Layer.whole(shard, ctx.shapes, group)
+        ctx.save_for_backward(x, weight)
+        return torch.nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad @ weight, Layer.shard_gradient(ctx, grad, x), None, None
+
+
+FullyShardedLinear.mistake(
+    "The values are right, but the gathered weight is kept for the backward pass: between the passes every "
+    "layer is whole on every rank. Keep the shard, and gather again.",
+    cost=True,
+)(KeepsWeight)
+
+
+class AllReducedLayer(Layer):
+    @classmethod
+    def reduced(cls, flat, group):
+        flat = flat.clone()
+        dist.all_reduce(flat, group=group)
+        n = dist.get_world_size(group)
+        return pieces(flat, n)[dist.get_rank(group)] / n
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        return AllReducedLayer.run(ctx, x, shard, out_features, group)
+
+
+FullyShardedLinear.mistake(
+    "The values are right, but you all-reduce the gradient of the whole layer and keep a share of it: twice "
+    "the bytes of the reduce-scatter that was asked for.",
+    cost=True,
+)(AllReducedLayer)
+
+
+class ListLayer(torch.autograd.Function):
+    @staticmethod
+    def gather(shard, group):
+        parts = [torch.empty_like(shard) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, shard.detach().contiguous(), group=group)
+        return torch.cat(parts)
+
+    @staticmethod
+    def forward(ctx, x, shard, out_features, group=None):
+        ctx.save_for_backward(x, shard)
+        ctx.rest = out_features, group
+        flat = ListLayer.gather(shard, group)
+        n = out_features * x.shape[-1]
+        weight = flat[:n].view(out_features, -1)
+        return torch.einsum("...i,oi->...o", x, weight) + flat[n : n + out_features]
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        out_features, group = ctx.rest
+        world = dist.get_world_size(group)
+        n = out_features * x.shape[-1]
+        weight = ListLayer.gather(shard, group)[:n].view(out_features, -1)
+        of_x = torch.einsum("...o,oi->...i", grad, weight) if ctx.needs_input_grad[0] else None
+        flat = shard.new_zeros(world * shard.numel())
+        rows, inputs = grad.reshape(-1, out_features), x.reshape(-1, x.shape[-1])
+        flat[:n] = torch.einsum("no,ni->oi", rows, inputs).flatten()
+        flat[n : n + out_features] = torch.einsum("no->o", rows)
+        mine = torch.empty_like(shard)
+        dist.reduce_scatter(mine, list(flat.div_(world).chunk(world)), group=group)
+        return of_x, mine, None, None
+
+
+FullyShardedLinear.alternative("einsum, and collectives of lists of tensors")(ListLayer)
+
+
+# ------------------------------------------------------------------------------ reshard_state_dict
+
+reshard_state_dict = Exercise(
+    fsdp.reshard_state_dict,
+    title="A checkpoint for another number of ranks",
+    difficulty=3,
+    minutes=30,
+    points=4,
+    probe=probes.resharded,
+    hints=(
+        "How many rows has a tensor in all? Which of them, from where to where, will your rank keep?",
+        "Walk over the old shards with a running offset: an old shard holds rows [offset, offset + len). "
+        "Which of those overlap with yours?",
+        "Overlap of [a, b) and [c, d): from max(a, c) to min(b, d), if that is not empty.",
+        "`torch.cat` of the overlapping slices copies just what you keep. No overlap: an empty tensor with the "
+        "other axes as they are.",
+        ("edge cases", "A tensor without axes, such as a count of steps, is whole on every rank."),
+        (
+            "contracts",
+            "Do not join a tensor first and cut it then: no rank may have the memory for that.",
+        ),
+    ),
+)
+
+
+def saved_by(world_size, **whole):
+    """What each rank saves of whole tensors: rows cut as torch.chunk does, none where too late."""
+    shards = [{} for _ in range(world_size)]
+    for name, x in whole.items():
+        for rank, shard in enumerate(shards):
+            if x.ndim == 0:
+                shard[name] = x.clone()
+            else:
+                size = -(-len(x) // world_size)
+                shard[name] = x[rank * size : (rank + 1) * size].clone()
+    return shards
+
+
+def counting(*shape, start=0):
+    return torch.arange(start, start + prod(shape), dtype=F32).view(shape)
+
+
+@reshard_state_dict.by_hand
+def _():
+    yield (
+        call([{"w": t(0.0, 1.0, 2.0)}, {"w": t(3.0, 4.0)}], 4),
+        {
+            "rank 0 loads": {"w": t(0.0, 1.0)},
+            "rank 1 loads": {"w": t(2.0, 3.0)},
+            "rank 2 loads": {"w": t(4.0)},
+            "rank 3 loads": {"w": torch.empty(0)},
+        },
+    )
+    yield (
+        call(saved_by(3, w=counting(4, 1), step=torch.tensor(7.0)), 1),
+        {"rank 0 loads": {"w": counting(4, 1), "step": torch.tensor(7.0)}},
+    )
+
+
+@reshard_state_dict.cases(15)
+def _(draw):
+    rows, columns = draw(draws.distinct_sizes(2, low=1, high=9))
+    generator_dtype = draw(st.sampled_from([F32, BF16]))
+    w = draw(draws.tensors((rows, columns), generator_dtype))
+    b = draw(draws.tensors((draw(st.integers(1, 7)),)))
+    old, new = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    yield call(saved_by(old, weight=w, bias=b, step=torch.tensor(3.0)), new)
+
+
+@reshard_state_dict.edge
+def _():
+    yield call(saved_by(4, w=counting(2, 3)), 3), "fewer rows than ranks, before and after"
+    yield call(saved_by(2, w=counting(5, 2)), 2), "the same number of ranks"
+    yield call(saved_by(1, w=counting(7)), 3), "from one rank"
+    yield call(saved_by(2, w=torch.zeros(0, 3)), 2), "no rows at all"
+    yield call(saved_by(3, w=counting(6, 2, 2)), 4), "three axes"
+    yield call(saved_by(2, step=torch.tensor(5)), 3), "only a count of steps"
+    yield (
+        call(saved_by(2, step=torch.tensor(5), w=counting(3, 2)), 1),
+        "a count of steps comes first",
+    )
+    yield call([{}, {}], 2), "nothing was saved"
+    yield call(saved_by(2, mask=counting(5) > 2, n=counting(3).long()), 3), "bools and integers"
+
+
+def for_one_rank(subject, case):
+    shards, world_size = case.args
+    return partial(subject, shards, 1, world_size)
+
+
+LARGE = [call(saved_by(4, w=counting(512, 64)), n) for n in (2, 8)]
+reshard_state_dict.contract(
+    contracts.allocates(
+        LARGE,
+        limit=lambda case: 512 // case.args[1] * 64 * 4,
+        says="only the rows that a rank keeps are copied, once",
+        prepare=for_one_rank,
+    )
+)
+
+
+def like_chunk(x, rank, world_size):
+    """The rows of a rank, copied."""
+    size = -(-len(x) // world_size)
+    return x[rank * size : (rank + 1) * size].clone()
+
+
+def by_tensor(one):
+    """A version that treats each tensor with axes by `one(saved, rank, world_size)`."""
+
+    def version(shards, rank, world_size):
+        out = {}
+        for name, first in shards[0].items():
+            saved = [s[name] for s in shards]
+            out[name] = first.clone() if first.ndim == 0 else one(saved, rank, world_size)
+        return out
+
+    return version
+
+
+reshard_state_dict.mistake(
+    "The values are right, but every tensor is put together whole before you cut it. A model that needed "
+    "many ranks does not fit on one: copy only the rows that overlap with yours.",
+    cost=True,
+)(by_tensor(lambda saved, rank, n: like_chunk(torch.cat(saved), rank, n)))
+reshard_state_dict.mistake(
+    "You spread the rows as evenly as possible (`tensor_split`). Shards are cut as `torch.chunk` cuts: "
+    "⌈rows / n⌉ for each rank, until none are left."
+)(by_tensor(lambda saved, rank, n: torch.cat(saved).tensor_split(n)[rank].clone()))
+reshard_state_dict.mistake(
+    "You round the rows of a share down: the last rows are loaded by nobody."
+)(
+    by_tensor(
+        lambda saved, rank, n: torch.cat(saved)[
+            rank * (sum(map(len, saved)) // n) : (rank + 1) * (sum(map(len, saved)) // n)
+        ].clone()
+    )
+)
+reshard_state_dict.mistake(
+    "Your ranks keep views of what was saved: all of it stays in memory. Copy the rows."
+)(
+    by_tensor(
+        lambda saved, rank, n: torch.cat(saved)[
+            rank * -(-sum(map(len, saved)) // n) : (rank + 1) * -(-sum(map(len, saved)) // n)
+        ]
+    )
+)
+reshard_state_dict.mistake(
+    "Each new rank takes the shard of the old rank with its number, or nothing. The number of ranks has "
+    "changed, and with it every border."
+)(
+    by_tensor(
+        lambda saved, rank, n: (
+            saved[rank].clone() if rank < len(saved) else saved[0].new_empty(0, *saved[0].shape[1:])
+        )
+    )
+)
+
+
+@reshard_state_dict.mistake(
+    "You leave a tensor out where a rank has no rows of it. It must be there, empty, with the other axes as "
+    "they are: every rank's state dict has the same names."
+)
+def _(shards, rank, world_size):
+    whole = by_tensor(lambda saved, rank, n: like_chunk(torch.cat(saved), rank, n))
+    return {k: v for k, v in whole(shards, rank, world_size).items() if v.numel()}
+
+
+@reshard_state_dict.mistake(
+    "Where a rank has no rows you give an empty vector. It loses the other axes: (0, 3) is not (0,)."
+)
+def _(shards, rank, world_size):
+    whole = by_tensor(lambda saved, rank, n: like_chunk(torch.cat(saved), rank, n))
+    found = whole(shards, rank, world_size)
+    return {k: v if v.numel() or v.ndim == 1 else v.new_empty(0) for k, v in found.items()}
+
+
+@reshard_state_dict.mistake(
+    "You drop what has no axes. A count of steps belongs to the state as well, whole on every rank."
+)
+def _(shards, rank, world_size):
+    whole = by_tensor(lambda saved, rank, n: like_chunk(torch.cat(saved), rank, n))
+    return {k: v for k, v in whole(shards, rank, world_size).items() if v.ndim}
+
+
+@reshard_state_dict.mistake(
+    "You join the shards in the wrong order: rank 0 holds the first rows, the last rank the last."
+)
+def _(shards, rank, world_size):
+    return by_tensor(lambda saved, rank, n: like_chunk(torch.cat(saved), rank, n))(
+        shards[::-1], rank, world_size
+    )
+
+
+@reshard_state_dict.alternative("an empty tensor, filled row range by row range")
+def _(shards, rank, world_size):
+    out = {}
+    for name in shards[0]:
+        saved = [shard[name] for shard in shards]
+        if not saved[0].shape:
+            out[name] = saved[-1].clone()
+            continue
+        rows = sum(x.shape[0] for x in saved)
+        size = -(-rows // world_size)
+        low, high = min(rank * size, rows), min(rank * size + size, rows)
+        mine = torch.empty((high - low, *saved[0].shape[1:]), dtype=saved[0].dtype)
+        seen = 0
+        for x in saved:
+            a, b = max(low, seen), min(high, seen + x.shape[0])
+            if b > a:
+                mine[a - low : b - low].copy_(x[a - seen : b - seen])
+            seen += x.shape[0]
+        out[name] = mine
+    return out
+
+
+@reshard_state_dict.alternative("row by row, stacked")
+def _(shards, rank, world_size):
+    def one(saved, rank, n):
+        where = [(x, i) for x in saved for i in range(len(x))]
+        size = -(-len(where) // n)
+        mine = where[rank * size : (rank + 1) * size]
+        empty = saved[0].new_empty(0, *saved[0].shape[1:])
+        return torch.cat([x[i : i + 1] for x, i in mine]) if mine else empty
+
+    return by_tensor(one)(shards, rank, world_size)
+
+
+reshard_state_dict.equivalent(
+    "reshard_state_dict: `shards[0]` → `shards[-1]`",
+    because="every rank saved the same names, and a tensor without axes whole; the rest is read rank by rank",
+)
