@@ -1,4 +1,5 @@
 """Exercises of chapter 18, FSDP: shares, what they cost, a sharded optimizer and layer, resharding."""
+# mypy: ignore-errors
 
 from functools import partial
 from math import prod

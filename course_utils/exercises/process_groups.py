@@ -1,4 +1,5 @@
 """Exercises of chapter 16, process groups: ranks, what messages cost, trees and rings."""
+# mypy: ignore-errors
 
 import math
 

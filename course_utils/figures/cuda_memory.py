@@ -28,7 +28,7 @@ HATCHES = {
 
 
 def draw_timeline(
-    trace: Sequence[Mapping[str, Any]], resident: Mapping[str, int], unit: int = MIB
+    trace: Sequence[dict[str, Any]], resident: Mapping[str, int], unit: int = MIB
 ) -> Drawing:
     """Bytes of each tenant over one step, stacked; marks of the trace are the phases' ends.
 
@@ -97,7 +97,7 @@ def phases(ax: Axes, trace: Sequence[Mapping[str, Any]]) -> None:
             before = i
 
 
-def draw_rows(rows: Sequence[tuple[str, int, int, int, int]]) -> Drawing:
+def draw_rows(rows: Sequence[tuple[Any, ...]]) -> Drawing:
     """The rows of training_step_timeline as stacked steps."""
     figure, ax = plot(7.4, 3.0)
     names = ("parameters", "gradients", "optimizer state", "activations")

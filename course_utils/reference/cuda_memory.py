@@ -14,6 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -174,7 +175,7 @@ _NOT_YOURS = (f"{os.sep}torch{os.sep}", f"{os.sep}jaxtyping{os.sep}", "<@beartyp
 def _frames(depth: int = 6) -> list[dict[str, Any]]:
     """The Python frames under way, innermost first, without torch's own and this recorder's."""
     found: list[dict[str, Any]] = []
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(found) < depth:
         code = frame.f_code
         own = code.co_name in ("__torch_dispatch__", "_made")
@@ -439,7 +440,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with (
             torch.random.fork_rng(devices=list(device_states)),
             torch.enable_grad(),
-            saved_tensors_hooks(keep, lambda _: None),
+            saved_tensors_hooks(keep, lambda nothing: nothing),
         ):
             _set_states(state, device_states)
             function(*values[:n], **dict(zip(names, values[n:], strict=True)))
