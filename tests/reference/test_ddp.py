@@ -23,9 +23,9 @@ def ranks(request):
 
 def small(seed=0, dtype=torch.float64):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)).to(
-        dtype
-    )
+    return nn.Sequential(
+        nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)
+    ).to(dtype)
 
 
 def batch(n, dtype=torch.float64):
