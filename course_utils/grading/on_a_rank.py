@@ -47,11 +47,18 @@ JOIN_S = 1.0  # and one that returned, for the threads that it left running
 
 
 class Log:
-    """A file that holds each communication of a rank before it begins: it outlives a stuck rank."""
+    """A file that holds each communication of a rank before it begins: it outlives a stuck rank.
 
-    def __init__(self, path: str) -> None:
-        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    The first line is the number of the run, so that nobody takes an earlier one for it.
+    """
+
+    def __init__(self, path: str, run: int) -> None:
+        if path not in _files:
+            _files[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.file = _files[path]
         self.entries: list[dict[str, Any]] = []
+        os.ftruncate(self.file, 0)
+        self.write(run)
 
     def note(self, what: Communication) -> None:
         entry = vars(what)
@@ -61,20 +68,20 @@ class Log:
     def write(self, entry: Any) -> None:
         os.write(self.file, json.dumps(entry).encode() + b"\n")
 
-    def close(self) -> None:
-        os.close(self.file)
-
 
 DONE = "done"
+_files: dict[str, int] = {}
 
 
-def entries_of(path: str) -> list[Any]:
-    """What a rank has noted so far; the last entry is "done" if it has finished."""
+def entries_of(path: str, run: int) -> list[Any]:
+    """What a rank has noted in this run so far; the last entry is "done" if it has finished."""
     try:
         lines = Path(path).read_bytes().split(b"\n")
     except OSError:
         return []
-    return [json.loads(line) for line in lines[:-1]]
+    if len(lines) < 2 or json.loads(lines[0]) != run:
+        return []
+    return [json.loads(line) for line in lines[1:-1]]
 
 
 class Wire(TorchDispatchMode):
@@ -280,12 +287,12 @@ _held: list[Any] = []
 def perform(order: dict[str, Any]) -> bytes:
     """Run a body on this rank. The reply, as a tree: see `reply` below.
 
-    order: parcel (the pickled subject and body), case (a call's tree), rank, log and logs (paths),
-    costs (whether to count).
+    order: parcel (the pickled subject and body), case (a call's tree), rank, run (its number), log
+    and logs (paths), costs (whether to count).
     """
     global _meter
     before = Before()
-    log = Log(order["log"])
+    log = Log(order["log"], order["run"])
     reply: dict[str, Any] = {"seen": None, "raised": None, "left": [], "costs": None, "around": []}
     _meter = meter = Meter() if order["costs"] else None
     try:
@@ -315,7 +322,6 @@ def perform(order: dict[str, Any]) -> bytes:
     if reply["raised"] and not others_done(order):
         hang_up()
         reply["clean"] = False
-    log.close()
     return dumps(reply)
 
 
@@ -442,7 +448,7 @@ def others_done(order: dict[str, Any]) -> bool:
     end = monotonic() + GRACE_S
     waiting = [path for path in order["logs"] if path != order["log"]]
     while waiting:
-        waiting = [path for path in waiting if DONE not in entries_of(path)[-1:]]
+        waiting = [path for path in waiting if DONE not in entries_of(path, order["run"])[-1:]]
         if waiting and monotonic() > end:
             return False
         if waiting:

@@ -13,6 +13,7 @@ In a body `case` holds this rank's `args` and `kwargs`, `torch.distributed` is r
 """
 
 import atexit
+import itertools
 import linecache
 import os
 import shutil
@@ -70,7 +71,10 @@ class Pools:
 
     def log(self, world: int, rank: int) -> str:
         if not self.folder:
-            self.folder = tempfile.mkdtemp(prefix="course-ranks-")
+            from course_utils.ranks import launch
+
+            home = launch.launcher(launch.DEFAULT).directory  # which goes even if this is killed
+            self.folder = tempfile.mkdtemp(prefix="checks-", dir=home)
         return str(Path(self.folder) / f"{world}-{rank}.log")
 
     def close(self) -> None:
@@ -85,6 +89,7 @@ class Pools:
 
 
 _pools = Pools()
+_runs = itertools.count(1)
 
 
 def pools() -> Pools:
@@ -137,8 +142,7 @@ def run_on_ranks(subject: Any, case: Case, body: Body) -> dict[str, Any]:
         raise never("the case runs on no rank: make it with on_ranks(…)", "NoRanks")
     world = len(calls)
     logs = [pools().log(world, rank) for rank in range(world)]
-    for path in logs:
-        Path(path).write_bytes(b"")
+    run = next(_runs)
     measurement = _measuring.get()
     parcel = packed(subject, body)
     orders = [
@@ -147,6 +151,7 @@ def run_on_ranks(subject: Any, case: Case, body: Body) -> dict[str, Any]:
                 "parcel": parcel,
                 "case": dumps(one.as_tree()),
                 "rank": rank,
+                "run": run,
                 "log": logs[rank],
                 "logs": logs,
                 "costs": measurement is not None,
@@ -154,7 +159,7 @@ def run_on_ranks(subject: Any, case: Case, body: Body) -> dict[str, Any]:
         )
         for rank, one in enumerate(calls)
     ]
-    from ..on_a_rank import entries_of, perform
+    from ..on_a_rank import DONE, entries_of, perform
 
     ranks = pools().ranks(world)
     try:
@@ -167,9 +172,10 @@ def run_on_ranks(subject: Any, case: Case, body: Body) -> dict[str, Any]:
     replies = {a.rank: loads(a.value) for a in answers if a.ok}
     failures = {a.rank: a.error for a in answers if not a.ok}
     spoilt = bool(failures) or not all(reply["clean"] for reply in replies.values())
-    heard = {rank: entries_of(logs[rank]) for rank in range(world)}
-    communications = {rank: [e for e in heard[rank] if e != "done"] for rank in heard}
-    ended = ending(replies, failures, communications)
+    heard = {rank: replies[rank]["log"] for rank in replies}
+    for rank in failures:
+        heard[rank] = [e for e in entries_of(logs[rank], run) if e != DONE]
+    ended = ending(replies, failures, heard)
     if spoilt or (ended and ended.told):
         ranks.close()
     if ended:
