@@ -24,6 +24,12 @@ def t(*values, dtype=F32):
     return torch.tensor(values, dtype=dtype)
 
 
+def params(*steps, shapes, dtypes=None, **more):
+    """One rank's call for the probes that make parameters, float32 unless told otherwise."""
+    like = [torch.empty(0, dtype=dtype) for dtype in dtypes or [F32] * len(shapes)]
+    return call(*steps, shapes=shapes, like=like, **more)
+
+
 def every_rank(world, make):
     """The case of one call on each of `world` ranks: make(rank)."""
     return on_ranks(*(make(rank) for rank in range(world)))
@@ -200,7 +206,7 @@ SHAPES = ((2,), (3, 2), (4,), (1,), (2, 1, 3), (0,), ())
 def _():
     yield (
         on_ranks(
-            call(shapes=[(2,)], grads=[t(1.0, 2.0)]), call(shapes=[(2,)], grads=[t(3.0, 6.0)])
+            params(shapes=[(2,)], grads=[t(1.0, 2.0)]), params(shapes=[(2,)], grads=[t(3.0, 6.0)])
         ),
         {
             "rank 0: gradient of parameter 0": t(2.0, 4.0),
@@ -208,7 +214,7 @@ def _():
         },
     )
     yield (
-        on_ranks(call(shapes=[(2,)], grads=[None]), call(shapes=[(2,)], grads=[t(3.0, 6.0)])),
+        on_ranks(params(shapes=[(2,)], grads=[None]), params(shapes=[(2,)], grads=[t(3.0, 6.0)])),
         {
             "rank 0: gradient of parameter 0": t(1.5, 3.0),
             "rank 1: gradient of parameter 0": t(1.5, 3.0),
@@ -225,7 +231,7 @@ def _(draw):
 
     def mine(_):
         grads = grads_of(draw, shapes, dtype)
-        return call(shapes=shapes, dtypes=[dtype] * len(shapes), grads=grads, frozen=frozen)
+        return params(shapes=shapes, dtypes=[dtype] * len(shapes), grads=grads, frozen=frozen)
 
     yield every_rank(world, mine)
 
@@ -236,36 +242,42 @@ def _():
     yield (
         every_rank(
             3,
-            lambda r: call(shapes=shapes, grads=[t(1.0, r) if i == r else None for i in range(3)]),
+            lambda r: params(
+                shapes=shapes, grads=[t(1.0, r) if i == r else None for i in range(3)]
+            ),
         ),
         "each rank has another parameter's gradient only",
     )
     yield (
-        every_rank(2, lambda r: call(shapes=shapes, grads=[t(r, i) for i in range(3)], frozen=[1])),
+        every_rank(
+            2, lambda r: params(shapes=shapes, grads=[t(r, i) for i in range(3)], frozen=[1])
+        ),
         "a frozen parameter",
     )
-    yield every_rank(2, lambda r: call(shapes=[(3,)], grads=[None])), "nobody has a gradient"
+    yield every_rank(2, lambda r: params(shapes=[(3,)], grads=[None])), "nobody has a gradient"
     big = [t(40000.0, 1.0, dtype=F16)]
     yield (
-        every_rank(4, lambda r: call(shapes=[(2,)], dtypes=[F16], grads=big)),
+        every_rank(4, lambda r: params(shapes=[(2,)], dtypes=[F16], grads=big)),
         "float16: the sum of the four would be infinite",
     )
     turned = [torch.arange(6.0).view(2, 3).T]
-    yield every_rank(2, lambda r: call(shapes=[(3, 2)], grads=turned)), "a transposed gradient"
+    yield every_rank(2, lambda r: params(shapes=[(3, 2)], grads=turned)), "a transposed gradient"
     yield (
         every_rank(
             2,
-            lambda r: call(shapes=[(3, 2)], grads=turned if r else [torch.arange(6.0).view(3, 2)]),
+            lambda r: params(
+                shapes=[(3, 2)], grads=turned if r else [torch.arange(6.0).view(3, 2)]
+            ),
         ),
         "a gradient that is transposed in memory on one rank only",
     )
-    yield every_rank(1, lambda r: call(shapes=[(2,)], grads=[t(1.0, 2.0)])), "a world of one"
+    yield every_rank(1, lambda r: params(shapes=[(2,)], grads=[t(1.0, 2.0)])), "a world of one"
 
 
 AVERAGE = [
     every_rank(
         world,
-        lambda r: call(
+        lambda r: params(
             shapes=[(64,), (32, 4)], grads=[torch.full((64,), 1.0 + r), torch.ones(32, 4)]
         ),
     )
@@ -426,7 +438,7 @@ GradientBuckets = Exercise(
 
 def buckets_case(world, shapes, steps, **more):
     """steps: for each rank a list of (grads, chosen buckets)."""
-    return on_ranks(*(call(*steps[r], shapes=shapes, **more) for r in range(world)))
+    return on_ranks(*(params(*steps[r], shapes=shapes, **more) for r in range(world)))
 
 
 @GradientBuckets.by_hand

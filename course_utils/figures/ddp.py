@@ -92,7 +92,7 @@ def draw_buckets(sizes: Sequence[tuple[str, int]], buckets: Sequence[Sequence[in
 def draw_sampler(by_rank: Sequence[Sequence[int]], n: int) -> Drawing:
     """Which samples each rank gets, in order; those that come a second time are drawn strong."""
     longest = max(map(len, by_rank))
-    figure, ax = paper((-2.2, longest + 0.4), (-0.4, 1.3 * len(by_rank) + 0.9))
+    figure, ax = paper((-2.2, max(longest, 9) + 0.4), (-0.4, 1.3 * len(by_rank) + 0.9))
     seen: set[int] = set()
     again: set[tuple[int, int]] = set()
     for i in range(longest):
@@ -111,7 +111,7 @@ def draw_sampler(by_rank: Sequence[Sequence[int]], n: int) -> Drawing:
     missing = sorted(set(range(n)) - seen)
     text = f"{n} samples"
     if again:
-        text += f"; strong: comes a second time ({len(again)})"
+        text += f"; {len(again)} come a second time (strong)"
     if missing:
         text += f"; nobody gets {', '.join(map(str, missing))}"
     note(ax, 0, 1.3 * len(by_rank) + 0.35, text)

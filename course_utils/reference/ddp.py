@@ -20,12 +20,11 @@ from torch.autograd import Variable
 from torch.optim import Optimizer
 
 
-@torch.no_grad()
 def _broadcast(tensors: Iterable[Tensor], src: int) -> None:
     for t in tensors:
-        whole = t.contiguous()  # what collectives ask for; t itself where it is so already
+        whole = t.detach().contiguous()  # t's own memory, unless it has gaps or is transposed
         dist.broadcast(whole, src)
-        t.copy_(whole)
+        t.detach().copy_(whole)
 
 
 def broadcast_parameters(module: nn.Module, src: int = 0) -> None:

@@ -14,6 +14,7 @@ the same run on one process or on eight, resumed or not. Chapter 17 explains ddp
 import argparse
 import gc
 import os
+import sys
 import sysconfig
 import time
 from collections.abc import Sequence
@@ -137,6 +138,12 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer) -> int:
     return saved["step"]
 
 
+def say(text: str) -> None:
+    """Print a line in one piece: other ranks write to the same place."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
 def train(args: argparse.Namespace) -> list[tuple[int, float]]:
     """The run that `args` describe (see `arguments`); steps done and loss, as logged, on every rank."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -158,9 +165,7 @@ def train(args: argparse.Namespace) -> list[tuple[int, float]]:
     text, first, losses = library_text(), 0, []
     if args.save and args.save.exists():
         first = load(args.save, model, optimizer)
-    print(
-        f"rank {rank} of {world_size}, pid {os.getpid()}: {device}, from step {first}", flush=True
-    )
+    say(f"rank {rank} of {world_size}, pid {os.getpid()}: {device}, from step {first}")
 
     begun, done = time.perf_counter(), first
     for step in range(first, args.steps):
@@ -180,9 +185,7 @@ def train(args: argparse.Namespace) -> list[tuple[int, float]]:
             speed = (count - done) * args.batch * args.context / (now - begun)
             begun, done = now, count
             if rank == 0:
-                print(
-                    f"step {count:4}  loss {losses[-1][1]:.4f}  {speed:9,.0f} tokens/s", flush=True
-                )
+                say(f"step {count:4}  loss {losses[-1][1]:.4f}  {speed:9,.0f} tokens/s")
         if args.save and (count % args.save_every == 0 or count == args.steps):
             save(args.save, count, model, optimizer)
     return losses

@@ -191,7 +191,7 @@ def frozen() -> nn.Module:
 def two_dtypes() -> nn.Module:
     class Double(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x.double()).float()
+            return super().forward(x.double()).to(x.dtype)
 
     second = Double(4, 3).double()
     return Net(nn.Linear(3, 4), second, nn.Linear(3, 3), nn.Linear(3, 2))
@@ -272,10 +272,9 @@ FULL = 77.0
 
 def parameters_of(given: dict[str, Any]) -> list[nn.Parameter]:
     """Parameters, one for each of the case's shapes, full of what no gradient is."""
-    dtypes = given.get("dtypes") or [torch.float32] * len(given["shapes"])
     params = [
-        nn.Parameter(torch.full(shape, FULL, dtype=dtype))
-        for shape, dtype in zip(given["shapes"], dtypes, strict=True)
+        nn.Parameter(torch.full(shape, FULL, dtype=like.dtype))
+        for shape, like in zip(given["shapes"], given["like"], strict=True)
     ]
     for i in given.get("frozen", ()):
         params[i].requires_grad_(False)
@@ -298,8 +297,8 @@ def gradients_of(params: list[nn.Parameter], when: str = "") -> dict[str, Any]:
 def averaged(subject: Any, case: Case) -> dict[str, Any]:
     """Parameters with gradients, handed to the function as an iterator.
 
-    Each rank's call: shapes, dtypes, frozen (indices), grads (a tensor or None for each parameter).
-    Seen are the gradients afterwards, and whether the parameters are as they were.
+    Each rank's call: shapes, like (tensors of the parameters' dtypes), frozen (indices), grads (a
+    tensor or None for each parameter). Seen are the gradients afterwards, and whether the parameters are as they were.
     """
     return run_on_ranks(subject, case, averaged_there)
 
@@ -375,6 +374,8 @@ def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
 
     given = case.kwargs
     model = seeded(given["model"], given["seed"])
+    if any(x.dtype == torch.float64 for _, inputs in case.args for x in inputs):
+        model = model.double()
     ddp = subject(model, **given.get("options", {}))
     seen: dict[str, Any] = {f"`{n}` at the start": v.clone() for n, v in state_of(model).items()}
     seen["`.module` is the model"] = getattr(ddp, "module", None) is model
@@ -592,8 +593,8 @@ def called_with_parameters(name: str, case: Case) -> str:
     given = case.calls[0].kwargs
     shapes = ", ".join(str(tuple(shape)) for shape in given["shapes"])
     cap = f", cap_bytes={given['cap_bytes']}" if "cap_bytes" in given else ""
-    kinds = sorted({str(d).removeprefix("torch.") for d in given.get("dtypes") or ()})
-    more = f" ({', '.join(kinds)})" if kinds else ""
+    kinds = sorted({str(x.dtype).removeprefix("torch.") for x in given["like"]})
+    more = f" ({', '.join(kinds)})" if kinds != ["float32"] else ""
     if given.get("frozen"):
         more += f", frozen: {', '.join(map(str, given['frozen']))}"
     text = f"{name}(params{cap}) on {case.world} rank{'s' if case.world > 1 else ''}"
