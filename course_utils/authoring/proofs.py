@@ -15,9 +15,10 @@ from typing import Any
 
 import course_utils
 from course_utils.grading import Exercise, chapters, exercises_of, grade
-from course_utils.grading.grade import BY_HAND, CONTRACTS, broken, checks_of, differs
+from course_utils.grading.grade import BY_HAND, CONTRACTS, EDGE, broken, checks_of, differs
 from course_utils.grading.remote import Remote
 from course_utils.grading.stubs import is_stub, needed_source, source_of, stub_source
+from course_utils.grading.values import tensors
 from course_utils.grading.verdict import FAILED, PASSED
 
 SEEDS = (0, 1, 2)
@@ -39,6 +40,21 @@ def reference_passes(exercise: Exercise) -> int:
         assert verdict.ran > 1, "the verdict rests on no check but the signature"
         assert all(rung.total and not rung.not_compared for rung in verdict.rungs)
     return verdict.ran
+
+
+def expectations_are_meant(exercise: Exercise) -> None:
+    """The reference raises only in an edge case that says why, and its floats have a float64 oracle.
+
+    Else a slip in a case would make an exception, or nothing at all, what every answer is held to.
+    """
+    for check in checks_of(exercise):
+        found, case = check.expected.observation, check.case
+        meant = case.rung == EDGE and case.why
+        assert not found.raised or meant, f"the reference raises: {found.raised} ({case.rung})"
+        floats = any(leaf.is_floating_point() for leaf in tensors(found.seen or {}))
+        assert not floats or check.expected.oracle is not None, (
+            f"the reference cannot be computed in float64 ({case.rung}: {case})"
+        )
 
 
 def has_cases_by_hand(exercise: Exercise) -> None:
@@ -183,6 +199,7 @@ def sibling_exercises(exercise: Exercise) -> list[Exercise]:
 
 PROOFS = {
     "the reference passes": reference_passes,
+    "what is expected is meant": expectations_are_meant,
     "cases are worked by hand": has_cases_by_hand,
     "the stub is not an answer": stub_is_rejected,
     "stub and reference agree": stub_agrees_with_reference,

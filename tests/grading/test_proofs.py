@@ -48,6 +48,28 @@ def test_a_wrong_reference_is_caught():
         proofs.reference_passes(broken_copy(reference=temperature_softmax))
 
 
+def test_an_exception_that_nobody_meant_is_caught():
+    for item in (call("no tensor"), (call("no tensor"), "")):
+        toy = broken_copy(key="toys.raises", _drawn={}, _edge=[lambda item=item: iter([item])])
+        with pytest.raises(AssertionError, match="the reference raises"):
+            proofs.expectations_are_meant(toy)
+    toy = broken_copy(
+        key="toys.raises", _drawn={}, _edge=[lambda: iter([(call("no tensor"), "a word")])]
+    )
+    proofs.expectations_are_meant(toy)
+
+
+def test_a_float_without_its_oracle_is_caught():
+    def single_only(x):
+        assert x.dtype is torch.float32
+        return x
+
+    toy = broken_copy(key="toys.single", reference=single_only, _drawn={}, _by_hand=[], _random=[])
+    toy._edge = [lambda: iter([call(torch.ones(2))])]
+    with pytest.raises(AssertionError, match="cannot be computed in float64"):
+        proofs.expectations_are_meant(toy)
+
+
 def test_a_mistake_that_passes_is_caught():
     toy = broken_copy(mistakes=list(toys.softmax.mistakes))
     toy.mistake("Not a mistake at all.")(

@@ -129,6 +129,8 @@ def timeline(subject: Any, case: Case) -> dict[str, Any]:
     """
     name, optimizer_name, x, earlier, grads = case.args
     model = MODELS[name]()
+    if x.dtype is torch.float64:
+        model.double()
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(0.3 * ramp(p) + 0.1)
