@@ -158,13 +158,13 @@ quiz = Quiz(
             "`if rank == 0: dist.all_reduce(loss); print(loss)` hangs. Why?",
             choices=[
                 Choice(
-                    "Printing is not allowed on rank 0.",
-                    why="Printing is not communication. On rank 0 it is the custom.",
+                    "`print` reads the loss before the sum is complete, and the two block each other.",
+                    why="The call returns when the sum is there, and printing communicates with nobody. On rank 0 it is the custom.",
                 ),
                 Choice(
-                    "A collective is a call that every rank of the group must make; here rank 0 waits for the others for ever.",
+                    "The other ranks never call this all-reduce, and rank 0 waits for them.",
                     right=True,
-                    why="Take the all-reduce out of the `if`, and leave the print in it.",
+                    why="A collective is a call of every rank in the group. Take it out of the `if`, and leave the print in it.",
                 ),
                 Choice(
                     "The loss needs `detach()` first.",
@@ -176,17 +176,17 @@ quiz = Quiz(
             "A tensor of 4 bytes is to be summed over 512 ranks of one fast network. Which algorithm?",
             choices=[
                 Choice(
+                    "Rank 0 collects, and sends the sum to each.",
+                    why="1,022 messages through one rank: as many as the ring's steps, and all in one place.",
+                ),
+                Choice(
                     "The ring, since it sends the fewest bytes.",
                     why="Fewest bytes, but 1,022 steps one after the other; with 4 bytes only α counts.",
                 ),
                 Choice(
-                    "The tree: 18 messages one after the other.",
+                    "The tree, up and down again.",
                     right=True,
-                    why="2 · log2 512 = 18. Libraries change to the ring, or to another bandwidth-optimal algorithm, as the tensor grows.",
-                ),
-                Choice(
-                    "Rank 0 collects, and sends the sum to each.",
-                    why="1,022 messages through one rank: as many as the ring's steps, and all in one place.",
+                    why="2 · log2 512 = 18 messages one after the other. Libraries change to the ring, or to another bandwidth-optimal algorithm, as the tensor grows.",
                 ),
             ],
         ),
@@ -194,13 +194,13 @@ quiz = Quiz(
             "Every rank calls `dist.send(x, right)` and then `dist.recv(y, left)`. On your laptop, with another library, it worked. Is it right?",
             choices=[
                 Choice(
-                    "Yes: the test has shown it.",
-                    why="A library that copies small messages into a buffer lets it pass, until a message is larger than the buffer.",
+                    "No: a send may wait for its receiver.",
+                    right=True,
+                    why="Post both together: `batch_isend_irecv`, or isend before recv and a wait after. Or let one rank receive first.",
                 ),
                 Choice(
-                    "No: a send may wait for its receiver. Post send and receive together.",
-                    right=True,
-                    why="`batch_isend_irecv`, or isend before recv and a wait after. Or let one rank receive first.",
+                    "Yes: the test has shown it.",
+                    why="A library that copies small messages into a buffer lets it pass, until a message is larger than the buffer.",
                 ),
                 Choice(
                     "Only for an even number of ranks.",
@@ -216,13 +216,13 @@ quiz = Quiz(
                     why="Each GPU also sends more: 2 · 15/16 of the tensor instead of 2 · 7/8.",
                 ),
                 Choice(
-                    "No: the bus bandwidth is 350 GB/s in both.",
-                    right=True,
-                    why="200 · 2 · 7/8 = 350, and 187 · 2 · 15/16 is 350.6. That is what bus bandwidth is for.",
-                ),
-                Choice(
                     "One cannot tell without the size of the tensor.",
                     why="Both bandwidths are the same size over the time: it cancels.",
+                ),
+                Choice(
+                    "No: the bus bandwidth is about 350 GB/s in both.",
+                    right=True,
+                    why="200 · 2 · 7/8 = 350, and 187 · 2 · 15/16 is 350.6. That is what bus bandwidth is for.",
                 ),
             ],
         ),
@@ -230,13 +230,13 @@ quiz = Quiz(
             "A job hangs after three hours. Rank 5 stands in an all-reduce of 1,024 elements, all others in one of 4,096. What do you look for?",
             choices=[
                 Choice(
-                    "A broken cable at rank 5.",
-                    why="It came as far as its own call: it is connected, and it does something else.",
+                    "A branch that depends on the data.",
+                    right=True,
+                    why="Rank 5 made another sequence of calls: a batch without labels, a loss that was NaN, a parameter without a gradient. The flight recorder tells at which call they parted.",
                 ),
                 Choice(
-                    "A branch that depends on the data: rank 5 made another sequence of calls.",
-                    right=True,
-                    why="A batch without labels, a loss that was NaN, a parameter without a gradient. The flight recorder tells at which call they parted.",
+                    "A broken cable at rank 5.",
+                    why="It came as far as its own call: it is connected, and it does something else.",
                 ),
                 Choice(
                     "A longer timeout.",
