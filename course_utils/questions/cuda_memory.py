@@ -100,7 +100,7 @@ blocks = Prediction(
         Ask(
             "reserved after malloc(11 * MiB)",
             truth="after(11 * M).memory_reserved() // M",
-            why="From 10 MiB on a request gets a segment of its own, rounded up to 2 MiB.",
+            why="From 10 MiB on a request gets a segment of its own, rounded up to a multiple of 2 MiB.",
         ),
         Ask(
             "allocated after malloc(11 * MiB)",
@@ -111,15 +111,15 @@ blocks = Prediction(
 )
 
 recomputing = Prediction(
-    "Sixteen layers, each of which saves one activation of 1 MiB. How many MiB of activations are alive at the peak, roughly?",
+    "Sixteen layers; each takes and returns 1 MiB, and saves its result for backward. How many MiB do the kept inputs and the saved results take at the peak?",
     setup="def peak(n, k):\n    return n // k + k",
-    code="# inputs of segments are kept; backward brings back one segment at a time",
+    code="# with checkpoints, the inputs of all segments are kept, and backward brings back\n# the results of one segment at a time",
     asks=[
         Ask("no checkpoints", truth="16", why="All sixteen, at the end of forward."),
         Ask(
             "segments of four layers",
             truth="peak(16, 4)",
-            why="Four inputs of segments, and four activations of the segment that is being recomputed.",
+            why="Four inputs of segments, and the four results of the segment that is being recomputed.",
         ),
         Ask(
             "segments of two layers",
@@ -144,18 +144,18 @@ quiz = Quiz(
                     why="Tensors that are held are allocated, and would be in the 12 GiB.",
                 ),
                 Choice(
-                    "Mostly in the allocator's cache: reserved, but free for the next tensors.",
-                    right=True,
-                    why="`memory_reserved()` would show it. The CUDA context and libraries take some more that PyTorch does not count.",
+                    "In the gradients, which are counted apart.",
+                    why="Gradients are tensors like others; the allocator knows no tenants.",
                 ),
                 Choice(
-                    "In the gradients, which are counted apart.",
-                    why="Gradients are tensors as others; the allocator knows no tenants.",
+                    "Most of it is in the allocator's cache.",
+                    right=True,
+                    why="`memory_reserved()` would show it: reserved, and free for the next tensors. The CUDA context and libraries take some more that PyTorch does not count.",
                 ),
             ],
         ),
         Question(
-            "Out of memory: 2 GiB were wanted, 5 GiB are reserved but unallocated. What is the likely trouble, and what comes first?",
+            "Out of memory: 2 GiB were wanted, 5 GiB are reserved but unallocated. What is the likely trouble, and what do you try first?",
             choices=[
                 Choice(
                     "Fragmentation. Try expandable segments.",
@@ -197,21 +197,21 @@ quiz = Quiz(
                     "All activations of all steps.",
                     why="In a loop that calls backward they are dropped there. In an evaluation loop without no_grad it would be so.",
                 ),
-                Choice(
-                    "After backward: a little for each step, the graph's nodes and numbers. Without backward: all activations.",
-                    right=True,
-                    why="`total_loss += loss.detach()`, or `.item()`, keeps one number.",
-                ),
                 Choice("Nothing, it is one number.", why="It is a tensor with a graph behind it."),
+                Choice(
+                    "A little for each step after its backward; without backward, all activations.",
+                    right=True,
+                    why="Backward frees what was saved; the graph's nodes stay. `total_loss += loss.detach()`, or `.item()`, keeps one number.",
+                ),
             ],
         ),
         Question(
             "Why does `x.to('cuda', non_blocking=True)` from pageable memory gain nothing?",
             choices=[
                 Choice(
-                    "The copy engine needs memory that cannot be paged out, so CUDA copies into a pinned buffer first, and the call waits for that.",
+                    "CUDA first copies into a pinned buffer of its own, and the call waits for that.",
                     right=True,
-                    why="From pinned memory the call returns at once. Then the tensor must not be changed until the copy is done.",
+                    why="The copy engine needs memory that cannot be paged out. From pinned memory the call returns at once. Then the tensor must not be changed until the copy is done.",
                 ),
                 Choice(
                     "Pageable memory is slower RAM.",
