@@ -59,7 +59,7 @@ zero_one = Prediction(
 )
 
 units = Prediction(
-    "A model of 24 equal blocks, each a unit, on 8 ranks, freed after the forward pass. One forward and backward pass.",
+    "A model of 24 equal blocks, each a unit, on 8 ranks, freed after the forward pass. One forward and backward pass. MB are 10⁶ bytes.",
     setup=("from course_utils.reference.fsdp import share\nblocks, n, size = 24, 8, 7_000_000"),
     code="# each block has 7,000,000 parameters of 4 bytes",
     asks=[
@@ -73,7 +73,7 @@ units = Prediction(
         Ask(
             "the same, if the whole model is one unit",
             truth="4 * size * blocks // 10**6",
-            why="The whole model, whole, during the whole pass: sharded only between steps. Units decide what FSDP saves.",
+            why="Everything is whole from the first layer's start to the last one's end: sharded only between the passes. Units decide what FSDP saves.",
         ),
         Ask(
             "MB of parameters kept between steps on each rank",
