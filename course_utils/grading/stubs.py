@@ -158,11 +158,16 @@ def needed_source(exercise: Exercise) -> str:
         found[node.lineno] = (
             f"{import_of(node, name)}"
             if isinstance(node, ast.Import | ast.ImportFrom)
-            else "\n".join(text[node.lineno - 1 : node.end_lineno])
+            else "\n".join(text[first_line(node) - 1 : node.end_lineno])
         )
         if not isinstance(node, ast.Import | ast.ImportFrom):
             wanted |= names_used(found[node.lineno]) - IN_EVERY_NOTEBOOK
     return "\n".join(found[line] for line in sorted(found))
+
+
+def first_line(node: ast.stmt) -> int:
+    """Where a statement begins: with its first decorator."""
+    return min([d.lineno for d in getattr(node, "decorator_list", ())] + [node.lineno])
 
 
 def exercises_named(module: ModuleType, exercise: Exercise) -> set[str]:

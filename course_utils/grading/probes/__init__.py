@@ -13,6 +13,7 @@ from typing import Any
 from ..case import Case
 from .autograd import accumulates, custom_function, straight_through, takes_function
 from .functions import call, named_arguments, never_negative, there_and_back
+from .gpt2 import checkpoint, gpt2_count, gpt2_model, gpt2_part, initialised
 from .modules import assembled, dropout, module, registry, tied
 from .objects import steps
 from .optimizers import optimizer, parameter_groups, state_bytes
@@ -28,9 +29,14 @@ __all__ = [
     "amp_run",
     "assembled",
     "call",
+    "checkpoint",
     "custom_function",
     "dropout",
     "glorot_weight",
+    "gpt2_count",
+    "gpt2_model",
+    "gpt2_part",
+    "initialised",
     "master_run",
     "module",
     "named_arguments",
