@@ -565,6 +565,13 @@ class _(nn.Module):
         return F.dropout(self.c_proj(y), self.p, self.training)
 
 
+attention.equivalent(
+    "CausalSelfAttention.forward: `self.c_attn(x).split(D, dim=2)` → "
+    "`self.c_attn(x).split(D, dim=-1)`",
+    because="x has three axes, so that 2 and -1 name the same one.",
+)
+
+
 # ------------------------------------------------------------------------------ Block
 
 block = Exercise(
@@ -1486,6 +1493,10 @@ def _():
         call(SMALL, published(h__1__mlp__c_fc__weight=normal(24, 6))),
         "c_fc is transposed already",
     )
+    yield (
+        call(SMALL, published(wte__weight=None)),
+        "the embedding is missing, and the head is there",
+    )
     yield call(SMALL, published() | {"lm_head.weight": normal(9, 6, seed=99)}), "an untied head"
     yield call(SMALL, {}), "nothing at all"
     half = {name: x.half() for name, x in published(3).items()}
@@ -1631,3 +1642,9 @@ def _(model, state):
     if wrong:
         raise ValueError(f"does not fit: {', '.join(wrong)}")
     model.load_state_dict(named, strict=True)
+
+
+load.equivalent(
+    "load_hf_state_dict: `torch.equal(head, embedding)` → `torch.equal(embedding, head)`",
+    because="equality is symmetric, of tensors as of numbers.",
+)

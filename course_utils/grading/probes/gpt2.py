@@ -7,7 +7,8 @@ which a case gives by name out of STAND_INS.
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -269,8 +270,28 @@ def gpt2_model(subject: Any, case: Case) -> dict[str, Any]:
     ("fresh",)                                    how it starts
     ("steps", ids, n)                             n steps of gradient descent: the losses
     """
-    model = subject["GPT2"] if isinstance(subject, dict) else subject
-    sizes, names, seed, *steps = case.args
+    with together(subject) as model:
+        return driven(model, *case.args)
+
+
+@contextmanager
+def together(subject: Any) -> Iterator[Any]:
+    """The class GPT2; wherever it was defined, its `Transformer` is the one of the same pair."""
+    model = subject["GPT2"]
+    space = getattr(inspect.unwrap(vars(model).get("__init__", together)), "__globals__", {})
+    before = space.get("Transformer")
+    if before is not None:
+        space["Transformer"] = subject["Transformer"]
+    try:
+        yield model
+    finally:
+        if before is not None:
+            space["Transformer"] = before
+
+
+def driven(
+    model: Any, sizes: dict[str, Any], names: dict[str, str], seed: int, *steps: tuple[Any, ...]
+) -> dict[str, Any]:
     config = config_for(model, sizes)
     made = model(config, parts_for(model, names)) if names else model(config)
     seen: dict[str, Any] = {
