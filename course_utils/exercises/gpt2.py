@@ -340,8 +340,8 @@ def attention_cost(n_head, T=24, B=1, D=16):
 
 attention.contract(
     contracts.largest_tensor(
-        [attention_cost(4, T=256, B=2)],
-        limit=256 * 256 * 4,
+        [attention_cost(4, T=1024, B=2)],
+        limit=1024 * 1024 * 4,
         says="no (T, T) tensor for each head",
         prepare=part_built,
     )
@@ -1380,6 +1380,10 @@ class _GPT2(gpt2.Pretrained):
 
 
 whole.alternative("functional embeddings, a mask of its own, tied last")(_GPT2, _Transformer)
+whole.equivalent(
+    "Transformer.forward: `torch.arange(T, device=ids.device)` → `torch.arange(T)`",
+    because="cases are on the CPU, which is where arange is without a device; on a GPU it would raise.",
+)
 
 
 # ------------------------------------------------------------------------------ load_hf_state_dict

@@ -55,7 +55,7 @@ def arrow(
 def draw_parameters(counts: Mapping[str, Mapping[str, int]]) -> Drawing:
     """For each model a bar of its parameters, by part: name → part → how many."""
     figure, ax = plot(7.2, 0.6 * len(counts) + 1.2)
-    for row, (name, count) in enumerate(counts.items()):
+    for row, count in enumerate(counts.values()):
         left, total = 0.0, sum(count[part] for part in PARTS)
         for part, colour in PARTS.items():
             share = count[part] / total
@@ -101,7 +101,7 @@ class LossCurve:
     that a saved notebook and the page hold the last one; elsewhere nothing is shown.
     """
 
-    def __init__(self, steps: int, levels: Mapping[str, float], every_s: float = 2.0) -> None:
+    def __init__(self, steps: int, levels: Mapping[str, float], every_s: float = 4.0) -> None:
         self.steps, self.levels, self.every_s = steps, levels, every_s
         self.losses: list[tuple[int, float]] = []
         self.validation: list[tuple[int, float]] = []

@@ -298,6 +298,9 @@ def driven(
         "parameters": {name: tuple(p.shape) for name, p in made.named_parameters()},
         "state_dict": {name: tuple(x.shape) for name, x in made.state_dict().items()},
         "config is kept": made.config == config,
+        "the head's features": [
+            getattr(made.lm_head, f"{end}_features", None) for end in ("in", "out")
+        ],
         "the head's weight is the embedding's": made.lm_head.weight is made.transformer.wte.weight,
         "they share their storage": shared(made.lm_head.weight, made.transformer.wte.weight),
     }
