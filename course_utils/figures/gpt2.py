@@ -20,7 +20,7 @@ def draw_block() -> Drawing:
     arrow(ax, (0.0, 0.6), (20.2, 0.6), BLUE, 2.6)
     for x, label in ((0.2, "wte + wpe"), (17.0, "ln_f"), (19.2, "wteᵀ")):
         box(ax, x, 0.1, 2.4 if "+" in label else 1.7, label)
-    for left, norm, branch in ((3.4, "ln_1", "attn"), (10.2, "ln_2", "mlp")):
+    for left, norm, branch in ((4.0, "ln_1", "attn"), (10.6, "ln_2", "mlp")):
         arrow(ax, (left, 0.6), (left, 2.3), INK)
         box(ax, left - 0.9, 2.3, 1.8, norm)
         arrow(ax, (left + 0.9, 2.8), (left + 1.7, 2.8), INK)
@@ -29,7 +29,7 @@ def draw_block() -> Drawing:
         arrow(ax, (left + 5.0, 2.8), (left + 5.0, 1.0), INK)
         ax.plot(left + 5.0, 0.6, marker="o", markersize=15, color=PAPER, mec=INK, zorder=4)
         note(ax, left + 5.0, 0.6, "+", ha="center", fontweight="bold", zorder=5)
-    ax.plot([2.75, 16.4, 16.4, 2.75, 2.75], [-0.4, -0.4, 4.3, 4.3, -0.4], color=FAINT, ls="--")
+    ax.plot([2.85, 16.4, 16.4, 2.85, 2.85], [-0.4, -0.4, 4.3, 4.3, -0.4], color=FAINT, ls="--")
     note(ax, 9.6, 4.9, "a block, L times", ha="center", color=FAINT)
     note(ax, 21.2, 1.7, "logits", ha="right", fontsize=9)
     note(ax, 0.2, 1.7, "ids", fontsize=9)
