@@ -47,6 +47,17 @@ def lab(
     raise typer.Exit(open_lab([str(*chapters([notebook]))]))
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def train(context: typer.Context) -> None:
+    """Train a GPT-2 on the sources of Python's own library; `course train --help` lists the settings."""
+    from course_utils.reference.pretraining import main
+
+    main(context.args)
+
+
 @app.command()
 def doctor() -> None:
     """Say what is here, what is missing, and what to do about it."""

@@ -17,7 +17,13 @@ import course_utils
 from course_utils.grading import Exercise, chapters, exercises_of, grade
 from course_utils.grading.grade import BY_HAND, CONTRACTS, EDGE, broken, checks_of, differs
 from course_utils.grading.remote import Remote
-from course_utils.grading.stubs import is_stub, needed_source, source_of, stub_source
+from course_utils.grading.stubs import (
+    first_line,
+    is_stub,
+    names_bound,
+    names_used,
+    stub_source,
+)
 from course_utils.grading.values import tensors
 from course_utils.grading.verdict import FAILED, PASSED
 
@@ -176,18 +182,37 @@ def probe_needs_nothing_else(exercise: Exercise) -> int:
 
 
 def standalone(exercise: Exercise) -> str:
-    """The solution as a file of its own, with every import of the chapter's references' modules."""
-    siblings = sibling_exercises(exercise)
-    modules = {inspect.getmodule(inspect.unwrap(e.parts[0])): None for e in (exercise, *siblings)}
-    imports = [line for module in modules if module is not None for line in imports_of(module)]
-    helpers = needed_source(exercise)
-    others = [needed_source(e) + "\n" + source_of(part) for e in siblings for part in e.parts]
-    return "\n\n".join([*imports, helpers, *others, *map(source_of, exercise.parts)]) + "\n"
+    """The solution as a file of its own: every import of the modules that hold the chapter's
+    references, and of their other definitions those that these need."""
+    wanted: dict[Any, set[str]] = {}
+    for one in (*sibling_exercises(exercise), exercise):
+        for part in one.parts:
+            module = inspect.getmodule(inspect.unwrap(part))
+            wanted.setdefault(module, set()).add(part.__name__)
+    imports = [line for module in wanted for line in imports_of(module)]
+    found = [text for module, names in wanted.items() for text in definitions(module, names)]
+    return "\n\n".join([*imports, *found]) + "\n"
 
 
 def imports_of(module: Any) -> list[str]:
     tree = ast.parse(inspect.getsource(module))
     return [ast.unparse(n) for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+
+
+def definitions(module: Any, names: set[str]) -> list[str]:
+    """The statements of a module that bind these names, and those that bind what they use."""
+    text = inspect.getsource(module)
+    tree, lines, wanted = ast.parse(text), text.splitlines(), set(names)
+    others = [n for n in tree.body if not isinstance(n, ast.Import | ast.ImportFrom)]
+    declared = {name: node for node in others for name in names_bound(node)}
+    needed: dict[int, ast.stmt] = {}
+    while wanted:
+        node = declared.get(wanted.pop())
+        if node is not None and node.lineno not in needed:
+            needed[node.lineno] = node
+            wanted |= names_used(node)
+    found = [needed[line] for line in sorted(needed)]
+    return ["\n".join(lines[first_line(n) - 1 : n.end_lineno]) for n in found]
 
 
 def sibling_exercises(exercise: Exercise) -> list[Exercise]:

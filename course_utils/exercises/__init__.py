@@ -11,4 +11,5 @@ ORDER = (
     "process_groups",
     "ddp",
     "fsdp",
+    "gpt2",
 )

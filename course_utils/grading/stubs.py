@@ -166,7 +166,7 @@ def needed_source(exercise: Exercise) -> str:
 
 
 def first_line(node: ast.stmt) -> int:
-    """Where the statement begins, its decorators included."""
+    """Where a statement begins: with its first decorator."""
     return min([d.lineno for d in getattr(node, "decorator_list", ())] + [node.lineno])
 
 

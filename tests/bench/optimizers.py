@@ -1,20 +1,18 @@
 """How long a step takes: each optimizer of the book against torch.optim's, in pairs in one run.
 
 The parameters are the 148 tensors of GPT-2 small at a quarter of its width, with a small vocabulary.
-A pair is one step of each of the two, in alternating order; what is printed is the median of the
-pairs' ratios with a 95% interval that assumes nothing about their distribution.
+A pair is one step of each of the two.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
-from math import comb
-from statistics import median
-from time import perf_counter
+from collections.abc import Iterator
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from course_utils.authoring.pairs import HEADER
+from course_utils.authoring.pairs import compare as in_pairs
 from course_utils.reference import optimizers as ours
 
 WIDTH, LAYERS, VOCABULARY, CONTEXT = 192, 12, 8192, 1024
@@ -51,48 +49,10 @@ def parameters(matrices_only: bool = False) -> list[nn.Parameter]:
     return params
 
 
-def seconds(step: Callable[[], object]) -> float:
-    begin = perf_counter()
-    step()
-    return perf_counter() - begin
-
-
-def paired(one: Optimizer, two: Optimizer, pairs: int) -> list[tuple[float, float]]:
-    """Seconds of a step of each, pair by pair; the first three of each are not counted."""
-    for _ in range(3):
-        one.step()
-        two.step()
-    times = []
-    for i in range(pairs):
-        if i % 2:
-            b, a = seconds(two.step), seconds(one.step)
-        else:
-            a, b = seconds(one.step), seconds(two.step)
-        times.append((a, b))
-    return times
-
-
-def interval(values: list[float], level: float = 0.95) -> tuple[float, float]:
-    """Order statistics between which the median lies with at least this confidence."""
-    n, values = len(values), sorted(values)
-    outside, k = 0.0, 0
-    while (grown := outside + 2 * comb(n, k) / 2**n) <= 1 - level:
-        outside, k = grown, k + 1
-    k = max(k - 1, 0)
-    return values[k], values[n - 1 - k]
-
-
 def compare(name: str, against: str, one: Optimizer, two: Optimizer, pairs: int) -> float:
-    times = paired(one, two, pairs)
-    ratios = [a / b for a, b in times]
-    low, high = interval(ratios)
-    mine, theirs = (1e3 * median(column) for column in zip(*times, strict=True))
-    ratio = median(ratios)
-    print(
-        f"{name:<30}{against:<26}{mine:>8.2f}{theirs:>8.2f}{ratio:>8.2f}   [{low:.2f}, {high:.2f}]",
-        flush=True,
-    )
-    return ratio
+    found = in_pairs(one.step, two.step, pairs)
+    print(f"{name:<30}{against:<26}{found}", flush=True)
+    return found.ratio
 
 
 def main() -> None:
@@ -105,7 +65,7 @@ def main() -> None:
         f"{len(params)} tensors, {count:,} parameters, float32; {torch.get_num_threads()} threads"
     )
     print(f"{pairs} pairs each; median ms of ours and torch's, median of ratios [95% interval]")
-    print(f"{'ours':<30}{'torch.optim':<26}{'ours':>8}{'torch':>8}{'ratio':>8}   interval")
+    print(f"{'ours':<30}{'torch.optim':<26}{HEADER}")
     slow = []
     for name, torchs, options in OPTIMIZERS:
         theirs = getattr(torch.optim, torchs)

@@ -40,8 +40,10 @@ def jobs_of(exercise: Exercise) -> list[Job]:
 def judge(job: Job) -> dict:
     """Grade one mutant: in a process of its own, without jaxtyping's and beartype's checks."""
     exercise, n, source = job.payload
-    objects = list(exercise.parts)
-    objects[n] = build(source, objects[n])
+    sources = [source_of(part) for part in exercise.parts]
+    sources[n] = source
+    built = build("\n\n\n".join(sources), exercise.parts)  # a pair's parts know one another
+    objects = built if len(sources) > 1 else [built]
     limit_s, exercise.limit_s = exercise.limit_s, ON_RANKS_S if on_ranks(exercise) else 1.0
     try:
         verdict = grade(exercise, *objects, explain=False)

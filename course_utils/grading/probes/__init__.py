@@ -16,6 +16,7 @@ from .autograd import accumulates, custom_function, straight_through, takes_func
 from .collectives import module_on_ranks, on_ranks, steps_on_ranks
 from .ddp import accumulated, averaged, bucketed, saved, started_apart, wrapped
 from .functions import call, named_arguments, never_negative, there_and_back
+from .gpt2 import checkpoint, gpt2_count, gpt2_model, gpt2_part, initialised
 from .memory import attempts, checkpointed, layers, timeline, trace
 from .modules import assembled, dropout, module, registry, tied
 from .objects import steps
@@ -45,11 +46,16 @@ __all__ = [
     "averaged",
     "bucketed",
     "call",
+    "checkpoint",
     "checkpointed",
     "custom_function",
     "dropout",
     "flat_shards",
     "glorot_weight",
+    "gpt2_count",
+    "gpt2_model",
+    "gpt2_part",
+    "initialised",
     "layers",
     "master_run",
     "module",
