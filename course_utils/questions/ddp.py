@@ -95,7 +95,7 @@ quiz = Quiz(
                     why="α is paid only once, but all of the β part then comes after backward.",
                 ),
                 Choice(
-                    "Because an all-reduce sends more bytes for a large tensor than for its pieces.",
+                    "Because an all-reduce sends more bytes for one large tensor than for its pieces.",
                     why="The bytes are the same, and there would be fewer messages.",
                 ),
                 Choice(
@@ -131,7 +131,7 @@ quiz = Quiz(
                     why="That is what `find_unused_parameters=True` comes to.",
                 ),
                 Choice(
-                    "It waits for gradients that do not come, and raises an error in the next forward.",
+                    "Its backward returns without the mean of those layers, and the next forward raises an error.",
                     right=True,
                     why="The buckets of the unused layers are never complete; the next forward finds that out.",
                 ),
@@ -145,7 +145,7 @@ quiz = Quiz(
             "A run on 8 ranks is to go on with 4, with the same batch for each step. What must change?",
             choices=[
                 Choice(
-                    "Twice the batch for each rank (or two micro-batches inside no_sync); nothing else.",
+                    "Twice the batch for each rank (or two micro-batches, the first inside no_sync); nothing else.",
                     right=True,
                     why="The gradient is of the same samples as before, so the learning rate fits too.",
                 ),
