@@ -57,23 +57,23 @@ transposed = Prediction(
 )
 
 first_loss = Prediction(
-    "Before the first step: the loss of a fresh GPT-2.",
+    "Before the first step: a model that has learnt nothing. What is the loss in nats, if every token gets the same probability?",
     code="import math",
     asks=[
         Ask(
-            "with 50,257 tokens, to one decimal (nats)",
+            "with 50,257 tokens, to one decimal",
             truth="round(math.log(50257), 1)",
-            why="Logits near zero give every token nearly 1/V: the loss is ln V.",
+            why="ln 50,257 = 10.825: each token has 1/V, so the loss is ln V. A fresh model's logits are small, not equal, and its loss is a little higher.",
         ),
         Ask(
             "with 256 tokens, to one decimal",
             truth="round(math.log(256), 1)",
-            why="ln 256 = 5.55: eight bits in nats.",
+            why="ln 256 = 5.545: eight bits in nats.",
         ),
         Ask(
-            "it depends on the number of blocks",
+            "a fresh GPT-2 with twice the blocks starts at about twice the distance from ln V",
             truth="False",
-            why="The last norm sets the width of what the head reads, whatever the blocks do.",
+            why="The last norm sets the size of what the head reads, whatever the blocks do.",
         ),
     ],
 )
@@ -85,7 +85,7 @@ quiz = Quiz(
             choices=[
                 Choice(
                     "So that their gradients are smaller.",
-                    why="A gradient's size depends on what they read, not on their own values.",
+                    why="A matrix's gradient is made of what it reads and of what comes back to it, not of its own values.",
                 ),
                 Choice(
                     "So that 2 L branches together add as much variance as one unscaled would.",
@@ -103,7 +103,7 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "A tied GPT-2 is loaded into an untied one. What is the first sign of it?",
+            "By mistake the state_dict of a tied GPT-2 is loaded into an untied one. What gives it away?",
             choices=[
                 Choice(
                     "38.6 million parameters too many, and an lm_head.weight in named_parameters.",
@@ -116,7 +116,7 @@ quiz = Quiz(
                 ),
                 Choice(
                     "An error from load_state_dict.",
-                    why="A state_dict has a tied weight under both names, so that strict loading is content.",
+                    why="A module's state_dict has a tied weight under both names, so that strict loading is content. (A safetensors file has it once, and then it does complain.)",
                 ),
             ],
         ),
@@ -143,11 +143,11 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "The logits agree with transformers' within 0.003, and not within 0.00001. Which is the likeliest?",
+            "Logits of size 5 agree with transformers' within 0.003, and not within 0.0001. Which is the likeliest?",
             choices=[
                 Choice(
                     "attn.c_proj is not transposed.",
-                    why="Then nothing would agree.",
+                    why="Then they would be far apart, by more than 0.003.",
                 ),
                 Choice(
                     "The exact GELU in place of its tanh form.",
@@ -160,7 +160,7 @@ quiz = Quiz(
                 ),
                 Choice(
                     "float32 rounds differently.",
-                    why="That gives about 0.000001 for logits of this size.",
+                    why="That gives some 0.000002 for logits of this size: see above.",
                 ),
             ],
         ),
