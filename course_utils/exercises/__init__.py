@@ -1,3 +1,3 @@
 """One module a chapter: for each exercise its cases, mistakes, contracts and hints."""
 
-ORDER = ("tensors", "strides", "autograd", "modules", "optimizers", "mixed_precision")
+ORDER = ("tensors", "strides", "autograd", "modules", "optimizers", "mixed_precision", "lora")

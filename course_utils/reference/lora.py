@@ -84,7 +84,8 @@ def is_target(name: str, targets: Sequence[str]) -> bool:
 def lora_parameter_count(model: nn.Module, targets: Sequence[str], r: int) -> int:
     """How many numbers adapters of rank r on these layers would train.
 
-    targets: as for `inject_lora`. Changes nothing.
+    targets: "c_attn" means each nn.Linear or `Conv1D` whose dotted name is that or ends in
+    ".c_attn"; one that matches no layer adds nothing. The model is not changed.
     """
     return sum(
         r * sum(weight_of(layer).shape)
@@ -132,7 +133,6 @@ def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoRALinear]]:
             yield name, module  # type: ignore[misc]
 
 
-@torch.no_grad()
 def merge(model: nn.Module) -> nn.Module:
     """Add each adapter's update to its layer's W: from now on they cost what they cost before.
 
@@ -140,12 +140,12 @@ def merge(model: nn.Module) -> nn.Module:
     """
     for _, layer in lora_layers(model):
         if not layer.merged:
-            weight_of(layer.base_layer).add_(layer.delta())
+            with torch.no_grad():
+                weight_of(layer.base_layer).add_(layer.delta())
             layer.merged = True
     return model
 
 
-@torch.no_grad()
 def unmerge(model: nn.Module) -> nn.Module:
     """Take it out again: each W is what it was, up to the rounding of the two; in place.
 
@@ -153,7 +153,8 @@ def unmerge(model: nn.Module) -> nn.Module:
     """
     for _, layer in lora_layers(model):
         if layer.merged:
-            weight_of(layer.base_layer).sub_(layer.delta())
+            with torch.no_grad():
+                weight_of(layer.base_layer).sub_(layer.delta())
             layer.merged = False
     return model
 
@@ -272,7 +273,7 @@ def masked_instruction_loss(
     prompt_lengths: Int[Tensor, " B"],
     lengths: Int[Tensor, " B"],
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy in nats of the answers' tokens, each predicted from the position before it.
+    """Mean cross-entropy in nats, float32, of the answers' tokens, each predicted by the one before it.
 
     ids[b] is a prompt of prompt_lengths[b] ≥ 1 tokens, an answer up to position lengths[b], then
     padding. Every answer token of the batch counts the same. Raises ValueError if there is none.

@@ -13,6 +13,7 @@ from typing import Any
 from ..case import Case
 from .autograd import accumulates, custom_function, straight_through, takes_function
 from .functions import call, named_arguments, never_negative, there_and_back
+from .lora import adapter_state, injected, lora_layer, merge_run
 from .modules import assembled, dropout, module, registry, tied
 from .objects import steps
 from .optimizers import optimizer, parameter_groups, state_bytes
@@ -25,13 +26,17 @@ Probe = Callable[[Any, Case], dict[str, Any]]
 __all__ = [
     "Probe",
     "accumulates",
+    "adapter_state",
     "amp_run",
     "assembled",
     "call",
     "custom_function",
     "dropout",
     "glorot_weight",
+    "injected",
+    "lora_layer",
     "master_run",
+    "merge_run",
     "module",
     "named_arguments",
     "never_negative",
