@@ -1357,6 +1357,13 @@ masked_instruction_loss.contract(
     contracts.constant_kernels([batch_of(2), batch_of(8)], says="no Python loop over the sequences")
 )
 
+masked_instruction_loss.equivalent(
+    "masked_instruction_loss: `torch.arange(1, ids.size(1), device=ids.device)` → "
+    "`torch.arange(1, ids.size(1))`",
+    because="every case is on the CPU, where a new tensor is made anyhow; a case on a GPU would tell "
+    "them apart, and no verdict may depend on there being one.",
+)
+
 
 # ------------------------------------------------------------------------------ nf4_quantize
 
@@ -1371,7 +1378,7 @@ nf4_quantize = Exercise(
         "The nearest of sorted levels: `torch.bucketize` with the midpoints between neighbours, or an "
         "argmin over distances.",
         "Two codes a byte: `codes[::2] << 4 | codes[1::2]`, both uint8.",
-        ("edge cases", "What is 0 / 0? A block of zeros has the scale 0 and sixteen... which code?"),
+        ("edge cases", "What is 0 / 0? A block of zeros has the scale 0, and its numbers zero's code."),
         ("edge cases", "An odd last code is paired with zero's code. Which of the sixteen is zero?"),
     ),
 )
@@ -1558,4 +1565,18 @@ nf4_quantize.contract(
     contracts.constant_kernels(
         [call(normal(64), 16), call(normal(512), 16)], says="no Python loop over the blocks"
     )
+)
+
+nf4_quantize.equivalent(
+    "nf4_quantize: `blocks.abs().amax(dim=1)` → `blocks.abs().amax(dim=-1)`",
+    because="blocks has two axes: the second is the last.",
+)
+nf4_quantize.equivalent(
+    "nf4_quantize: `torch.where(scales == 0, 1.0, scales)` → `torch.where(scales == 0, 2.0, scales)`",
+    because="a block whose scale is 0 holds zeros alone: divided by 1 or by 2 they are zeros.",
+)
+nf4_quantize.equivalent(
+    "nf4_quantize: `NF4.to(x.device)` → `NF4`",
+    because="every case is on the CPU, where NF4 is already; a case on a GPU would tell them apart, and "
+    "no verdict may depend on there being one.",
 )

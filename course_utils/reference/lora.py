@@ -321,7 +321,7 @@ def nf4_quantize(
     paired with zero's. Halfway between two values either will do. Raises ValueError for an odd
     block_size, or one below 2.
     """
-    if block_size < 2 or block_size % 2:
+    if block_size <= 0 or block_size % 2:
         raise ValueError(f"a block holds an even number of values, at least 2; came {block_size}")
     blocks = F.pad(x.flatten().float(), (0, -x.numel() % block_size)).view(-1, block_size)
     scales = blocks.abs().amax(dim=1)

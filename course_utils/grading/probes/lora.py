@@ -85,6 +85,9 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
         seen["gradient of `x`"] = leaf.grad
         for name, parameter in made.named_parameters():
             seen[f"gradient of `{name}`"] = parameter.grad
+    if x.dtype == torch.float32:
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            seen["shape under autocast to bfloat16"] = tuple(made(x).shape)
     seen["delta()"] = made.delta().detach().clone()
     seen["the base layer's weight is as before"] = base.weight is kept and torch.equal(
         weight, weight_of(base).detach()

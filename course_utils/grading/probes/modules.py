@@ -282,7 +282,8 @@ class Conv1D(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d_out))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight + self.bias
+        flat = torch.addmm(self.bias, x.reshape(-1, x.size(-1)), self.weight)
+        return flat.view(*x.shape[:-1], -1) if x.numel() else x @ self.weight + self.bias
 
 
 LAYERS: dict[str, Callable[..., Any]] = {
