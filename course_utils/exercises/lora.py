@@ -155,7 +155,7 @@ def _(model, targets, r):
 
 
 @lora_parameter_count.mistake(
-    "You look for the target anywhere in the name: \"attn\" then means all that is inside of attn."
+    'You look for the target anywhere in the name: "attn" then means all that is inside of attn.'
 )
 def _(model, targets, r):
     inside = lambda name, targets: any(t in name for t in targets)  # noqa: E731
@@ -180,7 +180,9 @@ def _(model, targets, r):
 
 @lora_parameter_count.alternative("inject into a copy and count what trains")
 def _(model, targets, r):
-    found = [t for t in targets if any(lora.is_target(n, [t]) for n, _ in lora.linear_layers(model))]
+    found = [
+        t for t in targets if any(lora.is_target(n, [t]) for n, _ in lora.linear_layers(model))
+    ]
     if not found:
         return 0
     made = lora.inject_lora(copy.deepcopy(model), found, r)
@@ -264,7 +266,9 @@ def _(draw):
     dtype = draw(st.sampled_from([F32, F64]))
     rows = draw(st.sampled_from([(3,), (2, 3), (1, 2, 2)]))
     kind = draw(st.sampled_from(["linear", "conv1d"]))
-    W, b, A, B, x = several(draw, dtype, (d_out, d_in), (d_out,), (r, d_in), (d_out, r), (*rows, d_in))
+    W, b, A, B, x = several(
+        draw, dtype, (d_out, d_in), (d_out,), (r, d_in), (d_out, r), (*rows, d_in)
+    )
     bias = b if kind == "conv1d" or draw(st.booleans()) else None
     build = {"r": r, "alpha": draw(st.sampled_from([1.0, 3.0, 16.0]))}
     if draw(st.booleans()):
@@ -280,13 +284,19 @@ def _():
     yield layer_case("linear", 3, 5, (2,), r=1, alpha=4.0), "rank one"
     yield layer_case("linear", 2, 3, (2,), r=8, alpha=4.0), "a rank beyond both sizes is allowed"
     yield layer_case("linear", 3, 5, (2,), r=2, alpha=4.0, merged=("merged",)), "in W already"
-    yield layer_case("linear", 2, 3, (2, 2), r=2, alpha=4.0, dropout=0.5), "dropout on what enters A"
+    yield (
+        layer_case("linear", 2, 3, (2, 2), r=2, alpha=4.0, dropout=0.5),
+        "dropout on what enters A",
+    )
     yield layer_case("conv1d", 2, 3, (2,), r=2, alpha=4.0, dropout=0.75), "dropout, much of it"
     yield layer_case("linear", 3, 5, (2,), dtype=BF16, r=2, alpha=4.0), "bfloat16"
     large = layer_case("linear", 2000, 3, (2,), r=8, alpha=4.0)
     yield large, "large enough to see how A is drawn"
-    W, b, build, A, B, x = large.args[1][:, :3], large.args[2], {"r": 2, "alpha": 3.0}, *(
-        normal(2, 3), normal(3, 2), normal(3, 4, 2).permute(1, 2, 0)
+    W, b, build, A, B, x = (
+        large.args[1][:, :3],
+        large.args[2],
+        {"r": 2, "alpha": 3.0},
+        *(normal(2, 3), normal(3, 2), normal(3, 4, 2).permute(1, 2, 0)),
     )
     yield call("linear", W.clone(), b, build, A, B, x), "an input that is not contiguous"
 
@@ -397,15 +407,15 @@ class _(Changed):
         nn.init.kaiming_uniform_(self.lora_A)
 
 
-@LoRALinear.mistake("The base layer still requires a gradient. It is to be frozen: only A and B train.")
+@LoRALinear.mistake(
+    "The base layer still requires a gradient. It is to be frozen: only A and B train."
+)
 class _(Changed):
     def change(self, r, alpha, rslora):
         self.base_layer.requires_grad_(True)
 
 
-@LoRALinear.mistake(
-    "You freeze the base layer's weight, but not its bias. Only A and B train."
-)
+@LoRALinear.mistake("You freeze the base layer's weight, but not its bias. Only A and B train.")
 class _(Changed):
     def change(self, r, alpha, rslora):
         if getattr(self.base_layer, "bias", None) is not None:
@@ -424,7 +434,9 @@ class _(Changed):
         return self.scaling * (x @ self.lora_A.T @ self.lora_B.T)
 
 
-@LoRALinear.mistake("Your dropout acts on the update as it comes out of B. It acts on what enters A.")
+@LoRALinear.mistake(
+    "Your dropout acts on the update as it comes out of B. It acts on what enters A."
+)
 class _(Changed):
     def update(self, x):
         return self.scaling * self.dropout(x @ self.lora_A.T @ self.lora_B.T)
@@ -523,7 +535,10 @@ class _(nn.Module):
         out = self.base_layer(x)
         if not self.merged:
             kept = F.dropout(x, self.p, self.training)
-            out = out + torch.einsum("...i,ri,or->...o", kept, self.lora_A, self.lora_B) * self.scaling
+            out = (
+                out
+                + torch.einsum("...i,ri,or->...o", kept, self.lora_A, self.lora_B) * self.scaling
+            )
         return out
 
     def delta(self):
@@ -615,7 +630,16 @@ def _():
 
 
 def inject(
-    model, targets, r, alpha, dropout, rslora, matches=lora.is_target, freeze=True, check=True, kinds=()
+    model,
+    targets,
+    r,
+    alpha,
+    dropout,
+    rslora,
+    matches=lora.is_target,
+    freeze=True,
+    check=True,
+    kinds=(),
 ):
     """The reference with one thing changed, for the mistakes below."""
     found = [
@@ -632,7 +656,9 @@ def inject(
         model.requires_grad_(False)
     for name, layer in found:
         parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, lora.LoRALinear(layer, r, alpha, dropout, rslora))
+        setattr(
+            model.get_submodule(parent), last, lora.LoRALinear(layer, r, alpha, dropout, rslora)
+        )
     return model
 
 
@@ -682,16 +708,16 @@ def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
     "and check first, then change."
 )
 def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    known = [t for t in targets if any(lora.is_target(n, [t]) for n, _ in lora.linear_layers(model))]
+    known = [
+        t for t in targets if any(lora.is_target(n, [t]) for n, _ in lora.linear_layers(model))
+    ]
     inject(model, known, r, alpha, dropout, rslora)
     if len(known) < len(targets):
         raise ValueError
     return model
 
 
-@inject_lora.mistake(
-    "You match any name that ends in the target's letters: xc_attn is not c_attn."
-)
+@inject_lora.mistake("You match any name that ends in the target's letters: xc_attn is not c_attn.")
 def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
     ends = lambda name, targets: name.endswith(tuple(targets))  # noqa: E731
     return inject(model, targets, r, alpha, dropout, rslora, ends)
@@ -777,7 +803,11 @@ merge = Exercise(
     ),
 )
 
-W22, A12, B21 = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 10.0]]), torch.tensor([[1.0], [2.0]])
+W22, A12, B21 = (
+    torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+    torch.tensor([[1.0, 10.0]]),
+    torch.tensor([[1.0], [2.0]]),
+)
 
 
 @merge.by_hand
@@ -788,18 +818,30 @@ def _():
         call(layers, "merge", "unmerge"),
         {
             "step 1 (merge): merged": {"fc": True},
-            "step 1 (merge): values": {"fc.base_layer.weight": added, "fc.lora_A": A12, "fc.lora_B": B21},
+            "step 1 (merge): values": {
+                "fc.base_layer.weight": added,
+                "fc.lora_A": A12,
+                "fc.lora_B": B21,
+            },
             "step 1 (merge): trained": ["fc.lora_A", "fc.lora_B"],
-            "step 2 (unmerge): values": {"fc.base_layer.weight": W22, "fc.lora_A": A12, "fc.lora_B": B21},
+            "step 2 (unmerge): values": {
+                "fc.base_layer.weight": W22,
+                "fc.lora_A": A12,
+                "fc.lora_B": B21,
+            },
         },
     )
     convs = {"fc": ("conv1d", W22, None, A12, B21, 0.5)}
     yield (
         call(convs, "merge", "merge"),
-        {"step 2 (merge): values": {
-            "fc.base_layer.weight": added.T, "fc.base_layer.bias": torch.zeros(2),
-            "fc.lora_A": A12, "fc.lora_B": B21,
-        }},
+        {
+            "step 2 (merge): values": {
+                "fc.base_layer.weight": added.T,
+                "fc.base_layer.bias": torch.zeros(2),
+                "fc.lora_A": A12,
+                "fc.lora_B": B21,
+            }
+        },
     )
 
 
@@ -807,7 +849,17 @@ def _():
 def _(draw):
     D, hidden, r = draw(draws.distinct_sizes(3))
     W1, b1, A1, B1, W2, b2, A2, B2, W3 = several(
-        draw, F32, (hidden, D), (hidden,), (r, D), (hidden, r), (D, hidden), (D,), (r, hidden), (D, r), (3, D)
+        draw,
+        F32,
+        (hidden, D),
+        (hidden,),
+        (r, D),
+        (hidden, r),
+        (D, hidden),
+        (D,),
+        (r, hidden),
+        (D, r),
+        (3, D),
     )
     kind = draw(st.sampled_from(["linear", "conv1d"]))
     layers = {
@@ -857,9 +909,9 @@ merge.mistake("`unmerge` takes out what was never added: look at `layer.merged` 
     lambda model: added(model), lambda model: subtracted(model, check=False)
 )
 
-merge.mistake("You forget to set `layer.merged`: forward still adds the update, to a W that has it.")(
-    lambda model: added(model, flag=False), lambda model: subtracted(model, flag=False)
-)
+merge.mistake(
+    "You forget to set `layer.merged`: forward still adds the update, to a W that has it."
+)(lambda model: added(model, flag=False), lambda model: subtracted(model, flag=False))
 
 merge.mistake("You add B A without the scale. `layer.delta()` is s · B A.")(
     lambda model: added(model, delta=lambda layer: layer.lora_B @ layer.lora_A),
@@ -985,7 +1037,7 @@ lora_state_dict = Exercise(
         "`lora_layers(model)` gives the dotted name of each layer with an adapter.",
         "The names are PEFT's: its prefix, the layer's name, then `.lora_A.weight` or `.lora_B.weight`.",
         ("worked by hand", "A state holds tensors, not parameters: `.detach()`."),
-        ("edge cases", "A name that merely contains \"lora_\" is no adapter."),
+        ("edge cases", 'A name that merely contains "lora_" is no adapter.'),
     ),
 )
 
@@ -1090,7 +1142,9 @@ def _(model):
     return state(model, value=scaled)
 
 
-@lora_state_dict.mistake("For a model without adapters you return an empty state. Raise ValueError.")
+@lora_state_dict.mistake(
+    "For a model without adapters you return an empty state. Raise ValueError."
+)
 def _(model):
     try:
         return state(model)
@@ -1104,8 +1158,11 @@ def _(model):
 def _(model):
     if not list(lora.lora_layers(model)):
         raise ValueError
-    return {f"{P}{n}.weight".replace(".weight.weight", ".weight"): p.detach()
-            for n, p in model.named_parameters() if "lora_" in n}
+    return {
+        f"{P}{n}.weight".replace(".weight.weight", ".weight"): p.detach()
+        for n, p in model.named_parameters()
+        if "lora_" in n
+    }
 
 
 @lora_state_dict.alternative("from named_parameters, by the end of the name, as copies")
@@ -1274,7 +1331,9 @@ def _(logits, ids, prompt_lengths, lengths):
     return masked(logits, ids, prompt_lengths, lengths, reduce="all")
 
 
-@masked_instruction_loss.mistake("You return the sum. The loss is the mean over the answers' tokens.")
+@masked_instruction_loss.mistake(
+    "You return the sum. The loss is the mean over the answers' tokens."
+)
 def _(logits, ids, prompt_lengths, lengths):
     return masked(logits, ids, prompt_lengths, lengths, reduce="sum")
 
@@ -1330,7 +1389,9 @@ def _(logits, ids, prompt_lengths, lengths):
 @masked_instruction_loss.alternative("log_softmax, gather and a boolean mask")
 def _(logits, ids, prompt_lengths, lengths):
     T = ids.shape[1]
-    keep = torch.arange(T)[None].ge(prompt_lengths[:, None]) & torch.arange(T)[None].lt(lengths[:, None])
+    keep = torch.arange(T)[None].ge(prompt_lengths[:, None]) & torch.arange(T)[None].lt(
+        lengths[:, None]
+    )
     keep = keep[:, 1:]
     if keep.sum() == 0:
         raise ValueError("nothing to learn")
@@ -1378,8 +1439,14 @@ nf4_quantize = Exercise(
         "The nearest of sorted levels: `torch.bucketize` with the midpoints between neighbours, or an "
         "argmin over distances.",
         "Two codes a byte: `codes[::2] << 4 | codes[1::2]`, both uint8.",
-        ("edge cases", "What is 0 / 0? A block of zeros has the scale 0, and its numbers zero's code."),
-        ("edge cases", "An odd last code is paired with zero's code. Which of the sixteen is zero?"),
+        (
+            "edge cases",
+            "What is 0 / 0? A block of zeros has the scale 0, and its numbers zero's code.",
+        ),
+        (
+            "edge cases",
+            "An odd last code is paired with zero's code. Which of the sixteen is zero?",
+        ),
     ),
 )
 
@@ -1419,8 +1486,19 @@ def _():
     yield call(torch.tensor([1e-30, 2e-30, 1e30, -3e30]), 2), "very small and very large"
 
 
-def quantised(x, block_size, *, levels=lora.NF4, scale=None, whole=False, swap=False, floor=False,
-              odd=7, order=lambda x: x.flatten(), safe=True):
+def quantised(
+    x,
+    block_size,
+    *,
+    levels=lora.NF4,
+    scale=None,
+    whole=False,
+    swap=False,
+    floor=False,
+    odd=7,
+    order=lambda x: x.flatten(),
+    safe=True,
+):
     """The reference with one thing changed, for the mistakes below."""
     if block_size < 2 or block_size % 2:
         raise ValueError
@@ -1513,7 +1591,7 @@ def _(x, block_size=64):
     "You do not divide by the scale before you look for the nearest level: what lies beyond ±1 is cut off."
 )
 def _(x, block_size=64):
-    codes, scales = quantised(x, block_size)
+    _, scales = quantised(x, block_size)
     same, _ = quantised(x, block_size, scale=lambda b: torch.ones(len(b)))
     return same, scales
 
@@ -1579,4 +1657,8 @@ nf4_quantize.equivalent(
     "nf4_quantize: `NF4.to(x.device)` → `NF4`",
     because="every case is on the CPU, where NF4 is already; a case on a GPU would tell them apart, and "
     "no verdict may depend on there being one.",
+)
+nf4_quantize.equivalent(
+    "nf4_quantize: `block_size <= 0` → `block_size <= 1`",
+    because="1 is odd, and the other half of the condition refuses it.",
 )

@@ -22,7 +22,9 @@ def draw_adapter(d_in: int, d_out: int, r: int) -> Drawing:
     note(ax, right + wide / 2, 0.75, f"A: {r} × {d_in}", ha="center")
     column = right + wide / 2 - rank / 2
     box(ax, column, 1.4 + rank + 0.9, rank, high - rank - 0.9, ORANGE)
-    note(ax, column + rank + 0.3, 1.4 + high / 2 + 0.6, f"B: {d_out} × {r}\nzero at first", ha="left")
+    note(
+        ax, column + rank + 0.3, 1.4 + high / 2 + 0.6, f"B: {d_out} × {r}\nzero at first", ha="left"
+    )
     middle = (left + wide / 2 + right + wide / 2) / 2
     for target in (left + wide / 2, right + wide / 2):
         arrow(ax, (middle, -1.0), (target, 1.3 if target < middle else 0.45))

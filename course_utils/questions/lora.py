@@ -33,8 +33,7 @@ first_step = Prediction(
         "layer(x).square().sum().backward()"
     ),
     code=(
-        "layer = LoRALinear(nn.Linear(4, 3), r=2, alpha=4.0)\n"
-        "layer(x).square().sum().backward()"
+        "layer = LoRALinear(nn.Linear(4, 3), r=2, alpha=4.0)\nlayer(x).square().sum().backward()"
     ),
     asks=[
         Ask(
@@ -64,13 +63,21 @@ four_bits = Prediction(
     "A weight matrix of 4096 × 4096 in NF4, blocks of 64. How many bytes?",
     asks=[
         Ask("its codes", truth="4096 * 4096 // 2", why="Two codes a byte: 8 MiB."),
-        Ask("its scales in float32", truth="4096 * 4096 // 64 * 4", why="One for 64 weights: half a bit a weight."),
+        Ask(
+            "its scales in float32",
+            truth="4096 * 4096 // 64 * 4",
+            why="One for 64 weights: half a bit a weight.",
+        ),
         Ask(
             "its scales in eight bits, without their own scales",
             truth="4096 * 4096 // 64",
             why="Double quantisation: a quarter of that.",
         ),
-        Ask("the same matrix in bfloat16", truth="4096 * 4096 * 2", why="Two bytes a weight: 32 MiB."),
+        Ask(
+            "the same matrix in bfloat16",
+            truth="4096 * 4096 * 2",
+            why="Two bytes a weight: 32 MiB.",
+        ),
     ],
 )
 

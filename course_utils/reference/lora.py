@@ -121,14 +121,14 @@ def inject_lora(
     return model
 
 
-def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoRALinear]]:
+def lora_layers(model: nn.Module) -> Iterator[tuple[str, "LoRALinear"]]:
     """(dotted name, layer) of each layer with an adapter; of several the active one."""
     inside: tuple[str, ...] = ()
     for name, module in model.named_modules():
-        if isinstance(module, Adapters):
+        if hasattr(module, "adapters"):
             inside += (name + ".",)
             if module.active is not None:
-                yield name, module.adapters[module.active]  # type: ignore[misc]
+                yield name, module.adapters[module.active]  # type: ignore
         elif hasattr(module, "lora_A") and not name.startswith(inside):
             yield name, module  # type: ignore[misc]
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from ..case import Case
 from ..render import shown
-from .modules import Conv1D, assemble, described, raised_name
 from .functions import ramp
+from .modules import Conv1D, assemble, described, raised_name
 
 ROWS = 400  # of the input that dropout is judged on: enough for every pattern to occur
 
@@ -40,7 +40,7 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
     kind, weight, bias, build, A, B, x, *rest = case.args
     base = linear(kind, weight, bias)
     kept = base.weight
-    made = subject(base, **build)
+    made: Any = subject(base, **build)
     if not isinstance(made, nn.Module):
         return {"what it builds": type(made).__name__}
     seen: dict[str, Any] = {
@@ -126,7 +126,7 @@ def dropped(made: nn.Module, base: nn.Module, x: Tensor) -> dict[str, Any]:
 
 
 def called_layer(name: str, case: Case) -> str:
-    kind, weight, bias, build, A, B, x, *rest = case.args
+    kind, weight, _, build, A, B, x, *rest = case.args
     d_out, d_in = weight.shape
     base = f"nn.Linear({d_in}, {d_out})" if kind == "linear" else f"Conv1D({d_out}, {d_in})"
     given = ", ".join(f"{key}={shown(value)}" for key, value in build.items())
