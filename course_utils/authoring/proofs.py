@@ -17,7 +17,13 @@ import course_utils
 from course_utils.grading import Exercise, chapters, exercises_of, grade
 from course_utils.grading.grade import BY_HAND, CONTRACTS, broken, checks_of, differs
 from course_utils.grading.remote import Remote
-from course_utils.grading.stubs import is_stub, needed_source, source_of, stub_source
+from course_utils.grading.stubs import (
+    first_line,
+    is_stub,
+    names_bound,
+    names_used,
+    stub_source,
+)
 from course_utils.grading.verdict import FAILED, PASSED
 
 SEEDS = (0, 1, 2)
@@ -160,22 +166,25 @@ def probe_needs_nothing_else(exercise: Exercise) -> int:
 
 
 def standalone(exercise: Exercise) -> str:
-    """The solution as a file of its own, with every import of the reference's module."""
+    """The solution as a file of its own: every import of the reference's module, and of its other
+    definitions those that this one needs, or the chapter's other references, which it may call."""
     module = inspect.getmodule(inspect.unwrap(exercise.parts[0]))
     assert module is not None
-    tree = ast.parse(inspect.getsource(module))
-    imports = [ast.unparse(n) for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-    helpers = needed_source(exercise)
-    others = sibling_sources(exercise)
-    return "\n\n".join([*imports, helpers, *others, *map(source_of, exercise.parts)]) + "\n"
-
-
-def sibling_sources(exercise: Exercise) -> list[str]:
-    """The chapter's other references that this one may call: earlier cells define them."""
-    if exercise.chapter not in chapters():
-        return []
-    others = [e for e in exercises_of(exercise.chapter).values() if e is not exercise]
-    return [needed_source(e) + "\n" + source_of(part) for e in others for part in e.parts]
+    text = inspect.getsource(module)
+    tree, lines = ast.parse(text), text.splitlines()
+    declared = {name: node for node in tree.body for name in names_bound(node)}
+    known = exercises_of(exercise.chapter) if exercise.chapter in chapters() else {}
+    wanted = {part.__name__ for e in (exercise, *known.values()) for part in e.parts}
+    needed: dict[int, ast.stmt] = {}
+    while wanted:
+        node = declared.get(wanted.pop())
+        if node is not None and node.lineno not in needed:
+            needed[node.lineno] = node
+            wanted |= names_used(node)
+    imports = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    needed |= {node.lineno: node for node in imports}
+    found = [needed[line] for line in sorted(needed)]
+    return "\n\n".join("\n".join(lines[first_line(n) - 1 : n.end_lineno]) for n in found) + "\n"
 
 
 PROOFS = {

@@ -195,10 +195,10 @@ def _(model, targets, r):
     for name, module in model.named_modules():
         parts = name.split(".")
         tails = {".".join(parts[i:]) for i in range(len(parts))}
-        if tails & set(targets) and getattr(module, "weight", None) is not None:
-            if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":
-                a, b = module.weight.shape
-                total += torch.empty(r, a).numel() + torch.empty(b, r).numel()
+        is_linear = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+        if tails & set(targets) and is_linear:
+            a, b = module.weight.shape
+            total += torch.empty(r, a).numel() + torch.empty(b, r).numel()
     return total
 
 

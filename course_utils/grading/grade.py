@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -279,8 +279,11 @@ def takes_any(parameters: Sequence[inspect.Parameter]) -> bool:
 
 
 def equal_defaults(a: inspect.Parameter, b: inspect.Parameter) -> bool:
+    """Equal, or written alike: an object of a class that was defined twice."""
     try:
-        return a.default is b.default or bool(a.default == b.default)
+        if a.default is b.default or bool(a.default == b.default):
+            return True
+        return is_dataclass(a.default) and repr(a.default) == repr(b.default)
     except Exception:  # two tensors, say
         return same(a.default, b.default)
 

@@ -159,9 +159,14 @@ def needed_source(exercise: Exercise) -> str:
         if imports:  # one statement may bring several names, each wanted by another helper
             found[key] = import_of(node, name)
             continue
-        found[key] = "\n".join(text[node.lineno - 1 : node.end_lineno])
+        found[key] = "\n".join(text[first_line(node) - 1 : node.end_lineno])
         wanted |= names_used(found[key]) - IN_EVERY_NOTEBOOK
     return "\n".join(found[key] for key in sorted(found))
+
+
+def first_line(node: ast.stmt) -> int:
+    """Where a statement begins: with its first decorator."""
+    return min([d.lineno for d in getattr(node, "decorator_list", ())] + [node.lineno])
 
 
 def exercises_named(module: ModuleType, exercise: Exercise) -> set[str]:

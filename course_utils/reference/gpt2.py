@@ -14,12 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,14 @@ CONFIGS = {
 class CausalSelfAttention(nn.Module):
     """softmax(q kᵀ / √d) v in n_head heads; a position attends to itself and to earlier ones.
 
-    No (T, T) tensor is made on the fused path of `F.scaled_dot_product_attention`.
+    Submodules: `c_attn`, an nn.Linear from D to 3 D that gives the queries, keys and values of all
+    heads, in this order; `c_proj`, from D to D, for the result; `resid_dropout` after it. In train
+    mode config.dropout is that of the attention weights, too. No (T, T) tensor for each head is made:
+    the fused path of `F.scaled_dot_product_attention`.
     """
 
     def __init__(self, config: GPT2Config) -> None:
+        """config: n_embd is D, n_head H; dropout."""
         super().__init__()
         self.n_head, self.dropout = config.n_head, config.dropout
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)  # q, k and v of all heads
@@ -87,9 +93,13 @@ class CausalSelfAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Up to 4 D features, GELU (its tanh form), and down again."""
+    """Up to 4 D features, GELU (its tanh form), and down again.
+
+    Submodules: `c_fc`, an nn.Linear from D to 4 D; `c_proj`, from 4 D to D; `dropout` after it.
+    """
 
     def __init__(self, config: GPT2Config) -> None:
+        """config: n_embd is D; dropout."""
         super().__init__()
         self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd)
         self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
@@ -104,18 +114,24 @@ class MLP(nn.Module):
 class Parts:
     """What a GPT-2 is built from: replace one to run your own in its place.
 
-    layer_norm: called with (n_embd, eps). attention, mlp: called with the config.
+    layer_norm: called with (n_embd, eps). attention, mlp: called with the config. block: called with
+    the config and these parts; None is `Block`.
     """
 
     layer_norm: Any = nn.LayerNorm
     attention: Any = CausalSelfAttention
     mlp: Any = MLP
+    block: Any = None
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)): the norm comes first (pre-LN)."""
+    """x + attention(norm(x)), then x + mlp(norm(x)): the norm comes first (pre-LN).
+
+    Submodules, made of `parts`: `ln_1`, `attn`, `ln_2`, `mlp`.
+    """
 
     def __init__(self, config: GPT2Config, parts: Parts = Parts()) -> None:
+        """config: the sizes, and the norms' epsilon. parts: what to build from."""
         super().__init__()
         self.ln_1 = parts.layer_norm(config.n_embd, config.layer_norm_epsilon)
         self.attn = parts.attention(config)
@@ -125,26 +141,31 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B 1 T T"] | None = None
     ) -> Float[Tensor, "B T D"]:
-        """x: (B, T, D). Returns the same shape."""
+        """x: (B, T, D). Returns the same shape. A mask is the attention's; without one it gets none."""
         x = x + (self.attn(self.ln_1(x)) if mask is None else self.attn(self.ln_1(x), mask))
         return x + self.mlp(self.ln_2(x))
 
 
 class Transformer(nn.Module):
-    """Embeddings of tokens and of positions, L blocks, and a last norm: all but the head."""
+    """Embeddings of tokens and of positions, L blocks, and a last norm: all but the head.
+
+    Submodules: `wte`, `wpe`, `drop`, the list `h` of blocks, `ln_f`.
+    """
 
     def __init__(self, config: GPT2Config, parts: Parts = Parts()) -> None:
+        """config: the sizes, and the norms' epsilon. parts: what to build from."""
         super().__init__()
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.n_positions, config.n_embd)
         self.drop = nn.Dropout(config.dropout)
-        self.h = nn.ModuleList(Block(config, parts) for _ in range(config.n_layer))
+        block = parts.block or Block
+        self.h = nn.ModuleList(block(config, parts) for _ in range(config.n_layer))
         self.ln_f = parts.layer_norm(config.n_embd, config.layer_norm_epsilon)
 
     def forward(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T D"]:
-        """Features after each position; see GPT2."""
+        """Features after each position, before the head; arguments and errors are GPT2's."""
         T, C = ids.size(1), self.wpe.num_embeddings
         if C < T:
             raise ValueError(f"{T} positions; the context has {C}")
@@ -155,10 +176,38 @@ class Transformer(nn.Module):
         return self.ln_f(x)
 
 
-class GPT2(nn.Module):
-    """Token ids in, logits of the next token out. The head's weight is the token embedding's."""
+class Pretrained(nn.Module):
+    """What reads a published checkpoint, for a model of a GPT2Config and Parts."""
+
+    @classmethod
+    def from_pretrained(
+        cls: type[Model], source: str | PathLike[str] | nn.Module, parts: Parts = Parts()
+    ) -> Model:
+        """The model of a Hugging Face checkpoint, in eval mode.
+
+        source: a folder with config.json and *.safetensors, or a transformers GPT2LMHeadModel.
+        Raises FileNotFoundError (which file), and ValueError for a torn file, for a config that is
+        not GPT-2's and for tensors that do not fit, naming each of them.
+        """
+        if isinstance(source, nn.Module):
+            settings: dict[str, Any] = source.config.to_dict()  # type: ignore[operator, union-attr]
+            state: Mapping[str, Tensor] = source.state_dict()
+        else:
+            settings, state = read_checkpoint(Path(source))
+        model = cls(config_from_hf(settings), parts)
+        load_hf_state_dict(model, state)
+        return model.eval()
+
+
+class GPT2(Pretrained):
+    """Token ids in, logits of the next token out. The head's weight is the token embedding's.
+
+    Submodules: `transformer`, and `lm_head`, an nn.Linear from D to V without bias. `config` is kept,
+    and the weights start as `init_weights` has them.
+    """
 
     def __init__(self, config: GPT2Config, parts: Parts = Parts()) -> None:
+        """config: the sizes, and the norms' epsilon. parts: what to build from."""
         super().__init__()
         self.config = config
         self.transformer = Transformer(config, parts)
@@ -177,25 +226,6 @@ class GPT2(nn.Module):
         """
         return self.lm_head(self.transformer(ids, mask))
 
-    @classmethod
-    def from_pretrained(
-        cls, source: str | PathLike[str] | nn.Module, parts: Parts = Parts()
-    ) -> "GPT2":
-        """The model of a Hugging Face checkpoint, in eval mode.
-
-        source: a folder with config.json and *.safetensors, or a transformers GPT2LMHeadModel.
-        Raises FileNotFoundError (which file), and ValueError for a torn file, for a config that is
-        not GPT-2's and for tensors that do not fit, naming each of them.
-        """
-        if isinstance(source, nn.Module):
-            settings: dict[str, Any] = source.config.to_dict()  # type: ignore[operator, union-attr]
-            state: Mapping[str, Tensor] = source.state_dict()
-        else:
-            settings, state = read_checkpoint(Path(source))
-        model = cls(config_from_hf(settings), parts)
-        load_hf_state_dict(model, state)
-        return model.eval()
-
 
 def attention_mask(mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
     """True where query i may attend to key j: j ≤ i, and j no padding.
@@ -210,7 +240,7 @@ def attention_mask(mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
 
 @torch.no_grad()
 def init_weights(model: nn.Module, n_layer: int) -> None:
-    """GPT-2's initialisation: normal with σ = 0.02, biases zero, norms one and zero.
+    """GPT-2's initialisation, whatever there was: normal with σ = 0.02, biases zero, norms one and zero.
 
     The two projections that write to the residual stream of each block have σ / √(2 L), so that its
     variance does not grow with depth (Radford et al. 2019, section 2.3, scale by 1/√N).

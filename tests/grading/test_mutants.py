@@ -40,8 +40,10 @@ def judge(job: Job) -> dict:
     """Grade one mutant: in a process of its own, without jaxtyping's and beartype's checks."""
     exercise, n, source = job.payload
     exercise.limit_s = 1.0
-    objects = list(exercise.parts)
-    objects[n] = build(source, objects[n])
+    sources = [source_of(part) for part in exercise.parts]
+    sources[n] = source
+    built = build("\n\n\n".join(sources), exercise.parts)  # a pair's parts know one another
+    objects = built if len(sources) > 1 else [built]
     verdict = grade(exercise, *objects, explain=False)
     return {"killed": verdict.outcome == "failed", "rung": verdict.failed_rung or ""}
 

@@ -13,6 +13,7 @@ from typing import Any
 from ..case import Case
 from .autograd import accumulates, custom_function, straight_through, takes_function
 from .functions import call, named_arguments, never_negative, there_and_back
+from .gpt2 import checkpoint, gpt2_count, gpt2_model, gpt2_part, initialised
 from .lora import adapter_state, injected, lora_layer, merge_run
 from .modules import assembled, dropout, module, registry, tied
 from .objects import steps
@@ -30,9 +31,14 @@ __all__ = [
     "amp_run",
     "assembled",
     "call",
+    "checkpoint",
     "custom_function",
     "dropout",
     "glorot_weight",
+    "gpt2_count",
+    "gpt2_model",
+    "gpt2_part",
+    "initialised",
     "injected",
     "lora_layer",
     "master_run",

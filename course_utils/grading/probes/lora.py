@@ -40,9 +40,10 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
     kind, weight, bias, build, A, B, x, *rest = case.args
     base = linear(kind, weight, bias)
     kept = base.weight
-    made: Any = subject(base, **build)
-    if not isinstance(made, nn.Module):
-        return {"what it builds": type(made).__name__}
+    built = subject(base, **build)
+    if not isinstance(built, nn.Module):
+        return {"what it builds": type(built).__name__}
+    made: Any = built
     seen: dict[str, Any] = {
         "parameters": {name: tuple(p.shape) for name, p in made.named_parameters()},
         "dtypes": {name: p.dtype for name, p in made.named_parameters()},
