@@ -66,7 +66,7 @@ def draw_spectra(shares: Mapping[str, Tensor], ranks: Sequence[int]) -> Drawing:
 
 
 def draw_scales(ranks: Sequence[int], sizes: Mapping[str, Sequence[float]]) -> Drawing:
-    """The size of the update after one step against the rank, both on log axes."""
+    """How far an answer moves in one step, against the rank, both on log axes."""
     figure, ax = plot(6.4, 3.1)
     styles = zip((BLUE, ORANGE, RED), ("-o", "--s", ":^"), strict=True)
     for (name, values), (colour, line) in zip(sizes.items(), styles, strict=False):
@@ -76,7 +76,7 @@ def draw_scales(ranks: Sequence[int], sizes: Mapping[str, Sequence[float]]) -> D
     ax.set_xticks(list(ranks), [str(r) for r in ranks])
     ax.minorticks_off()
     ax.set_xlabel("r", color=INK)
-    ax.set_ylabel("‖ΔW‖ after one step", color=INK)
+    ax.set_ylabel("change of y in one step", color=INK)
     ax.legend(frameon=False, fontsize=9)
     return figure
 
