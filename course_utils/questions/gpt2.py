@@ -143,7 +143,7 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "The logits agree with transformers' within 0.03, and not within 0.00001. Which is the likeliest?",
+            "The logits agree with transformers' within 0.003, and not within 0.00001. Which is the likeliest?",
             choices=[
                 Choice(
                     "attn.c_proj is not transposed.",

@@ -328,7 +328,7 @@ def fill(made: nn.Module, seed: int) -> None:
             p.copy_(value / 2 if p.ndim > 1 else 1 + value / 4)
 
 
-def run(made: nn.Module, mode: bool, ids: Tensor, *mask: Tensor) -> dict[str, Any]:
+def run(made: Any, mode: bool, ids: Tensor, *mask: Tensor) -> dict[str, Any]:
     made.train(mode).zero_grad()
     before = clone(ids)
     features, logits = made.transformer(ids, *mask), made(ids, *mask)
