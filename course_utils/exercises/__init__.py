@@ -12,4 +12,5 @@ ORDER = (
     "ddp",
     "fsdp",
     "gpt2",
+    "lora",
 )

@@ -149,20 +149,19 @@ def needed_source(exercise: Exercise) -> str:
     wanted -= set(exercise.names) | IN_EVERY_NOTEBOOK
     wanted -= {name for part in exercise.parts for name in names_used(stub_source(part))}
     wanted -= exercises_named(module, exercise)
-    found: dict[int, str] = {}
+    found: dict[tuple[int, str], str] = {}
     while wanted:
         name = wanted.pop()
         node = declared.get(name)
-        if node is None or node.lineno in found:
+        imports = isinstance(node, ast.Import | ast.ImportFrom)
+        if node is None or (key := (node.lineno, name if imports else "")) in found:
             continue
-        found[node.lineno] = (
-            f"{import_of(node, name)}"
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            else "\n".join(text[first_line(node) - 1 : node.end_lineno])
-        )
-        if not isinstance(node, ast.Import | ast.ImportFrom):
-            wanted |= names_used(found[node.lineno]) - IN_EVERY_NOTEBOOK
-    return "\n".join(found[line] for line in sorted(found))
+        if imports:  # one statement may bring several names, each wanted by another helper
+            found[key] = import_of(node, name)
+            continue
+        found[key] = "\n".join(text[first_line(node) - 1 : node.end_lineno])
+        wanted |= names_used(found[key]) - IN_EVERY_NOTEBOOK
+    return "\n".join(found[key] for key in sorted(found))
 
 
 def first_line(node: ast.stmt) -> int:

@@ -16,49 +16,14 @@ from torch import Tensor, nn
 DEFAULT = "default"
 
 
-class LowRank(nn.Module):
-    """The update ΔW = s · B A, where A is (r, in), B is (out, r), and s = α / r.
-
-    A starts as nn.Linear's weights do and B at zero, so the update is zero at first. rslora: the
-    scale is α / √r (Kalajdzievski, 2023), under which the update does not shrink as r grows.
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        r: int,
-        alpha: float,
-        dropout: float = 0.0,
-        rslora: bool = False,
-    ) -> None:
-        """r: at least 1. dropout: on what enters A, in train mode. Raises ValueError for r < 1."""
-        super().__init__()
-        if r < 1:
-            raise ValueError(f"the rank is at least 1; came {r}")
-        self.scaling = alpha / (math.sqrt(r) if rslora else r)
-        self.lora_A = nn.Parameter(torch.empty(r, in_features))
-        self.lora_B = nn.Parameter(torch.zeros(out_features, r))
-        self.dropout = nn.Dropout(dropout)
-        nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
-
-    def add_to(
-        self, y: Float[Tensor, "*batch out"], x: Float[Tensor, "*batch in"]
-    ) -> Float[Tensor, "*batch out"]:
-        """y + s · x Aᵀ Bᵀ, in y's memory: a layer's backward does not need what it returned."""
-        h = F.linear(self.dropout(x).reshape(-1, x.size(-1)), self.lora_A)
-        B = self.lora_B.to(h.dtype)  # the low precision of autocast, which knows no in-place op
-        return y.view(-1, y.size(-1)).addmm_(h, B.T, alpha=self.scaling).view_as(y)
-
-    def delta(self) -> Float[Tensor, "out in"]:
-        """ΔW whole."""
-        return self.scaling * (self.lora_B @ self.lora_A)
-
-
 class LoRALinear(nn.Module):
-    """A frozen layer y = x Wᵀ + b, and adapters of which at most one is active: y + s · x Aᵀ Bᵀ.
+    """A frozen layer y = x Wᵀ + b and, beside it, a trained update of low rank: y + s · x Aᵀ Bᵀ.
 
-    base_layer: an nn.Linear, or a `Conv1D` of transformers, which holds W as (in, out).
+    base_layer: an nn.Linear, or a `Conv1D` of transformers, which holds W as (in, out); it no longer
+    trains. lora_A: (r, in), starts as nn.Linear's weights do. lora_B: (out, r), starts at zero, so
+    that nothing changes at first. Both are where W is and of its dtype. scaling: s = α / r; with
+    rslora α / √r (Kalajdzievski, 2023). merged: False until `merge` adds the update to W; then the
+    base layer alone is the answer. Source: Hu et al. (2021), section 4.1.
     """
 
     def __init__(
@@ -68,52 +33,65 @@ class LoRALinear(nn.Module):
         alpha: float,
         dropout: float = 0.0,
         rslora: bool = False,
-        adapter: str = DEFAULT,
     ) -> None:
-        """adapter: the name of the first one. Raises ValueError for r < 1."""
+        """dropout: on what enters A, in train mode. Raises ValueError for r < 1."""
         super().__init__()
+        if r < 1:
+            raise ValueError(f"the rank is at least 1; came {r}")
+        weight = weight_of(base_layer)
+        out_features, in_features = weight.shape
         self.base_layer = base_layer.requires_grad_(False)
-        self.adapters = nn.ModuleDict()
-        self.active: str | None = None
-        self.merged: str | None = None
-        self.add(adapter, r, alpha, dropout, rslora)
-        self.active = adapter
-
-    @property
-    def weight(self) -> Float[Tensor, "out in"]:
-        """The base layer's W as nn.Linear holds it; a view."""
-        weight: Tensor = self.base_layer.weight  # type: ignore[assignment]
-        return weight if isinstance(self.base_layer, nn.Linear) else weight.T
-
-    def add(
-        self, adapter: str, r: int, alpha: float, dropout: float = 0.0, rslora: bool = False
-    ) -> None:
-        """One more adapter, where the layer is and of its dtype; not active yet."""
-        out_features, in_features = self.weight.shape
-        update = LowRank(in_features, out_features, r, alpha, dropout, rslora)
-        self.adapters[adapter] = update.to(self.weight.device, self.weight.dtype)
+        self.lora_A = nn.Parameter(weight.new_empty(r, in_features))
+        self.lora_B = nn.Parameter(weight.new_zeros(out_features, r))
+        self.dropout = nn.Dropout(dropout)
+        self.scaling = alpha / (math.sqrt(r) if rslora else r)
+        self.merged = False
+        nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
-        """x: (..., in). Returns (..., out)."""
+        """x: (..., in). Returns (..., out). No (out, in) tensor is made."""
         y = self.base_layer(x)
-        if self.active is None or self.merged is not None:
+        if self.merged:
             return y
-        update: LowRank = self.adapters[self.active]  # type: ignore[assignment]
-        return update.add_to(y, x)
+        h = F.linear(self.dropout(x).reshape(-1, x.size(-1)), self.lora_A)
+        B = self.lora_B.to(h.dtype)  # the low precision of autocast, which knows no in-place op
+        # In y's memory: a linear layer's backward does not need what it returned.
+        return y.view(-1, y.size(-1)).addmm_(h, B.T, alpha=self.scaling).view_as(y)
 
-    @torch.no_grad()
-    def merge(self) -> None:
-        """Add the active update to W: from now on the layer costs what it cost before."""
-        if self.merged is None and self.active is not None:
-            self.weight.add_(self.adapters[self.active].delta())  # type: ignore[operator]
-            self.merged = self.active
+    def delta(self) -> Float[Tensor, "out in"]:
+        """The update whole: ΔW = s · B A."""
+        return self.scaling * (self.lora_B @ self.lora_A)
 
-    @torch.no_grad()
-    def unmerge(self) -> None:
-        """Take it out again: W is what it was, up to the rounding of one addition and one subtraction."""
-        if self.merged is not None:
-            self.weight.sub_(self.adapters[self.merged].delta())  # type: ignore[operator]
-            self.merged = None
+
+def weight_of(layer: nn.Module) -> Float[Tensor, "out in"]:
+    """A linear layer's W as nn.Linear holds it, (out, in); of a `Conv1D` it is a view."""
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    return weight.T if type(layer).__name__ == "Conv1D" else weight
+
+
+def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """(dotted name, layer) of each nn.Linear and each `Conv1D`."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":
+            yield name, module
+
+
+def is_target(name: str, targets: Sequence[str]) -> bool:
+    """Is the dotted name one of the targets, or does it end in a dot and one of them?"""
+    return any(name == target or name.endswith("." + target) for target in targets)
+
+
+def lora_parameter_count(model: nn.Module, targets: Sequence[str], r: int) -> int:
+    """How many numbers adapters of rank r on these layers would train.
+
+    targets: "c_attn" means each nn.Linear or `Conv1D` whose dotted name is that or ends in
+    ".c_attn"; one that matches no layer adds nothing. The model is not changed.
+    """
+    return sum(
+        r * sum(weight_of(layer).shape)
+        for name, layer in linear_layers(model)
+        if is_target(name, targets)
+    )
 
 
 def inject_lora(
@@ -123,13 +101,12 @@ def inject_lora(
     alpha: float = 16.0,
     dropout: float = 0.0,
     rslora: bool = False,
-    adapter: str = DEFAULT,
 ) -> nn.Module:
-    """Freeze the model, and put a LoRALinear in place of every layer of these names; in place.
+    """Freeze the model and put a LoRALinear in place of every layer of these names; in place.
 
-    targets: "c_attn" means each submodule whose dotted name is that or ends in ".c_attn". A second
-    call with another adapter adds it where the first put its layers. Raises ValueError for a target
-    that matches no linear layer, and for r < 1; then nothing is changed.
+    targets: "c_attn" means each nn.Linear or `Conv1D` whose dotted name is that or ends in
+    ".c_attn". Returns the model. Raises ValueError for a target that matches no such layer, and for
+    r < 1; then nothing is changed.
     """
     found = [(name, layer) for name, layer in linear_layers(model) if is_target(name, targets)]
     for target in targets:
@@ -137,41 +114,96 @@ def inject_lora(
             raise ValueError(f"no linear layer is called {target!r}")
     if r < 1:
         raise ValueError(f"the rank is at least 1; came {r}")
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
+    model.requires_grad_(False)
     for name, layer in found:
-        if isinstance(layer, LoRALinear):
-            layer.add(adapter, r, alpha, dropout, rslora)
-        else:
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, LoRALinear(layer, r, alpha, dropout, rslora))
+    return model
+
+
+def lora_layers(model: nn.Module) -> Iterator[tuple[str, "LoRALinear"]]:
+    """(dotted name, layer) of each layer with an adapter; of several the active one."""
+    inside: tuple[str, ...] = ()
+    for name, module in model.named_modules():
+        if hasattr(module, "adapters"):
+            inside += (name + ".",)
+            if module.active is not None:
+                yield name, module.adapters[module.active]  # type: ignore
+        elif hasattr(module, "lora_A") and not name.startswith(inside):
+            yield name, module  # type: ignore[misc]
+
+
+def merge(model: nn.Module) -> nn.Module:
+    """Add each adapter's update to its layer's W: from now on they cost what they cost before.
+
+    In place; returns the model. A layer whose update is in its W already is left alone.
+    """
+    for _, layer in lora_layers(model):
+        if not layer.merged:
+            with torch.no_grad():
+                weight_of(layer.base_layer).add_(layer.delta())
+            layer.merged = True
+    return model
+
+
+def unmerge(model: nn.Module) -> nn.Module:
+    """Take it out again: each W is what it was, up to the rounding of the two; in place.
+
+    Returns the model. A layer that is not merged is left alone.
+    """
+    for _, layer in lora_layers(model):
+        if layer.merged:
+            with torch.no_grad():
+                weight_of(layer.base_layer).sub_(layer.delta())
+            layer.merged = False
+    return model
+
+
+class Adapters(nn.Module):
+    """Several LoRALinears over one base layer, by name; at most one is active."""
+
+    def __init__(self, first: LoRALinear) -> None:
+        """first: what was there, from now on under the name "default"."""
+        super().__init__()
+        self.base_layer = first.base_layer
+        self.adapters = nn.ModuleDict({DEFAULT: first})
+        self.active: str | None = DEFAULT
+
+    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
+        """x: (..., in). Returns (..., out): the active adapter's, or the base layer's own."""
+        return self.base_layer(x) if self.active is None else self.adapters[self.active](x)
+
+
+def add_adapter(
+    model: nn.Module,
+    adapter: str,
+    r: int = 8,
+    alpha: float = 16.0,
+    dropout: float = 0.0,
+    rslora: bool = False,
+) -> nn.Module:
+    """One more adapter on every layer that has one, and make it the active one; in place.
+
+    Raises ValueError for a name that is taken, and while an adapter is merged.
+    """
+    check_unmerged(model)
+    if adapter in adapter_names(model):
+        raise ValueError(f"there is an adapter {adapter!r} already")
+    for name, layer in list(lora_layers(model)):
+        module = model.get_submodule(name)
+        if not isinstance(module, Adapters):
+            module = Adapters(layer)
             parent, _, last = name.rpartition(".")
-            wrapped = LoRALinear(layer, r, alpha, dropout, rslora, adapter)
-            setattr(model.get_submodule(parent), last, wrapped)
+            setattr(model.get_submodule(parent), last, module)
+        module.adapters[adapter] = type(layer)(layer.base_layer, r, alpha, dropout, rslora)
     use_adapter(model, adapter)
     return model
 
 
-def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """(dotted name, layer): every linear one, those that have an adapter as one layer."""
-    inside: tuple[str, ...] = ()
-    for name, module in model.named_modules():
-        if name.startswith(inside):
-            continue
-        if isinstance(module, LoRALinear):
-            inside += (name + ".",)
-            yield name, module
-        elif isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":
-            yield name, module
-
-
-def is_target(name: str, targets: Sequence[str]) -> bool:
-    return any(name == target or name.endswith("." + target) for target in targets)
-
-
-def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoRALinear]]:
-    """(dotted name, layer) of each LoRALinear."""
-    for name, module in model.named_modules():
-        if isinstance(module, LoRALinear):
-            yield name, module
+def adapter_names(model: nn.Module) -> list[str]:
+    """Names of the adapters, once there are several."""
+    several = [module for module in model.modules() if isinstance(module, Adapters)]
+    return sorted({name for module in several for name in module.adapters})
 
 
 def use_adapter(model: nn.Module, adapter: str | None) -> None:
@@ -179,58 +211,48 @@ def use_adapter(model: nn.Module, adapter: str | None) -> None:
 
     Raises KeyError if no layer has it, ValueError while one is merged.
     """
-    layers = [layer for _, layer in lora_layers(model)]
-    known = sorted({name for layer in layers for name in layer.adapters})
-    if adapter is not None and adapter not in known:
-        raise KeyError(f"no adapter {adapter!r}; there are: {', '.join(known) or 'none'}")
-    if any(layer.merged for layer in layers):
+    names = adapter_names(model)
+    if adapter is not None and adapter not in names:
+        raise KeyError(f"no adapter {adapter!r}; there are: {', '.join(names) or 'none'}")
+    check_unmerged(model)
+    for module in model.modules():
+        if isinstance(module, Adapters):
+            module.active = adapter
+            for name, layer in module.adapters.items():
+                layer.lora_A.requires_grad_(name == adapter)
+                layer.lora_B.requires_grad_(name == adapter)
+
+
+def check_unmerged(model: nn.Module) -> None:
+    if any(layer.merged for _, layer in lora_layers(model)):
         raise ValueError("an adapter is merged into the weights: unmerge it first")
-    for layer in layers:
-        layer.active = adapter if adapter and adapter in layer.adapters else None
-        for name, update in layer.adapters.items():
-            update.requires_grad_(name == adapter)
-
-
-def merge(model: nn.Module) -> nn.Module:
-    """Add each layer's active update to its weights; in place. Returns the model."""
-    for _, layer in lora_layers(model):
-        layer.merge()
-    return model
-
-
-def unmerge(model: nn.Module) -> nn.Module:
-    """Undo `merge`, up to rounding; in place. Returns the model."""
-    for _, layer in lora_layers(model):
-        layer.unmerge()
-    return model
 
 
 PEFT_PREFIX = "base_model.model."
 """What PEFT's files put before the name of a module."""
 
 
-def lora_state_dict(model: nn.Module, adapter: str = DEFAULT) -> dict[str, Tensor]:
-    """The tensors of one adapter, and nothing of the base model, under the names of PEFT's files."""
-    return {name: tensor.detach() for name, tensor in lora_tensors(model, adapter)}
+def lora_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """The adapters' tensors, detached, and nothing of the base model, under the names of PEFT's files.
+
+    The layer h.0.attn.c_attn gives base_model.model.h.0.attn.c_attn.lora_A.weight and
+    ….lora_B.weight. Raises ValueError for a model without adapters.
+    """
+    tensors = {name: tensor.detach() for name, tensor in _lora_tensors(model)}
+    if not tensors:
+        raise ValueError("this model has no adapter")
+    return tensors
 
 
-def lora_tensors(model: nn.Module, adapter: str) -> Iterator[tuple[str, nn.Parameter]]:
-    found = False
+def _lora_tensors(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     for name, layer in lora_layers(model):
-        if adapter in layer.adapters:
-            found = True
-            for part in ("lora_A", "lora_B"):
-                tensor = layer.adapters[adapter].get_parameter(part)
-                yield f"{PEFT_PREFIX}{name}.{part}.weight", tensor
-    if not found:
-        raise KeyError(f"no layer has an adapter {adapter!r}")
+        yield f"{PEFT_PREFIX}{name}.lora_A.weight", layer.lora_A
+        yield f"{PEFT_PREFIX}{name}.lora_B.weight", layer.lora_B
 
 
-def load_lora_state_dict(
-    model: nn.Module, state: Mapping[str, Tensor], adapter: str = DEFAULT
-) -> None:
+def load_lora_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Copy an adapter's tensors in, or raise ValueError, naming each that does not fit, before any."""
-    mine = dict(lora_tensors(model, adapter))
+    mine = dict(_lora_tensors(model))
     problems = [f"{name}: missing" for name in mine if name not in state]
     problems += [f"{name}: unknown" for name in state if name not in mine]
     problems += [
@@ -245,23 +267,13 @@ def load_lora_state_dict(
             parameter.copy_(state[name])
 
 
-def lora_parameter_count(model: nn.Module, targets: Sequence[str], r: int) -> int:
-    """How many numbers adapters of rank r on these layers would train: r · (in + out) for each."""
-    total = 0
-    for name, layer in linear_layers(model):
-        if is_target(name, targets):
-            weight = layer.weight
-            total += r * sum(weight.shape)  # type: ignore[union-attr, misc, arg-type]
-    return total
-
-
 def masked_instruction_loss(
     logits: Float[Tensor, "B T V"],
     ids: Int[Tensor, "B T"],
     prompt_lengths: Int[Tensor, " B"],
     lengths: Int[Tensor, " B"],
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy in nats of the answers' tokens, each predicted from the position before it.
+    """Mean cross-entropy in nats, float32, of the answers' tokens, each predicted by the one before it.
 
     ids[b] is a prompt of prompt_lengths[b] ≥ 1 tokens, an answer up to position lengths[b], then
     padding. Every answer token of the batch counts the same. Raises ValueError if there is none.
@@ -306,10 +318,10 @@ def nf4_quantize(
 
     A block is block_size numbers in row-major order (the last may be shorter), its scale the largest
     magnitude in it, float32. A byte holds two codes, the first in its high half; an odd last one is
-    paired with zero's. Halfway between two values the lower is taken. Raises ValueError for an odd
+    paired with zero's. Halfway between two values either will do. Raises ValueError for an odd
     block_size, or one below 2.
     """
-    if block_size < 2 or block_size % 2:
+    if block_size <= 0 or block_size % 2:
         raise ValueError(f"a block holds an even number of values, at least 2; came {block_size}")
     blocks = F.pad(x.flatten().float(), (0, -x.numel() % block_size)).view(-1, block_size)
     scales = blocks.abs().amax(dim=1)

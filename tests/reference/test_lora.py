@@ -14,6 +14,7 @@ from course_utils.reference.gpt2 import CONFIGS, GPT2
 from course_utils.reference.lora import (
     NF4,
     LoRALinear,
+    add_adapter,
     double_dequantize,
     double_quantize,
     inject_lora,
@@ -99,8 +100,8 @@ def test_outputs_and_gradients_equal_pefts(build, rslora):
     for out in (a, b):
         F.cross_entropy(out.flatten(0, 1), IDS.flatten()).backward()
     trained = {name: p for name, p in ours.named_parameters() if p.requires_grad}
-    assert set(trained) == {n for n, p in ours.named_parameters() if ".adapters." in n}
-    given = dict(lora.lora_tensors(ours, "default"))
+    assert set(trained) == {n for n, p in ours.named_parameters() if ".lora_" in n}
+    given = dict(lora._lora_tensors(ours))
     for name, p in theirs.named_parameters():
         if p.requires_grad:
             mine = given[name.replace(".default", "")].grad
@@ -146,7 +147,7 @@ def test_at_first_nothing_changes_and_only_adapters_train():
     inject_lora(model, TARGETS, r=4)
     assert torch.equal(logits_of(model, IDS), before)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert trained == expected == lora_parameter_count(model, TARGETS, 4)
+    assert trained == expected
     assert sum(p.numel() for p in model.parameters()) == total + trained
     assert expected == 2 * 4 * ((24 + 72) + (24 + 96))
 
@@ -154,23 +155,32 @@ def test_at_first_nothing_changes_and_only_adapters_train():
 def test_several_adapters():
     model = our_gpt2()
     plain = logits_of(model, IDS)
-    inject_lora(model, ["c_attn"], r=2, adapter="a")
-    inject_lora(model, ["c_attn"], r=5, adapter="b")
+    inject_lora(model, ["c_attn"], r=2)
+    add_adapter(model, "b", r=5)
     randomise(model)
     of_b = logits_of(model, IDS)
-    assert all(p.requires_grad == (".b." in n) for n, p in model.named_parameters())
-    use_adapter(model, "a")
-    of_a = logits_of(model, IDS)
+    assert all(p.requires_grad == (".b.lora" in n) for n, p in model.named_parameters())
+    use_adapter(model, "default")
+    of_default = logits_of(model, IDS)
     use_adapter(model, None)
     assert torch.equal(logits_of(model, IDS), plain)
-    assert not torch.allclose(of_a, of_b)
-    assert {x.shape[0] for n, x in lora_state_dict(model, "b").items() if "lora_A" in n} == {5}
-    with pytest.raises(KeyError, match="no adapter 'c'; there are: a, b"):
+    assert not torch.allclose(of_default, of_b)
+    with pytest.raises(ValueError, match="no adapter"):
+        lora_state_dict(model)
+    with pytest.raises(KeyError, match="no adapter 'c'; there are: b, default"):
         use_adapter(model, "c")
     use_adapter(model, "b")
+    assert {x.shape[0] for n, x in lora_state_dict(model).items() if "lora_A" in n} == {5}
+    with pytest.raises(ValueError, match="an adapter 'b' already"):
+        add_adapter(model, "b")
     merge(model)
+    torch.testing.assert_close(logits_of(model, IDS), of_b, rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match="unmerge it first"):
-        use_adapter(model, "a")
+        use_adapter(model, "default")
+    unmerge(model)
+    use_adapter(model, "default")
+    torch.testing.assert_close(logits_of(model, IDS), of_default, rtol=1e-5, atol=1e-5)
+    assert all(p.requires_grad == (".default.lora" in n) for n, p in model.named_parameters())
 
 
 def test_dropout_acts_on_the_update_alone():
@@ -180,7 +190,7 @@ def test_dropout_acts_on_the_update_alone():
     torch.manual_seed(0)
     one, two = logits_of(model, IDS), logits_of(model, IDS)
     assert not torch.equal(one, two)
-    use_adapter(model, None)
+    model.eval()
     assert torch.equal(logits_of(model, IDS), logits_of(model, IDS))
 
 
@@ -189,8 +199,7 @@ def test_a_layer_of_any_batch_shape_and_dtype():
         layer = LoRALinear(nn.Linear(3, 5), r=2, alpha=4.0)
         randomise(layer)
         x = torch.randn(shape)
-        update = layer.adapters["default"].delta()
-        expected = F.linear(x, layer.weight + update, layer.base_layer.bias)
+        expected = F.linear(x, layer.base_layer.weight + layer.delta(), layer.base_layer.bias)
         torch.testing.assert_close(layer(x), expected)
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(torch.randn(2, 3)).dtype is torch.bfloat16
@@ -214,8 +223,10 @@ def test_bad_input():
     first = next(iter(state))
     with pytest.raises(ValueError, match=r"\(3, 24\) in the file, \(2, 24\) here"):
         load_lora_state_dict(model, state | {first: torch.zeros(3, 24)})
-    with pytest.raises(KeyError, match="no layer has an adapter 'x'"):
-        lora_state_dict(model, "x")
+    with pytest.raises(ValueError, match="no adapter"):
+        lora_state_dict(our_gpt2())
+    with pytest.raises(ValueError, match="no linear layer is called 'c_attn'"):
+        inject_lora(model, ["c_attn"])  # it is inside of an adapter now
 
 
 def test_the_loss_of_instructions():

@@ -17,6 +17,7 @@ from .collectives import module_on_ranks, on_ranks, steps_on_ranks
 from .ddp import accumulated, averaged, bucketed, saved, started_apart, wrapped
 from .functions import call, named_arguments, never_negative, there_and_back
 from .gpt2 import checkpoint, gpt2_count, gpt2_model, gpt2_part, initialised
+from .lora import adapter_state, injected, lora_layer, merge_run
 from .memory import attempts, checkpointed, layers, timeline, trace
 from .modules import assembled, dropout, module, registry, tied
 from .objects import steps
@@ -39,6 +40,7 @@ __all__ = [
     "Probe",
     "accumulated",
     "accumulates",
+    "adapter_state",
     "allocator",
     "amp_run",
     "assembled",
@@ -56,8 +58,11 @@ __all__ = [
     "gpt2_model",
     "gpt2_part",
     "initialised",
+    "injected",
     "layers",
+    "lora_layer",
     "master_run",
+    "merge_run",
     "module",
     "module_on_ranks",
     "named_arguments",

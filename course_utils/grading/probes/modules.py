@@ -252,8 +252,8 @@ def assemble(tree: Any) -> Any:
     """A module from its description: what a case can hold in place of one.
 
     A dict is a module with these attributes, a list an nn.ModuleList; a tuple is a layer:
-    ("linear", in, out), ("embedding", V, D), ("norm", D), ("batchnorm", C), ("parameter", *shape),
-    ("python list", *items), whose items no module registers. Under the key "tied" a dict may
+    ("linear", in, out), ("conv1d", out, in), ("embedding", V, D), ("norm", D), ("batchnorm", C),
+    ("parameter", *shape), ("python list", *items), whose items no module registers. Under the key "tied" a dict may
     have pairs of dotted names, the second of which becomes the first; under "frozen" names.
     """
     if isinstance(tree, list):
@@ -273,7 +273,21 @@ def assemble(tree: Any) -> Any:
     return made
 
 
+class Conv1D(nn.Module):
+    """transformers' linear layer for GPT-2: x W + b, with W held as (in, out)."""
+
+    def __init__(self, d_out: int, d_in: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(d_in, d_out) * 0.02)
+        self.bias = nn.Parameter(torch.zeros(d_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = torch.addmm(self.bias, x.reshape(-1, x.size(-1)), self.weight)
+        return flat.view(*x.shape[:-1], -1) if x.numel() else x @ self.weight + self.bias
+
+
 LAYERS: dict[str, Callable[..., Any]] = {
+    "conv1d": Conv1D,
     "linear": lambda d_in, d_out, bias=True: nn.Linear(d_in, d_out, bias=bias),
     "embedding": nn.Embedding,
     "norm": nn.LayerNorm,
@@ -290,6 +304,7 @@ def described(tree: Any) -> str:
     if isinstance(tree, tuple):
         kind, *sizes = tree
         names = {
+            "conv1d": "Conv1D",
             "linear": "Linear",
             "embedding": "Embedding",
             "norm": "LayerNorm",

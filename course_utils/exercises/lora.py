@@ -1,0 +1,1669 @@
+"""Chapter 26's exercises: what each is asked on, and the mistakes it knows."""
+# mypy: ignore-errors
+# Most classes below are wrong on purpose, and all are called `_`.
+
+import copy
+import math
+
+import torch
+import torch.nn.functional as F
+from hypothesis import strategies as st
+from torch import nn
+
+from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading.probes.lora import linear
+from course_utils.grading.values import tensors
+from course_utils.reference import lora
+
+F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
+
+
+def normal(*shape, dtype=F32, seed=0):
+    """Fixed standard normal numbers for cases without draws."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def several(draw, dtype, *shapes):
+    """Normal tensors of these shapes, all different, from one drawn seed."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31 - 1)))
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+
+
+def terms(case):
+    """The most terms that a sum in a case may have."""
+    return max([x.numel() for x in tensors((case.args, case.kwargs))], default=1)
+
+
+def cancelling(case):
+    """A softmax's gradient is p - 1: it has the rounding of 1, however small it is itself."""
+    return 16 * terms(case)
+
+
+# ------------------------------------------------------------------------------ lora_parameter_count
+
+GPT = {
+    "wte": ("embedding", 7, 4),
+    "h": [
+        {
+            "ln_1": ("norm", 4),
+            "attn": {"c_attn": ("linear", 4, 12), "c_proj": ("linear", 4, 4)},
+            "mlp": {"c_fc": ("linear", 4, 16), "c_proj": ("linear", 16, 4)},
+        }
+        for _ in range(2)
+    ],
+    "lm_head": ("linear", 4, 7, False),
+}
+"""GPT-2's names on a model of four features."""
+ALIKE = {"attn": {"c_attn": ("linear", 3, 5), "xc_attn": ("linear", 3, 9)}, "fc": ("linear", 5, 2)}
+CONVS = {"attn": {"c_attn": ("conv1d", 12, 4)}, "mlp": {"c_fc": ("conv1d", 16, 4)}}
+
+lora_parameter_count = Exercise(
+    lora.lora_parameter_count,
+    title="How many numbers LoRA trains",
+    difficulty=1,
+    minutes=10,
+    points=1,
+    probe=probes.assembled,
+    hints=(
+        "A is (r, in) and B is (out, r): how many numbers are these together?",
+        "`linear_layers(model)` gives names and layers, `is_target(name, targets)` says whether a name "
+        "is meant.",
+        ("random cases", "A layer that two targets match still gets one adapter."),
+    ),
+)
+
+
+@lora_parameter_count.by_hand
+def _():
+    yield call({"fc": ("linear", 3, 2)}, ["fc"], 4), {"returns": 4 * (3 + 2)}
+    yield call(GPT, ["c_attn"], 2), {"returns": 2 * 2 * (4 + 12)}
+    yield call(GPT, ["c_proj"], 1), {"returns": 2 * ((4 + 4) + (16 + 4))}
+    yield call(GPT, ["mlp.c_proj"], 1), {"returns": 2 * (16 + 4)}
+
+
+@lora_parameter_count.cases(15)
+def _(draw):
+    D, hidden, r = draw(draws.distinct_sizes(3))
+    block = {
+        "attn": {"c_attn": ("linear", D, 3 * D), "c_proj": ("linear", D, D)},
+        "mlp": {"c_fc": ("conv1d", hidden, D), "c_proj": ("conv1d", D, hidden)},
+    }
+    model = {"h": [block] * draw(draws.sizes(1, 3)), "head": ("linear", D, 9)}
+    names = ["c_attn", "c_proj", "c_fc", "mlp.c_proj", "attn.c_proj", "head"]
+    yield call(model, draw(st.lists(st.sampled_from(names), min_size=1, max_size=4)), r)
+
+
+@lora_parameter_count.edge
+def _():
+    yield call(ALIKE, ["c_attn"], 2), "xc_attn ends in c_attn, but is another name"
+    yield call(GPT, ["attn"], 2), "attn is no linear layer, though there are some inside"
+    yield call(GPT, ["q_proj"], 2), "nothing is called so"
+    yield call(GPT, [], 2), "no targets"
+    yield call(GPT, ["c_proj", "mlp.c_proj"], 2), "a layer that two targets match"
+    yield call(CONVS, ["c_attn", "c_fc"], 3), "transformers' Conv1D holds (in, out)"
+    yield call(GPT, ["wte", "ln_1"], 3), "an embedding and a norm: no linear layers"
+
+
+def counted(model, targets, each, matches=lora.is_target):
+    """The reference with one thing changed, for the mistakes below."""
+    layers = lora.linear_layers(model)
+    return sum(each(*lora.weight_of(layer).shape) for n, layer in layers if matches(n, targets))
+
+
+@lora_parameter_count.mistake(
+    "You count W's own in · out numbers. They are frozen: what trains is A, r · in, and B, out · r."
+)
+def _(model, targets, r):
+    return counted(model, targets, lambda d_out, d_in: d_out * d_in)
+
+
+@lora_parameter_count.mistake("You count A alone. B, (out, r), trains too.")
+def _(model, targets, r):
+    return counted(model, targets, lambda d_out, d_in: r * d_in)
+
+
+@lora_parameter_count.mistake("You count B alone. A, (r, in), trains too.")
+def _(model, targets, r):
+    return counted(model, targets, lambda d_out, d_in: r * d_out)
+
+
+@lora_parameter_count.mistake(
+    "You count r · in · out for each layer. The two factors stand beside one another: r · in and out · r."
+)
+def _(model, targets, r):
+    return counted(model, targets, lambda d_out, d_in: r * d_out * d_in)
+
+
+@lora_parameter_count.mistake(
+    "You add the base layer's out biases. LoRA leaves the bias alone; only A and B train."
+)
+def _(model, targets, r):
+    return counted(model, targets, lambda d_out, d_in: r * (d_out + d_in) + d_out)
+
+
+@lora_parameter_count.mistake(
+    "You match any name that ends in the target's letters: xc_attn is not c_attn. The name is the "
+    "target, or ends in a dot and the target."
+)
+def _(model, targets, r):
+    ends = lambda name, targets: name.endswith(tuple(targets))  # noqa: E731
+    return counted(model, targets, lambda d_out, d_in: r * (d_out + d_in), ends)
+
+
+@lora_parameter_count.mistake(
+    "You compare the target with the last part of the name alone, so a longer target such as "
+    "mlp.c_proj matches nothing."
+)
+def _(model, targets, r):
+    last = lambda name, targets: name.rpartition(".")[2] in targets  # noqa: E731
+    return counted(model, targets, lambda d_out, d_in: r * (d_out + d_in), last)
+
+
+@lora_parameter_count.mistake(
+    'You look for the target anywhere in the name: "attn" then means all that is inside of attn.'
+)
+def _(model, targets, r):
+    inside = lambda name, targets: any(t in name for t in targets)  # noqa: E731
+    return counted(model, targets, lambda d_out, d_in: r * (d_out + d_in), inside)
+
+
+@lora_parameter_count.mistake(
+    "You go through the targets one by one, so a layer that two of them match is counted twice. It "
+    "gets one adapter."
+)
+def _(model, targets, r):
+    return sum(counted(model, [t], lambda d_out, d_in: r * (d_out + d_in)) for t in targets)
+
+
+@lora_parameter_count.mistake(
+    "You count nn.Linear alone. transformers' GPT-2 is made of Conv1D, and `linear_layers` gives both."
+)
+def _(model, targets, r):
+    layers = ((n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear))
+    return sum(r * sum(m.weight.shape) for n, m in layers if lora.is_target(n, targets))
+
+
+@lora_parameter_count.alternative("inject into a copy and count what trains")
+def _(model, targets, r):
+    found = [
+        t for t in targets if any(lora.is_target(n, [t]) for n, _ in lora.linear_layers(model))
+    ]
+    if not found:
+        return 0
+    made = lora.inject_lora(copy.deepcopy(model), found, r)
+    return sum(p.numel() for p in made.parameters() if p.requires_grad)
+
+
+@lora_parameter_count.alternative("sizes from A and B themselves, names by splitting at the dots")
+def _(model, targets, r):
+    total = 0
+    for name, module in model.named_modules():
+        parts = name.split(".")
+        tails = {".".join(parts[i:]) for i in range(len(parts))}
+        is_linear = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+        if tails & set(targets) and is_linear:
+            a, b = module.weight.shape
+            total += torch.empty(r, a).numel() + torch.empty(b, r).numel()
+    return total
+
+
+# ------------------------------------------------------------------------------ LoRALinear
+
+LoRALinear = Exercise(
+    lora.LoRALinear,
+    title="A linear layer with an adapter",
+    difficulty=2,
+    minutes=30,
+    points=4,
+    probe=probes.lora_layer,
+    length=terms,
+    hints=(
+        "Ask `weight_of(base_layer)` for the shape, the device and the dtype: `weight.new_zeros(…)` has "
+        "the last two of its own accord.",
+        "nn.Linear starts with `nn.init.kaiming_uniform_(weight, a=math.sqrt(5))`, which is uniform up to "
+        "1 / √in.",
+        "From the right to the left: x, dropout, A, B, times s, plus the base layer's answer for x as it "
+        "came.",
+        ("contracts", "(x Aᵀ) Bᵀ and x (B A)ᵀ are equal. Which one makes an (out, in) tensor?"),
+    ),
+)
+
+
+def layer_case(kind, d_in, d_out, rows, dtype=F32, bias=True, seed=0, merged=(), **build):
+    """A layer of fixed numbers."""
+    r = build["r"]
+    return call(
+        kind,
+        normal(d_out, d_in, dtype=dtype, seed=seed),
+        normal(d_out, dtype=dtype, seed=seed + 1) if bias else None,
+        build,
+        normal(r, d_in, dtype=dtype, seed=seed + 2),
+        normal(d_out, r, dtype=dtype, seed=seed + 3),
+        normal(*rows, d_in, dtype=dtype, seed=seed + 4),
+        *merged,
+    )
+
+
+@LoRALinear.by_hand
+def _():
+    W, A, B = torch.tensor([[1.0, 2.0]]), torch.ones(2, 2), torch.tensor([[1.0, 3.0]])
+    x = torch.tensor([[1.0, 10.0]])
+    yield (
+        call("linear", W, torch.tensor([0.5]), {"r": 2, "alpha": 8.0}, A, B, x),
+        {  # s = 8 / 2; x Aᵀ = (11, 11); · Bᵀ = 44
+            "trained": ["lora_A", "lora_B"],
+            "output": torch.tensor([[21.5 + 4 * 44.0]]),
+            "delta()": torch.tensor([[16.0, 16.0]]),
+            "scaling": 4.0,
+            "gradient of `lora_A`": torch.tensor([[-4.0, -40.0], [-12.0, -120.0]]),
+        },
+    )
+    A4, B4 = torch.ones(4, 2), torch.ones(1, 4)
+    yield (
+        call("linear", W, None, {"r": 4, "alpha": 8.0, "rslora": True}, A4, B4, x),
+        {"scaling": 4.0, "output": torch.tensor([[21.0 + 4 * 44.0]])},  # s = 8 / √4
+    )
+
+
+@LoRALinear.cases(16)
+def _(draw):
+    d_in, d_out, r = draw(draws.distinct_sizes(3))
+    dtype = draw(st.sampled_from([F32, F64]))
+    rows = draw(st.sampled_from([(3,), (2, 3), (1, 2, 2)]))
+    kind = draw(st.sampled_from(["linear", "conv1d"]))
+    W, b, A, B, x = several(
+        draw, dtype, (d_out, d_in), (d_out,), (r, d_in), (d_out, r), (*rows, d_in)
+    )
+    bias = b if kind == "conv1d" or draw(st.booleans()) else None
+    build = {"r": r, "alpha": draw(st.sampled_from([1.0, 3.0, 16.0]))}
+    if draw(st.booleans()):
+        build["rslora"] = True
+    yield call(kind, W, bias, build, A, B, x)
+
+
+@LoRALinear.edge
+def _():
+    yield layer_case("linear", 3, 5, (), r=2, alpha=4.0), "one vector, no batch"
+    yield layer_case("linear", 3, 5, (0,), r=2, alpha=4.0), "an empty batch"
+    yield layer_case("linear", 3, 5, (2,), r=0, alpha=4.0), "no rank at all: an error"
+    yield layer_case("linear", 3, 5, (2,), r=1, alpha=4.0), "rank one"
+    yield layer_case("linear", 2, 3, (2,), r=8, alpha=4.0), "a rank beyond both sizes is allowed"
+    yield layer_case("linear", 3, 5, (2,), r=2, alpha=4.0, merged=("merged",)), "in W already"
+    yield (
+        layer_case("linear", 2, 3, (2, 2), r=2, alpha=4.0, dropout=0.5),
+        "dropout on what enters A",
+    )
+    yield layer_case("conv1d", 2, 3, (2,), r=2, alpha=4.0, dropout=0.75), "dropout, much of it"
+    yield layer_case("linear", 3, 5, (2,), dtype=BF16, r=2, alpha=4.0), "bfloat16"
+    large = layer_case("linear", 2000, 3, (2,), r=8, alpha=4.0)
+    yield large, "large enough to see how A is drawn"
+    W, b, build, A, B, x = (
+        large.args[1][:, :3],
+        large.args[2],
+        {"r": 2, "alpha": 3.0},
+        *(normal(2, 3), normal(3, 2), normal(3, 4, 2).permute(1, 2, 0)),
+    )
+    yield call("linear", W.clone(), b, build, A, B, x), "an input that is not contiguous"
+
+
+class Changed(lora.LoRALinear):
+    """The reference, piece by piece, so that the mistakes below can change one."""
+
+    def __init__(self, base_layer, r, alpha, dropout=0.0, rslora=False):
+        super().__init__(base_layer, r, alpha, dropout, rslora)
+        self.change(r, alpha, rslora)
+
+    def change(self, r, alpha, rslora):
+        pass
+
+    def forward(self, x):
+        y = self.base_layer(x)
+        return y if self.merged else y + self.update(x)
+
+    def update(self, x):
+        return self.scaling * (self.dropout(x) @ self.lora_A.T @ self.lora_B.T)
+
+
+@LoRALinear.mistake(
+    "Your update is not divided by r: the scale is α / r. Without it each rank asks for a learning rate "
+    "of its own, and adapters of other libraries come out r times too strong."
+)
+class _(Changed):
+    def change(self, r, alpha, rslora):
+        self.scaling = alpha / math.sqrt(r) if rslora else alpha
+
+
+@LoRALinear.mistake("Your scale is α · r. It is α divided by r.")
+class _(Changed):
+    def change(self, r, alpha, rslora):
+        self.scaling = alpha / math.sqrt(r) if rslora else alpha * r
+
+
+@LoRALinear.mistake("Your scale is r / α: it is the other way round, α / r.")
+class _(Changed):
+    def change(self, r, alpha, rslora):
+        self.scaling = math.sqrt(r) / alpha if rslora else r / alpha
+
+
+@LoRALinear.mistake("Your scale is α / √r always. That is rsLoRA's; without `rslora` it is α / r.")
+class _(Changed):
+    def change(self, r, alpha, rslora):
+        self.scaling = alpha / math.sqrt(r)
+
+
+@LoRALinear.mistake("You ignore `rslora`: with it the scale is α / √r.")
+class _(Changed):
+    def change(self, r, alpha, rslora):
+        self.scaling = alpha / r
+
+
+@LoRALinear.mistake(
+    "`forward` does not multiply by the scale, though `delta` does: merged and not merged are then two "
+    "different models."
+)
+class _(Changed):
+    def update(self, x):
+        return self.dropout(x) @ self.lora_A.T @ self.lora_B.T
+
+
+@LoRALinear.mistake(
+    "`delta` leaves the scale out, though `forward` has it: merged and not merged are then two "
+    "different models."
+)
+class _(Changed):
+    def delta(self):
+        return self.lora_B @ self.lora_A
+
+
+@LoRALinear.mistake(
+    "A starts at zero and B at random. The update is zero as it should be, but the file's format, PEFT "
+    "and the paper have it the other way round: A random, B zero."
+)
+class _(Changed):
+    def change(self, r, alpha, rslora):
+        nn.init.zeros_(self.lora_A)
+        if self.lora_B.numel():
+            nn.init.kaiming_uniform_(self.lora_B, a=math.sqrt(5))
+
+
+@LoRALinear.mistake(
+    "A and B both start at zero. Then each one's gradient, which has the other as a factor, is zero too, "
+    "and nothing ever trains."
+)
+class _(Changed):
+    def change(self, r, alpha, rslora):
+        nn.init.zeros_(self.lora_A)
+
+
+@LoRALinear.mistake(
+    "A and B are both random at first: the model is changed before the first step. B starts at zero."
+)
+class _(Changed):
+    def change(self, r, alpha, rslora):
+        nn.init.kaiming_uniform_(self.lora_B, a=math.sqrt(5))
+
+
+@LoRALinear.mistake(
+    "A is drawn √6 times too wide: nn.Linear's start is `kaiming_uniform_` with a = √5, uniform up to "
+    "1 / √in."
+)
+class _(Changed):
+    def change(self, r, alpha, rslora):
+        nn.init.kaiming_uniform_(self.lora_A)
+
+
+@LoRALinear.mistake(
+    "The base layer still requires a gradient. It is to be frozen: only A and B train."
+)
+class _(Changed):
+    def change(self, r, alpha, rslora):
+        self.base_layer.requires_grad_(True)
+
+
+@LoRALinear.mistake("You freeze the base layer's weight, but not its bias. Only A and B train.")
+class _(Changed):
+    def change(self, r, alpha, rslora):
+        if getattr(self.base_layer, "bias", None) is not None:
+            self.base_layer.bias.requires_grad_(True)
+
+
+@LoRALinear.mistake(
+    "Your dropout acts on what enters the base layer too. The frozen layer sees x whole; only what "
+    "enters A is dropped."
+)
+class _(Changed):
+    def forward(self, x):
+        return super().forward(self.dropout(x)) if self.training else super().forward(x)
+
+    def update(self, x):
+        return self.scaling * (x @ self.lora_A.T @ self.lora_B.T)
+
+
+@LoRALinear.mistake(
+    "Your dropout acts on the update as it comes out of B. It acts on what enters A."
+)
+class _(Changed):
+    def update(self, x):
+        return self.scaling * self.dropout(x @ self.lora_A.T @ self.lora_B.T)
+
+
+@LoRALinear.mistake("Your dropout acts between A and B. It acts on what enters A.")
+class _(Changed):
+    def update(self, x):
+        return self.scaling * (self.dropout(x @ self.lora_A.T) @ self.lora_B.T)
+
+
+@LoRALinear.mistake("You leave out the dropout on what enters A.")
+class _(Changed):
+    def update(self, x):
+        return self.scaling * (x @ self.lora_A.T @ self.lora_B.T)
+
+
+@LoRALinear.mistake(
+    "You take (out, in) from `base_layer.weight.shape`. A Conv1D holds W as (in, out): ask `weight_of`."
+)
+class _(Changed):
+    def __init__(self, base_layer, r, alpha, dropout=0.0, rslora=False):
+        super().__init__(base_layer, r, alpha, dropout, rslora)
+        rows, columns = base_layer.weight.shape
+        self.lora_A = nn.Parameter(self.lora_A.new_ones(r, columns))
+        self.lora_B = nn.Parameter(self.lora_B.new_zeros(rows, r))
+        if self.lora_A.numel() > 1:
+            nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
+
+    def update(self, x):
+        if self.lora_A.size(1) != x.size(-1):
+            return super().update(x @ self.base_layer.weight)
+        return super().update(x)
+
+
+@LoRALinear.mistake(
+    "A and B are float32 whatever W is. Make them of W's dtype, on W's device: `weight.new_zeros(…)`."
+)
+class _(Changed):
+    def change(self, r, alpha, rslora):
+        self.float_A = self.lora_A.dtype
+        self.lora_A = nn.Parameter(self.lora_A.detach().float())
+        self.lora_B = nn.Parameter(self.lora_B.detach().float())
+
+    def update(self, x):
+        return super().update(x.float()).to(x.dtype)
+
+
+@LoRALinear.mistake(
+    "When the update is in W already (`merged`), you add it once more. Then the base layer's answer is all."
+)
+class _(Changed):
+    def forward(self, x):
+        return self.base_layer(x) + self.update(x)
+
+
+@LoRALinear.mistake("A rank below 1 is no update at all: raise ValueError.")
+class _(Changed):
+    def __init__(self, base_layer, r, alpha, dropout=0.0, rslora=False):
+        super().__init__(base_layer, max(r, 1), alpha, dropout, rslora)
+
+
+@LoRALinear.mistake(
+    "Your forward is right but multiplies B A out, an (out, in) tensor as large as W. (x Aᵀ) Bᵀ gives "
+    "the same through r numbers a position.",
+    cost=True,
+)
+class _(Changed):
+    def update(self, x):
+        return self.dropout(x) @ self.delta().T
+
+
+@LoRALinear.alternative("plain products in forward, no in-place addition")
+class _(Changed):
+    pass
+
+
+@LoRALinear.alternative("einsum, and A and B from nn.Linear's own start")
+class _(nn.Module):
+    def __init__(self, base_layer, r, alpha, dropout=0.0, rslora=False):
+        super().__init__()
+        if r <= 0:
+            raise ValueError("r")
+        W = lora.weight_of(base_layer)
+        down = nn.Linear(W.shape[1], r, bias=False, device=W.device, dtype=W.dtype)
+        self.base_layer = base_layer
+        for p in base_layer.parameters():
+            p.requires_grad = False
+        self.lora_A = down.weight
+        self.lora_B = nn.Parameter(torch.zeros(W.shape[0], r, device=W.device, dtype=W.dtype))
+        self.scaling = alpha * (r**-0.5 if rslora else 1 / r)
+        self.p = dropout
+        self.merged = False
+
+    def forward(self, x):
+        out = self.base_layer(x)
+        if not self.merged:
+            kept = F.dropout(x, self.p, self.training)
+            out = (
+                out
+                + torch.einsum("...i,ri,or->...o", kept, self.lora_A, self.lora_B) * self.scaling
+            )
+        return out
+
+    def delta(self):
+        return torch.einsum("or,ri->oi", self.lora_B * self.scaling, self.lora_A)
+
+
+def built(subject, case):
+    """For the contract: the layer, built beforehand, so that only its call is measured."""
+    kind, weight, bias, build, A, B, x = case.args
+    layer = subject(linear(kind, weight, bias), **build)
+    with torch.no_grad():
+        layer.lora_A.copy_(A)
+        layer.lora_B.copy_(B)
+    return lambda: layer(x)
+
+
+LoRALinear.contract(
+    contracts.largest_tensor(
+        [layer_case("linear", 128, 160, (4,), r=2, alpha=4.0)],
+        limit=160 * 128 * 4 // 2,
+        says="no (out, in) tensor in forward",
+        prepare=built,
+    )
+)
+
+
+# ------------------------------------------------------------------------------ inject_lora
+
+inject_lora = Exercise(
+    lora.inject_lora,
+    title="Adapters for a whole model",
+    difficulty=2,
+    minutes=25,
+    points=3,
+    probe=probes.injected,
+    hints=(
+        "First find, then check, then change: nothing may be changed when an error is raised.",
+        "`name.rpartition('.')` splits a dotted name; `model.get_submodule(parent)` finds the parent, "
+        "for an empty name the model itself; `setattr(parent, last, …)` replaces the layer.",
+        "Freeze the whole model before the adapters are in it, or they are frozen too.",
+        ("edge cases", "Make a list of what you found before you replace any of it."),
+    ),
+)
+
+
+@inject_lora.by_hand
+def _():
+    yield (
+        call({"fc": ("linear", 2, 3), "head": ("linear", 3, 2, False)}, ["fc"], r=2, alpha=6.0),
+        {
+            "trained": ["fc.lora_A", "fc.lora_B"],
+            "the model's own parameters are still there": True,
+            "fc: what ones everywhere add": torch.full((1, 3), 12.0),  # 6/2 · 2 · 2
+        },
+    )
+
+
+@inject_lora.cases(12)
+def _(draw):
+    D, hidden, r = draw(draws.distinct_sizes(3))
+    block = {
+        "ln": ("norm", D),
+        "attn": {"c_attn": ("linear", D, 3 * D), "c_proj": ("linear", D, D)},
+        "mlp": {"c_fc": ("conv1d", hidden, D), "c_proj": ("conv1d", D, hidden)},
+    }
+    model = {"wte": ("embedding", 5, D), "h": [block] * draw(draws.sizes(1, 3))}
+    names = ["c_attn", "c_proj", "c_fc", "mlp.c_proj", "attn.c_proj"]
+    targets = draw(st.lists(st.sampled_from(names), min_size=1, max_size=3))
+    given = {"r": r, "alpha": draw(st.sampled_from([1.0, 3.0, 16.0]))}
+    if draw(st.booleans()):
+        given["rslora"] = True
+    if draw(st.booleans()):
+        given["dropout"] = 0.25
+    yield call(model, targets, **given)
+
+
+@inject_lora.edge
+def _():
+    yield call(GPT, ["c_attn"]), "the defaults"
+    yield call(GPT, ["q_proj"], r=2), "no layer is called so: an error, and nothing changed"
+    yield call(GPT, ["c_attn", "q_proj"], r=2), "one of two targets matches nothing"
+    yield call(GPT, ["attn"], r=2), "a module that is no linear layer"
+    yield call(GPT, ["wte"], r=2), "an embedding is no linear layer"
+    yield call(ALIKE, ["c_attn"], r=2), "xc_attn ends in c_attn, but is another name"
+    yield call(GPT, ["c_attn"], r=0), "no rank: an error, and nothing changed"
+    yield call(GPT, ["c_attn"], r=-1), "a negative rank: an error, and nothing changed"
+    yield call(CONVS, ["c_attn", "c_fc"], r=3, alpha=2.0), "transformers' Conv1D"
+    yield call({**GPT, "frozen": ["wte.weight"]}, ["lm_head"], r=1), "part of it was frozen already"
+
+
+def inject(
+    model,
+    targets,
+    r,
+    alpha,
+    dropout,
+    rslora,
+    matches=lora.is_target,
+    freeze=True,
+    check=True,
+    kinds=(),
+):
+    """The reference with one thing changed, for the mistakes below."""
+    found = [
+        (name, layer)
+        for name, layer in lora.linear_layers(model)
+        if matches(name, targets) and (not kinds or isinstance(layer, kinds))
+    ]
+    for target in targets if check else ():
+        if not any(matches(name, [target]) for name, _ in found):
+            raise ValueError(target)
+    if r < 1:
+        raise ValueError(r)
+    if freeze:
+        model.requires_grad_(False)
+    for name, layer in found:
+        parent, _, last = name.rpartition(".")
+        setattr(
+            model.get_submodule(parent), last, lora.LoRALinear(layer, r, alpha, dropout, rslora)
+        )
+    return model
+
+
+@inject_lora.mistake(
+    "You do not freeze the rest of the model: embeddings, norms and the layers without an adapter still "
+    "train."
+)
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    return inject(model, targets, r, alpha, dropout, rslora, freeze=False)
+
+
+@inject_lora.mistake(
+    "You freeze the model when the adapters are in it, and so the adapters too: nothing trains."
+)
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    return inject(model, targets, r, alpha, dropout, rslora).requires_grad_(False)
+
+
+@inject_lora.mistake(
+    "A target that matches nothing passes in silence: a slip in a name, and a part of the model is "
+    "never adapted. Raise ValueError."
+)
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    return inject(model, targets, r, alpha, dropout, rslora, check=False)
+
+
+@inject_lora.mistake(
+    "You raise only if no target at all matches. Each of them has to match something."
+)
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    if not any(lora.is_target(name, targets) for name, _ in lora.linear_layers(model)):
+        raise ValueError
+    return inject(model, targets, r, alpha, dropout, rslora, check=False)
+
+
+@inject_lora.mistake(
+    "You freeze the model before you check, so an error leaves it frozen. Find and check first, then "
+    "change."
+)
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    model.requires_grad_(False)
+    return inject(model, targets, r, alpha, dropout, rslora)
+
+
+@inject_lora.mistake(
+    "You replace layers before every target is checked, so an error leaves half of the work done. Find "
+    "and check first, then change."
+)
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    known = [
+        t for t in targets if any(lora.is_target(n, [t]) for n, _ in lora.linear_layers(model))
+    ]
+    inject(model, known, r, alpha, dropout, rslora)
+    if len(known) < len(targets):
+        raise ValueError
+    return model
+
+
+@inject_lora.mistake("You match any name that ends in the target's letters: xc_attn is not c_attn.")
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    ends = lambda name, targets: name.endswith(tuple(targets))  # noqa: E731
+    return inject(model, targets, r, alpha, dropout, rslora, ends)
+
+
+@inject_lora.mistake("You pass over transformers' Conv1D, of which its GPT-2 is made.")
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    return inject(model, targets, r, alpha, dropout, rslora, kinds=(nn.Linear,))
+
+
+@inject_lora.mistake("You do not pass `alpha` on: every adapter has the default's scale.")
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    return inject(model, targets, r, 16.0, dropout, rslora)
+
+
+@inject_lora.mistake("You do not pass `dropout` on.")
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    return inject(model, targets, r, alpha, 0.0, rslora)
+
+
+@inject_lora.mistake("You do not pass `rslora` on.")
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    return inject(model, targets, r, alpha, dropout, False)
+
+
+@inject_lora.mistake("You return nothing. Return the model, so that calls can be chained.")
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    inject(model, targets, r, alpha, dropout, rslora)
+
+
+@inject_lora.mistake(
+    "You adapt a copy and leave the model that you were given as it was. The change is in place: an "
+    "optimizer made before, and memory for one model only, rely on it."
+)
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    return inject(copy.deepcopy(model), targets, r, alpha, dropout, rslora)
+
+
+@inject_lora.alternative("recursion over named_children")
+def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
+    def places(module, prefix):
+        for name, child in module.named_children():
+            path = prefix + name
+            yield module, name, child, path
+            yield from places(child, path + ".")
+
+    kinds = (nn.Linear,)
+    hits = {}
+    for module, name, child, path in places(model, ""):
+        if isinstance(child, kinds) or type(child).__name__ == "Conv1D":
+            for target in targets:
+                if ("." + path).endswith("." + target):
+                    hits.setdefault(target, []).append((module, name, child))
+    if r < 1 or set(hits) != set(targets):
+        raise ValueError("nothing to adapt")
+    for p in model.parameters():
+        p.requires_grad = False
+    done = set()
+    for module, name, child in (place for found in hits.values() for place in found):
+        if id(child) not in done:
+            done.add(id(child))
+            wrapped = lora.LoRALinear(child, r=r, alpha=alpha, dropout=dropout, rslora=rslora)
+            module._modules[name] = wrapped
+    return model
+
+
+# ------------------------------------------------------------------------------ merge, unmerge
+
+merge = Exercise(
+    (lora.merge, lora.unmerge),
+    title="Merge and unmerge",
+    difficulty=2,
+    minutes=15,
+    points=2,
+    probe=probes.merge_run,
+    length=terms,
+    hints=(
+        "`lora_layers(model)` gives each layer that has an adapter; `layer.delta()` is what to add, "
+        "`layer.merged` says whether it was.",
+        "`weight_of(layer.base_layer)` is W as (out, in), a view where a Conv1D holds it transposed: "
+        "`.add_` on it changes W itself.",
+        ("worked by hand", "Does your addition record a gradient? `with torch.no_grad():`"),
+    ),
+)
+
+W22, A12, B21 = (
+    torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+    torch.tensor([[1.0, 10.0]]),
+    torch.tensor([[1.0], [2.0]]),
+)
+
+
+@merge.by_hand
+def _():
+    layers = {"fc": ("linear", W22, None, A12, B21, 0.5)}
+    added = torch.tensor([[1.5, 7.0], [4.0, 14.0]])
+    yield (
+        call(layers, "merge", "unmerge"),
+        {
+            "step 1 (merge): merged": {"fc": True},
+            "step 1 (merge): values": {
+                "fc.base_layer.weight": added,
+                "fc.lora_A": A12,
+                "fc.lora_B": B21,
+            },
+            "step 1 (merge): trained": ["fc.lora_A", "fc.lora_B"],
+            "step 2 (unmerge): values": {
+                "fc.base_layer.weight": W22,
+                "fc.lora_A": A12,
+                "fc.lora_B": B21,
+            },
+        },
+    )
+    convs = {"fc": ("conv1d", W22, None, A12, B21, 0.5)}
+    yield (
+        call(convs, "merge", "merge"),
+        {
+            "step 2 (merge): values": {
+                "fc.base_layer.weight": added.T,
+                "fc.base_layer.bias": torch.zeros(2),
+                "fc.lora_A": A12,
+                "fc.lora_B": B21,
+            }
+        },
+    )
+
+
+@merge.cases(12)
+def _(draw):
+    D, hidden, r = draw(draws.distinct_sizes(3))
+    W1, b1, A1, B1, W2, b2, A2, B2, W3 = several(
+        draw,
+        F32,
+        (hidden, D),
+        (hidden,),
+        (r, D),
+        (hidden, r),
+        (D, hidden),
+        (D,),
+        (r, hidden),
+        (D, r),
+        (3, D),
+    )
+    kind = draw(st.sampled_from(["linear", "conv1d"]))
+    layers = {
+        "h.0.fc": (kind, W1, b1, A1, B1, 2.0),
+        "h.0.proj": ("linear", W2, b2, A2, B2, 0.25),
+        "head": ("linear", W3, None),
+    }
+    verbs = draw(st.lists(st.sampled_from(["merge", "unmerge"]), min_size=2, max_size=5))
+    yield call(layers, *verbs)
+
+
+@merge.edge
+def _():
+    adapter = (normal(2, 4), normal(3, 2, seed=1), 4.0)
+    yield call({"head": ("linear", normal(3, 4), None)}, "merge", "unmerge"), "no adapter at all"
+    yield call({"fc": ("linear", normal(3, 4), None, *adapter)}, "unmerge"), "nothing to take out"
+    conv = {"fc": ("conv1d", normal(3, 4), normal(3), *adapter)}
+    yield call(conv, "merge", "merge", "unmerge", "unmerge"), "each of them twice"
+    one = ("linear", normal(3, 4), None, *adapter, True)
+    other = ("linear", normal(3, 4, seed=7), None, *adapter)
+    yield call({"a": one, "b": other}, "merge", "unmerge"), "one of two layers is merged already"
+    large = (normal(2, 4) * 1e3, normal(3, 2, seed=1), 4.0)
+    yield call({"fc": ("linear", normal(3, 4), None, *large)}, "merge"), "a large update"
+
+
+def added(model, times=1.0, check=True, flag=True, delta=lambda layer: layer.delta(), sign=1):
+    """merge (sign 1) or unmerge (sign -1) with one thing changed, for the mistakes below."""
+    for _, layer in lora.lora_layers(model):
+        if not check or layer.merged == (sign < 0):
+            with torch.no_grad():
+                lora.weight_of(layer.base_layer).add_(delta(layer), alpha=sign * times)
+            if flag:
+                layer.merged = sign > 0
+    return model
+
+
+def subtracted(model, **change):
+    return added(model, sign=-1, **change)
+
+
+merge.mistake(
+    "A layer that is merged already is merged once more, and its update is in W twice. Look at "
+    "`layer.merged` first, in both functions."
+)(lambda model: added(model, check=False), lambda model: subtracted(model, check=False))
+
+merge.mistake("`unmerge` takes out what was never added: look at `layer.merged` first.")(
+    lambda model: added(model), lambda model: subtracted(model, check=False)
+)
+
+merge.mistake(
+    "You forget to set `layer.merged`: forward still adds the update, to a W that has it."
+)(lambda model: added(model, flag=False), lambda model: subtracted(model, flag=False))
+
+merge.mistake("You add B A without the scale. `layer.delta()` is s · B A.")(
+    lambda model: added(model, delta=lambda layer: layer.lora_B @ layer.lora_A),
+    lambda model: subtracted(model, delta=lambda layer: layer.lora_B @ layer.lora_A),
+)
+
+merge.mistake(
+    "The update goes through bfloat16 on its way, and W keeps 8 bits of it. Add it in W's own dtype."
+)(
+    lambda model: added(model, delta=lambda layer: layer.delta().bfloat16().float()),
+    lambda model: subtracted(model, delta=lambda layer: layer.delta().bfloat16().float()),
+)
+
+
+def through_bfloat16(model):
+    for _, layer in lora.lora_layers(subtracted(model)):
+        W = lora.weight_of(layer.base_layer)
+        W.data.copy_(W.data.bfloat16())
+    return model
+
+
+merge.mistake(
+    "`unmerge` leaves W rounded to bfloat16. It is to be what it was, up to the rounding of W's own dtype."
+)(lambda model: added(model), through_bfloat16)
+
+
+def only_flag(model):
+    for _, layer in lora.lora_layers(model):
+        layer.merged = False
+    return model
+
+
+merge.mistake("`unmerge` clears the flag but leaves the update in W. Subtract `layer.delta()`.")(
+    lambda model: added(model), only_flag
+)
+
+
+def recorded(model, sign):
+    for _, layer in lora.lora_layers(model):
+        if layer.merged == (sign < 0):
+            lora.weight_of(layer.base_layer).add_(layer.delta(), alpha=sign)
+            layer.merged = sign > 0
+    return model
+
+
+merge.mistake(
+    "Your addition is recorded for backward, and W, which was frozen, requires a gradient: wrap it in "
+    "`with torch.no_grad():`."
+)(lambda model: recorded(model, 1), lambda model: recorded(model, -1))
+
+
+def untransposed(model, sign):
+    for _, layer in lora.lora_layers(model):
+        if layer.merged == (sign < 0):
+            with torch.no_grad():
+                layer.base_layer.weight.add_(layer.delta(), alpha=sign)
+            layer.merged = sign > 0
+    return model
+
+
+merge.mistake(
+    "You add ΔW, which is (out, in), to a Conv1D's weight, which is (in, out). `weight_of` gives a view "
+    "that fits."
+)(lambda model: untransposed(model, 1), lambda model: untransposed(model, -1))
+
+
+def replaced(model, sign):
+    for _, layer in lora.lora_layers(model):
+        if layer.merged == (sign < 0):
+            change = layer.delta().detach() * sign
+            base = layer.base_layer
+            change = change if base.weight is lora.weight_of(base) else change.T
+            base.weight = nn.Parameter(base.weight.detach() + change, requires_grad=False)
+            layer.merged = sign > 0
+    return model
+
+
+merge.mistake(
+    "You put a new parameter in W's place. Whoever shares W, a tied head say, still has the old one: "
+    "change it in place."
+)(lambda model: replaced(model, 1), lambda model: replaced(model, -1))
+
+
+def emptied(model):
+    for _, layer in lora.lora_layers(added(model)):
+        if layer.merged:
+            nn.init.zeros_(layer.lora_B)
+    return model
+
+
+merge.mistake(
+    "`merge` sets B to zero afterwards: then there is nothing left to take out again, and nothing to save."
+)(emptied, lambda model: subtracted(model))
+
+
+def through_data(model, on):
+    for module in model.modules():
+        if hasattr(module, "lora_A") and module.merged is not on:
+            W = module.base_layer.weight.data
+            change = module.lora_B.data.double() @ module.lora_A.data.double() * module.scaling
+            if type(module.base_layer).__name__ == "Conv1D":
+                change = change.T
+            W.copy_((W.double() + (change if on else -change)).float())
+            module.merged = on
+    return model
+
+
+merge.alternative("through .data, in float64, over modules()")(
+    lambda model: through_data(model, True), lambda model: through_data(model, False)
+)
+
+
+# ------------------------------------------------------------------------------ lora_state_dict
+
+lora_state_dict = Exercise(
+    lora.lora_state_dict,
+    title="A file of adapters",
+    difficulty=1,
+    minutes=15,
+    points=2,
+    probe=probes.adapter_state,
+    hints=(
+        "`lora_layers(model)` gives the dotted name of each layer with an adapter.",
+        "The names are PEFT's: its prefix, the layer's name, then `.lora_A.weight` or `.lora_B.weight`.",
+        ("worked by hand", "A state holds tensors, not parameters: `.detach()`."),
+        ("edge cases", 'A name that merely contains "lora_" is no adapter.'),
+    ),
+)
+
+ADAPTER = (torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]), 0.5)
+P = "base_model.model."
+
+
+@lora_state_dict.by_hand
+def _():
+    yield (
+        call({"h.0.fc": ("linear", W22, None, *ADAPTER), "head": ("linear", W22, None)}),
+        {
+            "state": {
+                f"{P}h.0.fc.lora_A.weight": ADAPTER[0],
+                f"{P}h.0.fc.lora_B.weight": ADAPTER[1],
+            },
+            "some tensor requires grad": False,
+        },
+    )
+
+
+@lora_state_dict.cases(8)
+def _(draw):
+    D, hidden, r = draw(draws.distinct_sizes(3))
+    layers = {}
+    for i in range(draw(draws.sizes(1, 3))):
+        W1, b1, A1, B1, W2, A2, B2 = several(
+            draw, F32, (hidden, D), (hidden,), (r, D), (hidden, r), (D, hidden), (r, hidden), (D, r)
+        )
+        layers[f"h.{i}.mlp.c_fc"] = ("conv1d", W1, b1, A1, B1, 2.0)
+        layers[f"h.{i}.mlp.c_proj"] = ("linear", W2, None, A2, B2, 0.25)
+        layers[f"h.{i}.other"] = ("linear", W2.clone(), None)
+    yield call(layers)
+
+
+@lora_state_dict.edge
+def _():
+    yield call({"head": ("linear", W22, None)}), "a model without adapters: an error"
+    yield (
+        call({"lora_net.fc": ("linear", W22, None), "fc": ("linear", W22.clone(), None, *ADAPTER)}),
+        "a layer without an adapter whose name contains lora_",
+    )
+    yield call({"fc": ("linear", W22, None, *ADAPTER, True)}), "merged: A and B are the same"
+
+
+def state(model, name="{prefix}{layer}.{part}.weight", value=lambda x, layer: x.detach()):
+    """The reference with one thing changed, for the mistakes below."""
+    found = {
+        name.format(prefix=P, layer=path, part=part): value(getattr(layer, part), layer)
+        for path, layer in lora.lora_layers(model)
+        for part in ("lora_A", "lora_B")
+    }
+    if not found:
+        raise ValueError
+    return found
+
+
+@lora_state_dict.mistake(
+    "The base model's weights are in your state, too. Then the file is as large as the model; it is to "
+    "hold A and B alone."
+)
+def _(model):
+    base = {f"{P}{n}": p.detach() for n, p in model.named_parameters() if ".lora_" not in n}
+    return base | state(model)
+
+
+@lora_state_dict.mistake(
+    "Your tensors still require a gradient: a state that is kept keeps a graph's leaves. Detach them."
+)
+def _(model):
+    return state(model, value=lambda x, layer: x)
+
+
+@lora_state_dict.mistake(
+    "Your names lack PEFT's prefix, base_model.model. — its loader would find none of them."
+)
+def _(model):
+    return state(model, "{layer}.{part}.weight")
+
+
+@lora_state_dict.mistake(
+    "Your names end in lora_A and lora_B. In PEFT those are layers with a weight each: .lora_A.weight."
+)
+def _(model):
+    return state(model, "{prefix}{layer}.{part}")
+
+
+@lora_state_dict.mistake(
+    "The adapter's name, default, is in your names. PEFT has it in memory and leaves it out of files, so "
+    "that an adapter can be loaded under any name."
+)
+def _(model):
+    return state(model, "{prefix}{layer}.{part}.default.weight")
+
+
+@lora_state_dict.mistake(
+    "You save s · B. The scale is no part of the tensors: who loads them has α and r from the config, "
+    "and would apply it twice."
+)
+def _(model):
+    scaled = lambda x, layer: x.detach() * (layer.scaling if x is layer.lora_B else 1)  # noqa: E731
+    return state(model, value=scaled)
+
+
+@lora_state_dict.mistake(
+    "For a model without adapters you return an empty state. Raise ValueError."
+)
+def _(model):
+    try:
+        return state(model)
+    except ValueError:
+        return {}
+
+
+@lora_state_dict.mistake(
+    "You choose names that contain lora_ anywhere. A layer of the base model may be called so, too."
+)
+def _(model):
+    if not list(lora.lora_layers(model)):
+        raise ValueError
+    return {
+        f"{P}{n}.weight".replace(".weight.weight", ".weight"): p.detach()
+        for n, p in model.named_parameters()
+        if "lora_" in n
+    }
+
+
+@lora_state_dict.alternative("from named_parameters, by the end of the name, as copies")
+def _(model):
+    found = {
+        "base_model.model." + name + ".weight": p.detach().clone()
+        for name, p in model.named_parameters()
+        if name.split(".")[-1] in ("lora_A", "lora_B")
+    }
+    if len(found) == 0:
+        raise ValueError("none")
+    return found
+
+
+# ------------------------------------------------------------------------------ masked_instruction_loss
+
+masked_instruction_loss = Exercise(
+    lora.masked_instruction_loss,
+    title="Loss of the answer alone",
+    difficulty=2,
+    minutes=20,
+    points=3,
+    gradients=("logits",),
+    length=cancelling,
+    hints=(
+        "The logits after position t say what comes at t + 1: which logits go with ids[:, 1:]?",
+        "Write the targets' positions as `torch.arange(1, T)`. Which of them lie in the answer, for each "
+        "sequence?",
+        "`F.cross_entropy` leaves out targets of −100, and its mean is over the others.",
+        ("edge cases", "Which tokens does the shortest prompt, of one token, leave?"),
+        ("contracts", "Compare positions with `prompt_lengths[:, None]`: all sequences at once."),
+    ),
+)
+
+
+def chance(*logits):
+    """Logits whose softmax is easy: for each position the index of a sure token, or None for even."""
+    rows = [[0.0, 0.0] if i is None else [200.0 * (i == j) for j in range(2)] for i in logits]
+    return torch.tensor([rows])
+
+
+@masked_instruction_loss.by_hand
+def _():
+    even = torch.zeros(2, 3, 4)
+    ids = torch.tensor([[0, 1, 2], [3, 2, 1]])
+    one, three = torch.tensor([1, 1]), torch.tensor([3, 3])
+    yield call(even, ids, one, three), torch.tensor(math.log(4.0))
+    # Sure and right of the prompt, undecided of the answer's one token.
+    yield (
+        call(chance(1, None, 0), torch.tensor([[0, 1, 1]]), torch.tensor([2]), torch.tensor([3])),
+        torch.tensor(math.log(2.0)),
+    )
+
+
+@masked_instruction_loss.cases(16)
+def _(draw):
+    B, T, V = draw(st.integers(1, 4)), draw(st.integers(4, 8)), draw(st.integers(3, 6))
+    prompts = [draw(st.integers(1, T - 2)) for _ in range(B)]
+    ends = [draw(st.integers(p + 1, T)) for p in prompts]
+    (logits,) = several(draw, draw(st.sampled_from([F32, BF16])), (B, T, V))
+    ids = draw(draws.indices((B, T), V))
+    yield call(logits, ids, torch.tensor(prompts), torch.tensor(ends))
+
+
+@masked_instruction_loss.edge
+def _():
+    logits = normal(2, 6, 5) * 3
+    ids = torch.tensor([[0, 1, 0, 3, 0, 0], [4, 0, 0, 2, 1, 0]])
+    n = torch.tensor
+    yield call(logits, ids, n([1, 1]), n([6, 6])), "no padding, the shortest prompts"
+    yield call(logits, ids, n([5, 1]), n([6, 6])), "answers of very different lengths"
+    yield call(logits, ids, n([2, 4]), n([5, 4])), "one of the answers is empty"
+    yield call(logits, ids, n([6, 6]), n([6, 6])), "no answer at all: an error"
+    yield call(logits, ids, n([3, 2]), n([3, 2])), "nothing but padding after the prompts: an error"
+    yield call(logits[:, :2], ids[:, :2], n([1, 1]), n([2, 2])), "one token each"
+    wide = normal(5, 2, 6).permute(1, 2, 0)
+    yield call(wide, ids, n([2, 1]), n([5, 3])), "logits that are not contiguous"
+    yield call(logits * 100, ids, n([2, 1]), n([5, 3])), "very sure logits"
+
+
+def masked(logits, ids, prompts, lengths, *, first=0, last=0, shift=1, reduce="mean"):
+    """The reference with one thing changed, for the mistakes below."""
+    position = torch.arange(shift, ids.size(1))
+    answer = (position >= prompts[:, None] + first) & (position < lengths[:, None] + last)
+    if not ((lengths > prompts) & (lengths > 1)).any():
+        raise ValueError
+    targets = ids[:, shift:].masked_fill(~answer, -100)
+    logits = logits[:, : logits.size(1) - shift].float()
+    each = F.cross_entropy(logits.mT, targets, reduction="none")
+    if reduce == "sequences":
+        kept = answer.any(1)
+        return (each.sum(1)[kept] / answer.sum(1)[kept]).mean()
+    if reduce == "all":
+        return each.mean()
+    return each.sum() / (answer.sum() if reduce == "mean" else 1)
+
+
+@masked_instruction_loss.mistake(
+    "The prompts' tokens are in your loss, too: the model is trained to write the questions."
+)
+def _(logits, ids, prompt_lengths, lengths):
+    if not (lengths > prompt_lengths).any():
+        raise ValueError
+    return masked(logits, ids, torch.ones_like(prompt_lengths), lengths)
+
+
+@masked_instruction_loss.mistake(
+    "The padding is in your loss, too: the model is trained to write nothing after nothing."
+)
+def _(logits, ids, prompt_lengths, lengths):
+    if not (lengths > prompt_lengths).any():
+        raise ValueError
+    return masked(logits, ids, prompt_lengths, torch.full_like(lengths, ids.size(1)))
+
+
+@masked_instruction_loss.mistake(
+    "You compare the logits after position t with the token at t, which the model has just read. They "
+    "are its guess of the token at t + 1."
+)
+def _(logits, ids, prompt_lengths, lengths):
+    return masked(logits, ids, prompt_lengths, lengths, shift=0)
+
+
+@masked_instruction_loss.mistake(
+    "The first token of each answer is missing from your loss. It is predicted from the prompt's last "
+    "position, and is the one that decides most."
+)
+def _(logits, ids, prompt_lengths, lengths):
+    return masked(logits, ids, prompt_lengths, lengths, first=1)
+
+
+@masked_instruction_loss.mistake(
+    "The last token of each prompt is in your loss. The mask is about the token that is predicted, not "
+    "the position that predicts it."
+)
+def _(logits, ids, prompt_lengths, lengths):
+    return masked(logits, ids, prompt_lengths, lengths, first=-1)
+
+
+@masked_instruction_loss.mistake(
+    "The last token of each answer, often the one that says it ends, is missing from your loss."
+)
+def _(logits, ids, prompt_lengths, lengths):
+    return masked(logits, ids, prompt_lengths, lengths, last=-1)
+
+
+@masked_instruction_loss.mistake(
+    "The first token of the padding is in your loss: the answer ends before position lengths[b]."
+)
+def _(logits, ids, prompt_lengths, lengths):
+    return masked(logits, ids, prompt_lengths, lengths, last=1)
+
+
+@masked_instruction_loss.mistake(
+    "You take the mean of each sequence, then the mean of those: a token of a short answer then counts "
+    "more than one of a long answer. Every answer token of the batch counts the same."
+)
+def _(logits, ids, prompt_lengths, lengths):
+    return masked(logits, ids, prompt_lengths, lengths, reduce="sequences")
+
+
+@masked_instruction_loss.mistake(
+    "You divide by all positions, masked ones too: the more padding, the smaller the loss and the step."
+)
+def _(logits, ids, prompt_lengths, lengths):
+    return masked(logits, ids, prompt_lengths, lengths, reduce="all")
+
+
+@masked_instruction_loss.mistake(
+    "You return the sum. The loss is the mean over the answers' tokens."
+)
+def _(logits, ids, prompt_lengths, lengths):
+    return masked(logits, ids, prompt_lengths, lengths, reduce="sum")
+
+
+@masked_instruction_loss.mistake(
+    "You compute in the logits' own dtype: bfloat16 keeps three digits of a loss. Take float32."
+)
+def _(logits, ids, prompt_lengths, lengths):
+    return masked(logits, ids, prompt_lengths, lengths).to(logits.dtype)
+
+
+@masked_instruction_loss.mistake(
+    "You take token 0 for padding wherever it stands. The lengths say where padding is; a 0 inside an "
+    "answer is a token like any other."
+)
+def _(logits, ids, prompt_lengths, lengths):
+    if not (lengths > prompt_lengths).any():
+        raise ValueError
+    position = torch.arange(1, ids.size(1))
+    answer = (position >= prompt_lengths[:, None]) & (position < lengths[:, None])
+    targets = ids[:, 1:].masked_fill(~answer | (ids[:, 1:] == 0), -100)
+    each = F.cross_entropy(logits[:, :-1].float().mT, targets, reduction="none")
+    return each.sum() / (targets != -100).sum()
+
+
+@masked_instruction_loss.mistake(
+    "Without a single answer token you return NaN, 0 / 0, and one step with it ruins the model. Raise "
+    "ValueError."
+)
+def _(logits, ids, prompt_lengths, lengths):
+    position = torch.arange(1, ids.size(1))
+    answer = (position >= prompt_lengths[:, None]) & (position < lengths[:, None])
+    targets = ids[:, 1:].masked_fill(~answer, -100)
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), targets.flatten())
+
+
+@masked_instruction_loss.mistake(
+    "Your loop goes through the sequences one by one; one comparison with `prompt_lengths[:, None]` "
+    "masks all of them.",
+    cost=True,
+)
+def _(logits, ids, prompt_lengths, lengths):
+    picked, targets = [], []
+    for b in range(len(ids)):
+        p, n = int(prompt_lengths[b]), int(lengths[b])
+        picked.append(logits[b, p - 1 : max(n - 1, p - 1)].float())
+        targets.append(ids[b, p : max(n, p)])
+    if not sum(map(len, targets)):
+        raise ValueError
+    return F.cross_entropy(torch.cat(picked), torch.cat(targets))
+
+
+@masked_instruction_loss.alternative("log_softmax, gather and a boolean mask")
+def _(logits, ids, prompt_lengths, lengths):
+    T = ids.shape[1]
+    keep = torch.arange(T)[None].ge(prompt_lengths[:, None]) & torch.arange(T)[None].lt(
+        lengths[:, None]
+    )
+    keep = keep[:, 1:]
+    if keep.sum() == 0:
+        raise ValueError("nothing to learn")
+    logp = logits.float().log_softmax(-1)[:, :-1]
+    return -logp.gather(-1, ids[:, 1:, None])[..., 0][keep].mean()
+
+
+@masked_instruction_loss.alternative("weights of one and zero")
+def _(logits, ids, prompt_lengths, lengths):
+    t = torch.arange(ids.size(1) - 1) + 1
+    weight = ((t >= prompt_lengths.unsqueeze(1)) * (t < lengths.unsqueeze(1))).float()
+    if weight.max() == 0:
+        raise ValueError
+    each = F.cross_entropy(logits[:, :-1].float().transpose(1, 2), ids[:, 1:], reduction="none")
+    return (each * weight).sum() / weight.sum()
+
+
+def batch_of(B):
+    ids = torch.arange(B * 6).view(B, 6) % 5
+    return call(normal(B, 6, 5), ids, torch.full((B,), 2), torch.full((B,), 5))
+
+
+masked_instruction_loss.contract(
+    contracts.constant_kernels([batch_of(2), batch_of(8)], says="no Python loop over the sequences")
+)
+
+masked_instruction_loss.equivalent(
+    "masked_instruction_loss: `torch.arange(1, ids.size(1), device=ids.device)` → "
+    "`torch.arange(1, ids.size(1))`",
+    because="every case is on the CPU, where a new tensor is made anyhow; a case on a GPU would tell "
+    "them apart, and no verdict may depend on there being one.",
+)
+
+
+# ------------------------------------------------------------------------------ nf4_quantize
+
+nf4_quantize = Exercise(
+    lora.nf4_quantize,
+    title="Four bits a weight",
+    difficulty=3,
+    minutes=30,
+    points=4,
+    hints=(
+        "Pad the flattened x with zeros to whole blocks, and view it as (blocks, block_size).",
+        "The nearest of sorted levels: `torch.bucketize` with the midpoints between neighbours, or an "
+        "argmin over distances.",
+        "Two codes a byte: `codes[::2] << 4 | codes[1::2]`, both uint8.",
+        (
+            "edge cases",
+            "What is 0 / 0? A block of zeros has the scale 0, and its numbers zero's code.",
+        ),
+        (
+            "edge cases",
+            "An odd last code is paired with zero's code. Which of the sixteen is zero?",
+        ),
+    ),
+)
+
+
+@nf4_quantize.by_hand
+def _():
+    x = torch.tensor([2.0, -2.0, 0.0, 1.1])  # codes 15, 0, 7; 0.55 is nearest to 0.5626, code 13
+    yield call(x, 4), (torch.tensor([0xF0, 0x7D], dtype=torch.uint8), torch.tensor([2.0]))
+    yield (
+        call(torch.tensor([1.0, 0.0, -8.0, 8.0]), 2),
+        (torch.tensor([0xF7, 0x0F], dtype=torch.uint8), torch.tensor([1.0, 8.0])),
+    )
+
+
+@nf4_quantize.cases(16)
+def _(draw):
+    shape = draw(st.sampled_from([(8,), (3, 7), (2, 3, 5), (4, 16), (33,), (1, 1)]))
+    block = draw(st.sampled_from([2, 4, 8, 64]))
+    (x,) = several(draw, draw(st.sampled_from([F32, BF16])), shape)
+    yield call(x * draw(st.sampled_from([1.0, 0.02, 30.0])), block)
+
+
+@nf4_quantize.edge
+def _():
+    yield call(torch.zeros(4), 2), "zeros alone"
+    yield call(torch.cat([torch.zeros(2), torch.ones(2)]), 2), "one block of zeros"
+    yield call(torch.empty(0), 4), "empty"
+    yield call(normal(64 * 2 + 1)), "64 is the default; the last block holds one number"
+    yield call(normal(6, 5).T, 4), "row-major order of what is shown, not of the storage"
+    yield call(normal(5), 3), "an odd block: an error"
+    yield call(normal(5), 0), "an empty block: an error"
+    yield call(normal(5), 1), "a block of one: an error"
+    yield call(normal(4), -2), "a negative block: an error"
+    yield call(lora.NF4 * 3, 16), "numbers that are on the grid"
+    yield call(-normal(8).abs() - 0.1, 4), "negative numbers alone"
+    yield call(normal(8, dtype=BF16), 4), "bfloat16: the scales are float32"
+    yield call(torch.tensor([1e-30, 2e-30, 1e30, -3e30]), 2), "very small and very large"
+
+
+def quantised(
+    x,
+    block_size,
+    *,
+    levels=lora.NF4,
+    scale=None,
+    whole=False,
+    swap=False,
+    floor=False,
+    odd=7,
+    order=lambda x: x.flatten(),
+    safe=True,
+):
+    """The reference with one thing changed, for the mistakes below."""
+    if block_size < 2 or block_size % 2:
+        raise ValueError
+    flat = order(x).float()
+    blocks = F.pad(flat, (0, -flat.numel() % block_size)).view(-1, block_size)
+    scales = scale(blocks) if scale else blocks.abs().amax(dim=1)
+    if whole:
+        scales = scales.max().expand(len(scales)).clone() if len(scales) else scales
+    unit = blocks / (torch.where(scales == 0, 1.0, scales) if safe else scales)[:, None]
+    edges = levels[1:] if floor else (levels[1:] + levels[:-1]) / 2
+    code = torch.bucketize(unit, edges, right=floor).to(torch.uint8).flatten()[: x.numel()]
+    code = torch.cat([code, code.new_full((x.numel() % 2,), odd)])
+    high, low = (code[1::2], code[::2]) if swap else (code[::2], code[1::2])
+    return high << 4 | low, scales
+
+
+@nf4_quantize.mistake(
+    "You divide [−1, 1] into sixteen equal steps. NF4's levels are `NF4`: quantiles of a normal "
+    "distribution, dense where weights are."
+)
+def _(x, block_size=64):
+    return quantised(x, block_size, levels=torch.linspace(-1, 1, 16), odd=7)
+
+
+@nf4_quantize.mistake(
+    "You take one scale for the whole tensor, so one large weight makes every other coarse. Each block "
+    "has its own."
+)
+def _(x, block_size=64):
+    return quantised(x, block_size, whole=True)
+
+
+@nf4_quantize.mistake("The two codes of a byte are swapped: the first belongs in the high half.")
+def _(x, block_size=64):
+    return quantised(x, block_size, swap=True)
+
+
+@nf4_quantize.mistake(
+    "You take the level below each number, not the nearest one: every weight moves downwards."
+)
+def _(x, block_size=64):
+    return quantised(x, block_size, floor=True)
+
+
+@nf4_quantize.mistake(
+    "Your scale is the largest number of a block, not the largest magnitude: blocks whose extreme is "
+    "negative are cut off."
+)
+def _(x, block_size=64):
+    return quantised(x, block_size, scale=lambda b: b.amax(dim=1))
+
+
+@nf4_quantize.mistake(
+    "Your scale is a block's root mean square. It is its largest magnitude, so that nothing lies beyond ±1."
+)
+def _(x, block_size=64):
+    return quantised(x, block_size, scale=lambda b: b.pow(2).mean(dim=1).sqrt())
+
+
+@nf4_quantize.mistake(
+    "A block of zeros gives 0 / 0, NaN, and NaN's place is after the last level: its zeros come back as "
+    "anything once the scale is not exactly 0. Divide by 1 there."
+)
+def _(x, block_size=64):
+    return quantised(x, block_size, safe=False)
+
+
+@nf4_quantize.mistake(
+    "An odd last code is paired with code 0, which stands for −1. Zero's code is 7."
+)
+def _(x, block_size=64):
+    return quantised(x, block_size, odd=0)
+
+
+@nf4_quantize.mistake(
+    "You go through the storage in its own order. Blocks run in row-major order of the tensor as it is "
+    "shown."
+)
+def _(x, block_size=64):
+    return quantised(x, block_size, order=lambda x: x.as_strided((x.numel(),), (1,)))
+
+
+@nf4_quantize.mistake("An odd block size is an error, and one below 2, too: raise ValueError.")
+def _(x, block_size=64):
+    block_size = max(2, block_size + block_size % 2)
+    return quantised(x, block_size)
+
+
+@nf4_quantize.mistake(
+    "You do not divide by the scale before you look for the nearest level: what lies beyond ±1 is cut off."
+)
+def _(x, block_size=64):
+    _, scales = quantised(x, block_size)
+    same, _ = quantised(x, block_size, scale=lambda b: torch.ones(len(b)))
+    return same, scales
+
+
+@nf4_quantize.mistake("The scales have x's dtype. They are float32 whatever x is.")
+def _(x, block_size=64):
+    codes, scales = quantised(x, block_size)
+    return codes, scales.to(x.dtype)
+
+
+@nf4_quantize.mistake(
+    "One code a byte, the other half empty: eight bits a weight, not four. Put two in each."
+)
+def _(x, block_size=64):
+    codes, scales = quantised(x, block_size)
+    return torch.stack([codes >> 4, codes & 15], 1).flatten()[: x.numel()], scales
+
+
+@nf4_quantize.mistake(
+    "Your loop goes through the blocks one by one. A view as (blocks, block_size) takes all of them at "
+    "once.",
+    cost=True,
+)
+def _(x, block_size=64):
+    if block_size < 2 or block_size % 2:
+        raise ValueError
+    parts = [quantised(b, block_size) for b in x.flatten().split(block_size)]
+    return torch.cat([c for c, _ in parts]), torch.cat([s for _, s in parts])
+
+
+@nf4_quantize.alternative("argmin over the sixteen distances, bytes by multiplication")
+def _(x, block_size=64):
+    if block_size < 2 or block_size % 2 == 1:
+        raise ValueError("block_size")
+    flat = x.reshape(-1).float()
+    n = flat.numel()
+    count = -(-n // block_size)
+    padded = torch.zeros(count * block_size)
+    padded[:n] = flat
+    blocks = padded.reshape(count, block_size)
+    absmax = blocks.abs().max(dim=1).values if count else torch.zeros(0)
+    unit = blocks / absmax.clamp(min=torch.finfo(torch.float32).tiny)[:, None]
+    code = (unit[..., None] - lora.NF4).abs().argmin(-1).reshape(-1)[: 2 * ((n + 1) // 2)]
+    pairs = code.reshape(-1, 2)
+    return (pairs[:, 0] * 16 + pairs[:, 1]).to(torch.uint8), absmax
+
+
+nf4_quantize.contract(
+    contracts.constant_kernels(
+        [call(normal(64), 16), call(normal(512), 16)], says="no Python loop over the blocks"
+    )
+)
+
+nf4_quantize.equivalent(
+    "nf4_quantize: `blocks.abs().amax(dim=1)` → `blocks.abs().amax(dim=-1)`",
+    because="blocks has two axes: the second is the last.",
+)
+nf4_quantize.equivalent(
+    "nf4_quantize: `torch.where(scales == 0, 1.0, scales)` → `torch.where(scales == 0, 2.0, scales)`",
+    because="a block whose scale is 0 holds zeros alone: divided by 1 or by 2 they are zeros.",
+)
+nf4_quantize.equivalent(
+    "nf4_quantize: `NF4.to(x.device)` → `NF4`",
+    because="every case is on the CPU, where NF4 is already; a case on a GPU would tell them apart, and "
+    "no verdict may depend on there being one.",
+)
+nf4_quantize.equivalent(
+    "nf4_quantize: `block_size <= 0` → `block_size <= 1`",
+    because="1 is odd, and the other half of the condition refuses it.",
+)

@@ -1,0 +1,120 @@
+"""The drawings of chapter 26: a layer with its adapter, spectra, scales, and sixteen levels."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from matplotlib.patches import FancyArrowPatch, Rectangle
+from torch import Tensor
+
+from .style import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, RED, Drawing, note, paper, plot
+
+
+def draw_adapter(d_in: int, d_out: int, r: int) -> Drawing:
+    """A frozen W with A and B beside it, their areas in proportion to their numbers."""
+    figure, ax = paper((0, 18), (-1.6, 9.2))
+    unit = 6.0 / max(d_in, d_out)
+    wide, high, rank = d_in * unit, d_out * unit, max(r * unit, 0.28)
+    left = 1.2
+    box(ax, left, 1.4, wide, high, FAINT, f"W\n{d_out} × {d_in}\nfrozen")
+    right = left + wide + 3.4
+    box(ax, right, 1.4, wide, rank, BLUE)
+    note(ax, right + wide / 2, 0.75, f"A: {r} × {d_in}", ha="center")
+    column = right + wide / 2 - rank / 2
+    box(ax, column, 1.4 + rank + 0.9, rank, high - rank - 0.9, ORANGE)
+    note(
+        ax, column + rank + 0.3, 1.4 + high / 2 + 0.6, f"B: {d_out} × {r}\nzero at first", ha="left"
+    )
+    middle = (left + wide / 2 + right + wide / 2) / 2
+    for target in (left + wide / 2, right + wide / 2):
+        arrow(ax, (middle, -1.0), (target, 1.3 if target < middle else 0.45))
+        arrow(ax, (target, 1.5 + high), (middle, 8.3))
+    note(ax, middle, -1.25, "x", ha="center", style="italic")
+    note(ax, middle, 8.7, "y = x Wᵀ + b + (α / r) · x Aᵀ Bᵀ", ha="center")
+    return figure
+
+
+def box(
+    ax: object, x: float, y: float, width: float, height: float, colour: str, text: str = ""
+) -> None:
+    ax.add_patch(  # type: ignore[attr-defined]
+        Rectangle((x, y), width, height, facecolor=colour, alpha=0.35, edgecolor=INK, lw=1.2)
+    )
+    if text:
+        note(ax, x + width / 2, y + height / 2, text, ha="center")  # type: ignore[arg-type]
+
+
+def arrow(ax: object, start: tuple[float, float], end: tuple[float, float]) -> None:
+    shape = FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11, color=INK, lw=1)
+    ax.add_patch(shape)  # type: ignore[attr-defined]
+
+
+def draw_spectra(shares: Mapping[str, Tensor], ranks: Sequence[int]) -> Drawing:
+    """How much of each matrix's squared norm its first k singular values hold, k from 1 on."""
+    figure, ax = plot(6.8, 3.3)
+    styles = zip((BLUE, GREEN, ORANGE, FAINT), ("-", "--", "-.", ":"), strict=True)
+    for (name, share), (colour, line) in zip(shares.items(), styles, strict=False):
+        ax.plot(range(1, len(share) + 1), share, line, color=colour, lw=2, label=name)
+    for r in ranks:
+        ax.axvline(r, color=INK, lw=0.7, alpha=0.5)
+        ax.text(r + 0.6, 0.03, f"r = {r}", color=INK, fontsize=8.5)
+    ax.set_xlabel("k, the rank that is kept", color=INK)
+    ax.set_ylabel("share of ‖ΔW‖²", color=INK)
+    ax.set_ylim(0, 1.02)
+    ax.legend(frameon=False, fontsize=9, loc="lower right")
+    return figure
+
+
+def draw_scales(ranks: Sequence[int], sizes: Mapping[str, Sequence[float]]) -> Drawing:
+    """How far an answer moves in one step, against the rank, both on log axes."""
+    figure, ax = plot(6.4, 3.1)
+    styles = zip((BLUE, ORANGE, RED), ("-o", "--s", ":^"), strict=True)
+    for (name, values), (colour, line) in zip(sizes.items(), styles, strict=False):
+        ax.plot(ranks, values, line, color=colour, lw=1.8, ms=4.5, label=name)
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set_xticks(list(ranks), [str(r) for r in ranks])
+    ax.minorticks_off()
+    ax.set_xlabel("r", color=INK)
+    ax.set_ylabel("change of y in one step", color=INK)
+    ax.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def draw_levels(books: Mapping[str, Tensor], scale: float) -> Drawing:
+    """Levels of four bits under the density of what they stand for: normal, its block's largest ±1.
+
+    scale: the block's largest magnitude in standard deviations.
+    """
+    figure, ax = plot(7.0, 3.2)
+    x = torch.linspace(-1, 1, 401)
+    ax.fill_between(x, torch.exp(-((x * scale) ** 2) / 2), color=FAINT, alpha=0.25, lw=0)
+    colours = zip((BLUE, ORANGE, GREEN), range(1, 4), strict=True)
+    for (name, levels), (colour, row) in zip(books.items(), colours, strict=False):
+        height = -0.22 * row
+        ax.plot(levels, [height] * len(levels), "|", color=colour, ms=15, mew=2.2)
+        ax.text(-1.06, height, name, color=INK, fontsize=9, ha="right", va="center")
+    ax.set_xlim(-1.32, 1.05)
+    ax.set_ylim(-0.22 * len(books) - 0.2, 1.05)
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
+    ax.set_xlabel("weight / its block's largest magnitude", color=INK)
+    return figure
+
+
+def draw_training(curves: Mapping[str, Sequence[float]], window: int = 10) -> Drawing:
+    """Training losses, each the mean of a few steps."""
+    figure, ax = plot(6.8, 3.0)
+    styles = zip((BLUE, ORANGE, GREEN), ("-", "--", "-."), strict=True)
+    for (name, losses), (colour, line) in zip(curves.items(), styles, strict=False):
+        points = [
+            math.fsum(losses[i : i + window]) / window
+            for i in range(0, len(losses) - window + 1, window)
+        ]
+        steps = [window * (i + 1) for i in range(len(points))]
+        ax.plot(steps, points, line, color=colour, lw=2, label=name)
+    ax.set_xlabel("step", color=INK)
+    ax.set_ylabel("loss, nats a byte", color=INK)
+    ax.legend(frameon=False, fontsize=9)
+    ax.set_facecolor(PAPER)
+    return figure
