@@ -89,7 +89,7 @@ quiz = Quiz(
                 Choice(
                     "It falls from 2 to 1.",
                     right=True,
-                    why="s = α / r. The two A B products of rank 8 in it count half each.",
+                    why="s = α / r: 16 / 8 before, 16 / 16 now.",
                 ),
                 Choice("It stays at 16.", why="α alone is not the scale: it is divided by r."),
                 Choice("It falls by √2.", why="That is rsLoRA, where s = α / √r."),
@@ -105,7 +105,7 @@ quiz = Quiz(
                 Choice(
                     "Each one's gradient has the other as a factor: both would stay zero for good.",
                     right=True,
-                    why="It is a saddle point that no gradient leads away from.",
+                    why="It is a stationary point: no gradient leads away from it.",
                 ),
                 Choice(
                     "The optimizer divides by their norm.",
@@ -149,17 +149,17 @@ quiz = Quiz(
             "NF4 or sixteen equal steps: when do the equal steps win?",
             choices=[
                 Choice(
+                    "When one weight in a block is very large.",
+                    why="Then most weights are near zero, where NF4 has more levels.",
+                ),
+                Choice(
                     "When the numbers of a block are spread evenly between its extremes.",
                     right=True,
                     why="NF4's levels follow the normal distribution; for a uniform one equal steps are best.",
                 ),
                 Choice(
-                    "When one weight in a block is very large.",
-                    why="Then most weights are near zero, where NF4 has more levels.",
-                ),
-                Choice(
-                    "Never: NF4's book is optimal.",
-                    why="It is made for one distribution, and not even of least squared error for that.",
+                    "Never: NF4's levels are optimal.",
+                    why="They are made for one distribution, and do not minimise the squared error even for that.",
                 ),
             ],
         ),
