@@ -70,7 +70,7 @@ class Pools:
         return self.by_world[world]
 
     def log(self, world: int, rank: int) -> str:
-        if not self.folder:
+        if not (self.folder and Path(self.folder).is_dir()):  # gone with an earlier launcher
             from course_utils.ranks import launch
 
             home = launch.launcher(launch.DEFAULT).directory  # which goes even if this is killed
