@@ -1,0 +1,140 @@
+"""What is handed out and what counts: the exercises with their points, the due date, what late costs.
+
+A plan is one JSON file, `plan.json`. `course release` writes it beside an edition; `course grade`
+reads it, so that what is graded is what was handed out.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from course_utils.grading import exercises_of, find
+
+VERSION = 1
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One exercise that counts. key: of the exercise. points: at most."""
+
+    key: str
+    points: float
+
+    def __post_init__(self) -> None:
+        if not self.points > 0:
+            raise ValueError(f"{self.key}: an exercise is worth more than {self.points} points")
+
+
+@dataclass(frozen=True)
+class Late:
+    """What a late submission loses of its points.
+
+    per_day: share for each day begun after the grace. most: the largest share that is lost.
+    grace_minutes: what is not late yet. closes_after_days: later submissions earn nothing; None:
+    there is no end.
+    """
+
+    per_day: float = 0.0
+    most: float = 1.0
+    grace_minutes: int = 0
+    closes_after_days: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.per_day <= 1 and 0 <= self.most <= 1):
+            raise ValueError("what a late day costs is a share from 0 to 1")
+
+    def penalty(self, due: datetime | None, submitted: datetime | None) -> float:
+        """The share of the points that is lost, from 0 to 1; 0 where a time is unknown."""
+        if due is None or submitted is None:
+            return 0.0
+        over = submitted - due - timedelta(minutes=self.grace_minutes)
+        if over <= timedelta(0):
+            return 0.0
+        days = -(-over // DAY)
+        if self.closes_after_days is not None and days > self.closes_after_days:
+            return 1.0
+        return min(days * self.per_day, self.most)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """title: of the assignment. items: in order. due: with its time zone. hidden: are answers left out?
+
+    names: of the notebooks that are handed out.
+    """
+
+    title: str
+    items: tuple[Item, ...]
+    due: datetime | None = None
+    late: Late = field(default_factory=Late)
+    hidden: bool = False
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        keys = [item.key for item in self.items]
+        if not keys:
+            raise ValueError("a plan without an exercise grades nothing")
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise ValueError(f"named twice: {', '.join(twice)}")
+        if self.due is not None and self.due.tzinfo is None:
+            raise ValueError("a due date needs its time zone: 2026-12-01T18:00+01:00")
+
+    @property
+    def points(self) -> float:
+        return sum(item.points for item in self.items)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(item.key for item in self.items)
+
+    def item(self, key: str) -> Item:
+        return next(item for item in self.items if item.key == key)
+
+    def to_json(self) -> str:
+        data = asdict(self) | {"version": VERSION, "due": self.due and self.due.isoformat()}
+        return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Raises ValueError, saying what is wrong, for a text that is no plan of this version."""
+        try:
+            data: dict[str, Any] = json.loads(text)
+            version = data.pop("version")
+            if version != VERSION:
+                raise ValueError(f"a plan of version {version}; this course reads {VERSION}")
+            due = data.pop("due", None)
+            return cls(
+                title=data["title"],
+                items=tuple(Item(**item) for item in data["items"]),
+                due=datetime.fromisoformat(due) if due else None,
+                late=Late(**data.get("late", {})),
+                hidden=data.get("hidden", False),
+                names=tuple(data.get("names", ())),
+            )
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise ValueError(f"this is no plan: {type(error).__name__}: {error}") from error
+
+    @classmethod
+    def read(cls, path: Path) -> "Plan":
+        return cls.from_json(path.read_text(encoding="utf-8"))
+
+
+def plan_of(names: Sequence[str], title: str = "", **settings: Any) -> Plan:
+    """The plan of chapters ("strides") and exercises ("strides.flat_index", "strides.flat_index=5").
+
+    Points are the exercises' own unless said. Raises UnknownKey, which names the nearest ones.
+    """
+    points: dict[str, float] = {}
+    for name in names:
+        key, _, said = name.partition("=")
+        if "." in key:
+            points[key] = float(said) if said else find(key).points
+        else:
+            points |= {one.key: one.points for one in exercises_of(key).values()}
+    items = tuple(Item(key, worth) for key, worth in points.items())
+    return Plan(title or ", ".join(names), items, **settings)
