@@ -23,8 +23,6 @@ from course_utils.settings import settings
 
 MAX_LINES = 40
 """A code cell has no more lines than this."""
-MAX_STUB_LINES = 60
-"""The stub of an exercise, of which most is docstrings."""
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 METADATA = ("exercise", "name", "recorded", "tags")
@@ -250,9 +248,8 @@ def _cell_problems(notebook: NotebookNode) -> Iterator[str]:
     for number, cell in _cells(notebook, "code"):
         at = _at(number, cell)
         lines = len(cell.source.splitlines())
-        most = MAX_STUB_LINES if "exercise" in cell.metadata else MAX_LINES
-        if lines > most:
-            yield f"{at}: {lines} lines; {most} at most"
+        if lines > MAX_LINES:
+            yield f"{at}: {lines} lines; {MAX_LINES} at most"
         if "gpu" not in tags(cell) and (cell.outputs or cell.execution_count is not None):
             yield f"{at}: has outputs; only cells tagged gpu keep them"
         if "gpu" in tags(cell) and not _guarded(cell.source):

@@ -111,7 +111,6 @@ def _():
         {
             "request 4, empty_cache(): memory_reserved()": 20 * MIB,
             "request 6, empty_cache(): memory_reserved()": 0,
-            "max_memory_reserved() at the end": 20 * MIB,
             "segments() at the end": [],
         },
     )
@@ -502,7 +501,6 @@ class _(ca.CachingAllocator):
             self._free.add(block.cut(size))
         self._used[block.address] = block
         self._allocated += block.size
-        self._max_allocated = max(self._max_allocated, self._allocated)
         return block.address
 
     def _segment_size(self, size):
@@ -515,12 +513,11 @@ class _(ca.CachingAllocator):
 class _(ca.CachingAllocator):
     def __init__(self, capacity):
         super().__init__(capacity)
-        self.asked, self.peak = {}, 0
+        self.asked = {}
 
     def malloc(self, size, stream=0):
         address = super().malloc(size, stream)
         self.asked[address] = size
-        self.peak = max(self.peak, self.memory_allocated())
         return address
 
     def free(self, address):
@@ -529,17 +526,6 @@ class _(ca.CachingAllocator):
 
     def memory_allocated(self):
         return sum(self.asked.values())
-
-    def max_memory_allocated(self):
-        return self.peak
-
-
-@CachingAllocator.mistake(
-    "max_memory_reserved is what is reserved now. It must remember the most that ever was."
-)
-class _(ca.CachingAllocator):
-    def max_memory_reserved(self):
-        return self._reserved
 
 
 @CachingAllocator.mistake(
@@ -556,7 +542,7 @@ class _:
     def __init__(self, capacity):
         self.capacity = capacity
         self.lists = []  # (pool, blocks)
-        self.end = self.most_allocated = self.most_reserved = 0
+        self.end = 0
 
     def malloc(self, size, stream=0):
         size = max(512, (size + 511) // 512 * 512)
@@ -575,7 +561,6 @@ class _:
                 raise torch.OutOfMemoryError(f"no room for {total} bytes")
             self.lists.append((pool, [[self.end, total, False]]))
             self.end += total
-            self.most_reserved = max(self.most_reserved, self.memory_reserved())
             found = self.best(size, pool)
         address, whole, blocks = found[1], found[0], found[2]
         i = next(i for i, block in enumerate(blocks) if block[0] == address)
@@ -584,7 +569,6 @@ class _:
             blocks[i : i + 1] = [[address, size, True], [address + size, rest, False]]
         else:
             blocks[i][2] = True
-        self.most_allocated = max(self.most_allocated, self.memory_allocated())
         return address
 
     def best(self, size, pool):
@@ -622,12 +606,6 @@ class _:
     def memory_reserved(self):
         return sum(block[1] for _, blocks in self.lists for block in blocks)
 
-    def max_memory_allocated(self):
-        return self.most_allocated
-
-    def max_memory_reserved(self):
-        return self.most_reserved
-
     def segments(self):
         return [[tuple(block) for block in blocks] for _, blocks in self.lists]
 
@@ -642,7 +620,7 @@ class _:
         self.used = {}  # address → (size, pool)
         self.starts = {}  # segment → size
         self.free_at = {}  # address → (size, pool)
-        self.end = self.now = self.held = self.peak = self.peak_held = 0
+        self.end = self.now = self.held = 0
 
     def put(self, address, size, pool):
         import bisect
@@ -672,7 +650,6 @@ class _:
             address, self.end = self.end, self.end + whole
             self.starts[address] = whole
             self.held += whole
-            self.peak_held = max(self.peak_held, self.held)
         else:
             whole, address = self.bins[pool][place]
             self.pull(address)
@@ -681,7 +658,6 @@ class _:
             whole = size
         self.used[address] = (whole, pool)
         self.now += whole
-        self.peak = max(self.peak, self.now)
         return address
 
     def free(self, address):
@@ -713,12 +689,6 @@ class _:
 
     def memory_reserved(self):
         return self.held
-
-    def max_memory_allocated(self):
-        return self.peak
-
-    def max_memory_reserved(self):
-        return self.peak_held
 
     def segments(self):
         blocks = [(a, size, True) for a, (size, _) in self.used.items()]

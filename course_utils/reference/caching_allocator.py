@@ -95,15 +95,12 @@ def out_of_memory(allocator: "CachingAllocator", tried: int, allowed: int | None
 class CachingAllocator:
     """Hands out addresses of a device's memory and keeps what is freed, as torch does for CUDA.
 
-    A request is rounded up to a multiple of 512 B. Up to 1 MiB it belongs to the small pool, above to
-    the large one, and each stream has pools of its own. It takes the smallest free block of its pool
-    that holds it, of equals the one at the lowest address. Where there is none, the device gives a new
-    segment: of 2 MiB for the small pool, 20 MiB below 10 MiB, else the size rounded up to 2 MiB.
-    Segments lie one after another from address 0, and no address is given to two of them. A block is
-    split if what remains is at least 512 B (small pool) or more than 1 MiB (large). A block that is
-    freed merges with its free neighbours in the segment and stays reserved. If the device is
-    full, the cache is emptied and the device asked once more, before an error is raised. Source:
-    malloc, free_block, should_split and get_allocation_size in c10/cuda/CUDACachingAllocator.cpp.
+    Requests are rounded up to 512 B; up to 1 MiB in the small pool of their stream, above in its large
+    one. Best fit; of equals the lowest address. Else a new segment: 2 MiB (small), 20 MiB below 10 MiB,
+    or the size rounded up to 2 MiB. Segments follow one another from address 0; none is given twice.
+    Split if the rest is at least 512 B (small) or more than 1 MiB (large). What is freed merges with
+    free neighbours and stays reserved. A full device is asked again once the cache is emptied.
+    Source: DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp.
     """
 
     def __init__(self, capacity: int):
@@ -111,14 +108,11 @@ class CachingAllocator:
         self.capacity = capacity
         self._free: set[MemoryBlock] = set()
         self._used: dict[int, MemoryBlock] = {}
-        self._allocated = self._reserved = self._max_allocated = self._max_reserved = 0
+        self._allocated = self._reserved = 0
         self._end = 0  # of the last segment
 
     def malloc(self, size: int, stream: int = 0) -> int:
-        """The address of a block of at least `size` bytes (1 or more), for work on `stream`.
-
-        Raises torch.OutOfMemoryError where the device cannot give what is needed.
-        """
+        """The address of `size` (1 or more) bytes for a stream. Raises torch.OutOfMemoryError."""
         size = self._rounded(size)
         pool = (size <= SMALL_SIZE, stream)
         block = self._take(size, pool) or self._obtain(size, pool)
@@ -128,7 +122,6 @@ class CachingAllocator:
             self._free.add(block.cut(size))
         self._used[block.address] = block
         self._allocated += block.size
-        self._max_allocated = max(self._max_allocated, self._allocated)
         return block.address
 
     def free(self, address: int) -> None:
@@ -151,14 +144,6 @@ class CachingAllocator:
     def memory_reserved(self) -> int:
         """Bytes of all segments."""
         return self._reserved
-
-    def max_memory_allocated(self) -> int:
-        """The most that memory_allocated has been."""
-        return self._max_allocated
-
-    def max_memory_reserved(self) -> int:
-        """The most that memory_reserved has been."""
-        return self._max_reserved
 
     def segments(self) -> list[list[tuple[int, int, bool]]]:
         """The segments by address; of each its blocks: (address, size, is it in use)."""
@@ -198,7 +183,6 @@ class CachingAllocator:
         block = MemoryBlock(self._end, size, pool)
         self._end += size
         self._reserved += size
-        self._max_reserved = max(self._max_reserved, self._reserved)
         return block
 
     def _segment_size(self, size: int) -> int:
@@ -379,6 +363,7 @@ class CudaAllocator(CachingAllocator):
     def __init__(self, capacity: int, conf: str | AllocatorConfig = ""):
         """capacity: of the device, in bytes. conf: as in PYTORCH_ALLOC_CONF. Raises ValueError."""
         super().__init__(capacity)
+        self._max_allocated = self._max_reserved = 0
         self.config = AllocatorConfig.parse(conf) if isinstance(conf, str) else conf
         fraction = self.config.memory_fraction
         self.allowed = int(fraction * capacity) if fraction < 1 else None
@@ -413,6 +398,7 @@ class CudaAllocator(CachingAllocator):
             message = out_of_memory(self, self._segment_size(size), self.allowed)
             raise torch.OutOfMemoryError(message) from None
         block = self._used[address]
+        self._max_allocated = max(self._max_allocated, self._allocated)
         self._requested[block], self._origin[block] = size, self.frames
         self._record("alloc", address, size, stream)
         return address
@@ -438,6 +424,14 @@ class CudaAllocator(CachingAllocator):
         over = [(s, b) for s, b in self._events if stream is None or s == stream]
         self._events = [event for event in self._events if event not in over]
         self._complete += [block for _, block in over]
+
+    def max_memory_allocated(self) -> int:
+        """The most that memory_allocated has been."""
+        return self._max_allocated
+
+    def max_memory_reserved(self) -> int:
+        """The most that memory_reserved has been."""
+        return self._max_reserved
 
     def memory_requested(self) -> int:
         """Bytes that were asked for, of blocks in use or awaiting events: requested_bytes."""
@@ -566,6 +560,7 @@ class CudaAllocator(CachingAllocator):
             self._end = self.places.pop(0)
         block = super()._new_segment(size, pool)
         if block is not None:
+            self._max_reserved = max(self._max_reserved, self._reserved)
             self._record("segment_alloc", block.address, block.size, pool[1])
         return block
 

@@ -51,13 +51,6 @@ def test_other_exceptions_are_not_swallowed():
 
 
 def test_wrong_answers_that_no_declared_mistake_covers():
-    class ForgetsItsPeak(CachingAllocator):
-        """The peak starts again when the cache is emptied."""
-
-        def empty_cache(self):
-            super().empty_cache()
-            self._max_allocated = self._allocated
-
     class SharedBetweenAllocators(CachingAllocator):
         """State in the class: a second allocator is not empty."""
 
@@ -77,7 +70,7 @@ def test_wrong_answers_that_no_declared_mistake_covers():
         def _new_segment(self, size, pool):
             block = super()._new_segment(size, pool)
             if block is None:
-                self._max_reserved = max(self._max_reserved, self._reserved + size)
+                self._reserved += size
             return block
 
     class OneByteTooMany(CachingAllocator):
@@ -94,7 +87,6 @@ def test_wrong_answers_that_no_declared_mistake_covers():
                 raise MemoryError from error
 
     for wrong in (
-        ForgetsItsPeak,
         SharedBetweenAllocators,
         EmptiesTheSmallPoolOnly,
         CountsAFailedSegment,
@@ -111,7 +103,7 @@ def test_a_right_answer_of_another_style():
         """Segments as dicts of 512 B pages; a block is a run of pages with one owner."""
 
         def __init__(self, capacity):
-            self.capacity, self.segments_, self.top, self.peaks = capacity, [], 0, [0, 0]
+            self.capacity, self.segments_, self.top = capacity, [], 0
 
         def runs(self, segment):
             start = 0
@@ -147,12 +139,7 @@ def test_a_right_answer_of_another_style():
             rest = room - pages
             taken = pages if rest > (0 if pool[0] else 2048) else room
             segment["pages"][start : start + taken] = [address] * taken
-            self.note()
             return address
-
-        def note(self):
-            now = self.memory_allocated(), self.memory_reserved()
-            self.peaks = [max(pair) for pair in zip(self.peaks, now, strict=True)]
 
         def free(self, address):
             for segment in self.segments_:
@@ -170,12 +157,6 @@ def test_a_right_answer_of_another_style():
 
         def memory_reserved(self):
             return sum(512 * len(s["pages"]) for s in self.segments_)
-
-        def max_memory_allocated(self):
-            return self.peaks[0]
-
-        def max_memory_reserved(self):
-            return self.peaks[1]
 
         def segments(self):
             return [

@@ -90,8 +90,8 @@ def test_the_whole_without_options_is_the_page(seed):
     alike = [replay(requests, allocator) for allocator in (page, whole)]
     assert alike[0] == alike[1]
     assert page.segments() == whole.segments()
-    assert page.max_memory_reserved() == whole.max_memory_reserved() > 0
-    assert page.max_memory_allocated() == whole.max_memory_allocated()
+    assert max(allocated for allocated, _ in alike[0]) == whole.max_memory_allocated()
+    assert max(reserved for _, reserved in alike[0]) == whole.max_memory_reserved() > 0
     check(whole)
 
 

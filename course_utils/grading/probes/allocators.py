@@ -15,7 +15,7 @@ FULL, REFUSED = "torch.OutOfMemoryError", "ValueError"
 
 
 def allocator(subject: Any, case: Case) -> dict[str, Any]:
-    """Addresses, bytes in use and bytes reserved after each request; the peaks and segments at the end.
+    """Addresses, bytes in use and bytes reserved after each request; the segments at the end.
 
     A request that fails is seen as the name of its exception, and the trace goes on; a block that was
     not given is not freed.
@@ -40,8 +40,6 @@ def allocator(subject: Any, case: Case) -> dict[str, Any]:
             thing.empty_cache()
         seen[f"{step}: memory_allocated()"] = thing.memory_allocated()
         seen[f"{step}: memory_reserved()"] = thing.memory_reserved()
-    seen["max_memory_allocated() at the end"] = thing.max_memory_allocated()
-    seen["max_memory_reserved() at the end"] = thing.max_memory_reserved()
     seen["segments() at the end"] = [[tuple(block) for block in s] for s in thing.segments()]
     return seen
 
