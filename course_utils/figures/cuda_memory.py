@@ -65,6 +65,12 @@ def draw_timeline(
     ax.set_ylim(0, max(totals) * 1.18)
     ax.set_ylabel("MiB" if unit == MIB else "GiB", color=INK)
     ax.set_xlabel("allocations and frees, in order", color=INK)
+    legend_as_stacked(ax)
+    return figure
+
+
+def legend_as_stacked(ax: Axes) -> None:
+    """The names beside the figure, in the order in which the layers lie."""
     handles, labels = ax.get_legend_handles_labels()
     ax.legend(
         handles[::-1],
@@ -74,7 +80,6 @@ def draw_timeline(
         loc="center left",
         bbox_to_anchor=(1, 0.5),
     )
-    return figure
 
 
 def phases(ax: Axes, trace: Sequence[Mapping[str, Any]]) -> None:
@@ -124,15 +129,7 @@ def draw_rows(rows: Sequence[tuple[Any, ...]]) -> Drawing:
     ax.set_ylim(0, max(map(sum, zip(*stack, strict=True))) * 1.1)
     ax.set_ylabel("KiB", color=INK)
     ax.set_xlabel("moments of the step", color=INK)
-    handles, labels = ax.get_legend_handles_labels()
-    ax.legend(
-        handles[::-1],
-        labels[::-1],
-        frameon=False,
-        fontsize=9,
-        loc="center left",
-        bbox_to_anchor=(1, 0.5),
-    )
+    legend_as_stacked(ax)
     return figure
 
 
