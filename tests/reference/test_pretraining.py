@@ -1,13 +1,9 @@
 """The training loop: its parts against torch's own, and whole runs that are split, killed, resumed."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 
-import psutil
 import pytest
 import torch
 from torch import nn
@@ -26,34 +22,11 @@ from course_utils.reference.pretraining import (
     training_step,
 )
 from course_utils.reference.train import library_text
+from tests.training_script import script
 
 SMALL = ["--steps", "8", "--batch", "8", "--context", "16", "--warmup", "3", "--log-every", "1"]
 SMALL += ["--eval-every", "4", "--eval-batches", "2", "--text-bytes", "100000"]
-
-
-def start(*arguments, processes=None):
-    launch = [sys.executable]
-    if processes:
-        launch += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return subprocess.Popen(
-        [*launch, "-m", pretraining.__name__, *SMALL, *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run(*arguments, processes=None):
-    process = start(*arguments, processes=processes)
-    try:
-        output, errors = process.communicate(timeout=120)
-    except subprocess.TimeoutExpired:
-        for child in (*psutil.Process(process.pid).children(recursive=True), process):
-            child.kill()
-        raise
-    assert process.returncode == 0, errors
-    return output
+start, run = script(pretraining.__name__, *SMALL)
 
 
 def losses_in(output):

@@ -1,37 +1,13 @@
 """The training script: the same losses on one process and on many, resumed or not."""
 
-import os
-import subprocess
-import sys
-
-import psutil
 import pytest
 import torch
 
 from course_utils.reference import train
+from tests.training_script import script
 
 SMALL = ["--steps", "8", "--batch", "8", "--context", "16", "--width", "16", "--log-every", "1"]
-RUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-
-
-def run(*arguments, processes=None):
-    """The script's output: by plain python, or by torchrun with so many processes."""
-    start = [sys.executable] if processes is None else [*RUN, f"--nproc-per-node={processes}"]
-    process = subprocess.Popen(
-        [*start, "-m", train.__name__, *SMALL, *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        output, errors = process.communicate(timeout=120)
-    except subprocess.TimeoutExpired:
-        for child in (*psutil.Process(process.pid).children(recursive=True), process):
-            child.kill()
-        raise
-    assert process.returncode == 0, errors
-    return output
+_, run = script(train.__name__, *SMALL)
 
 
 def losses_in(output):
