@@ -1,4 +1,4 @@
-"""The drawings of chapter 23: a block, where the parameters are, the stream by depth, a run, who attends."""
+"""The drawings of chapter 23: a block, where the parameters are, the stream by depth, a run."""
 
 import sys
 import time
@@ -7,7 +7,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
-from torch import Tensor
 
 from .style import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, PINK, SKY, Drawing, note, paper, plot
 
@@ -145,20 +144,3 @@ class LossCurve:
         step, loss = self.losses[-1]
         ax.set_title(f"step {step} of {self.steps}: loss {loss:.2f}", color=INK, fontsize=10)
         return figure
-
-
-def draw_attention(maps: Tensor, text: str) -> Drawing:
-    """Who attends to whom: maps is (L, H, T, T), rows the queries; text has T characters."""
-    L, H, T = maps.shape[:3]
-    figure = Drawing(figsize=(1.85 * H, 2.0 * L), facecolor=PAPER, layout="constrained")
-    axes = figure.subplots(L, H, squeeze=False)
-    shown = [c if c.isprintable() and c != " " else "·" for c in text]
-    for i in range(L):
-        for h in range(H):
-            ax = axes[i][h]
-            ax.imshow(maps[i, h].sqrt().tolist(), cmap="Blues", vmin=0, vmax=1)
-            ax.set_xticks(range(T), shown, fontsize=5)
-            ax.set_yticks(range(T), shown if h == 0 else [""] * T, fontsize=5)
-            ax.tick_params(length=0, pad=1)
-            ax.set_title(f"block {i}, head {h}", color=INK, fontsize=8)
-    return figure
