@@ -210,7 +210,7 @@ quiz = Quiz(
             "`w = torch.randn(10, 10, requires_grad=True) * 0.02`, and after backward `w.grad` is None. Why?",
             choices=[
                 Choice(
-                    "0.02 is a Python number, and cuts the graph.",
+                    "0.02 is a Python number and no tensor, and cuts the graph.",
                     why="Python numbers are constants in the graph; they cut nothing.",
                 ),
                 Choice(
@@ -237,7 +237,7 @@ quiz = Quiz(
                     why="A tensor with a grad_fn keeps the nodes behind it alive, with all that they saved until a backward frees it. Keep `loss.detach()` or `loss.item()`.",
                 ),
                 Choice(
-                    "Nobody calls `optimizer.zero_grad()`.",
+                    "Nobody calls `optimizer.zero_grad()`, so every step's gradients pile up.",
                     why="That drops gradients. Without a backward there are none, and the graphs would stay.",
                 ),
             ],
@@ -245,7 +245,10 @@ quiz = Quiz(
         Question(
             "What does a Hessian-vector product by two backward passes cost, for n parameters?",
             choices=[
-                Choice("n gradients.", why="That is the whole Hessian, row by row."),
+                Choice(
+                    "n gradients, one for each row of the Hessian, in time.",
+                    why="That is the whole Hessian, row by row.",
+                ),
                 Choice(
                     "A small multiple of one gradient, in time and memory.",
                     right=True,
@@ -266,7 +269,7 @@ quiz = Quiz(
                     why="sin saved x itself, and `.data` edits it behind the version counter's back. Through `detach()` the same edit raises.",
                 ),
                 Choice(
-                    "Yes: autograd saved a copy of x.",
+                    "Yes: what autograd saved is a copy of x, made before the edit.",
                     why="It saves references; copying everything would double the memory.",
                 ),
                 Choice(

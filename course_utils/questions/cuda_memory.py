@@ -167,7 +167,7 @@ quiz = Quiz(
                     why="5 GiB lie idle. Sharding is the last step, not the first.",
                 ),
                 Choice(
-                    "Call empty_cache() in every step.",
+                    "The cache is full. Call empty_cache() in every step.",
                     why="The allocator has already done that before it gave up. In every step it only makes you wait for cudaFree and cudaMalloc.",
                 ),
             ],
@@ -185,7 +185,7 @@ quiz = Quiz(
                     why="A fix moves the peak elsewhere. The trace or a snapshot says where, and the next fix goes there.",
                 ),
                 Choice(
-                    "Whether backward ran twice.",
+                    "Whether every block's backward ran twice, and kept its memory for it.",
                     why="The blocks' forward runs twice. That costs time, not memory.",
                 ),
             ],
@@ -218,7 +218,7 @@ quiz = Quiz(
                     why="It is the same RAM; the operating system may move it.",
                 ),
                 Choice(
-                    "non_blocking only works on the default stream.",
+                    "A non_blocking copy works on the default stream only, where nothing overlaps with it.",
                     why="It works on any stream, and is of most use on another one.",
                 ),
             ],

@@ -150,7 +150,7 @@ quiz = Quiz(
                     why="The gradient is of the same samples as before, so the learning rate fits too.",
                 ),
                 Choice(
-                    "The learning rate must be halved.",
+                    "The learning rate must be halved with the number of ranks, as it would have been doubled for twice as many.",
                     why="That belongs to half the batch. Here each step's batch is what it was.",
                 ),
                 Choice(

@@ -98,7 +98,7 @@ quiz = Quiz(
                     why="A reduce-scatter before the step and an all-gather after it, in place of an all-reduce.",
                 ),
                 Choice(
-                    "More ranks under DDP.",
+                    "More ranks under DDP, so that each has less of the optimizer's state.",
                     why="DDP's memory does not depend on the number of ranks.",
                 ),
             ],
@@ -112,7 +112,7 @@ quiz = Quiz(
                     why="One unit. Between steps things are sharded; at the peak all parameters are whole, and no communication overlaps.",
                 ),
                 Choice(
-                    "Nothing is sharded, since a root has no parent.",
+                    "Nothing is sharded until the first forward pass, since a root has no parent that could gather it, and then only what has a gradient is.",
                     why="Parameters, gradients and state are sharded between steps, as always.",
                 ),
                 Choice(
@@ -129,7 +129,7 @@ quiz = Quiz(
                     why="Nothing raises. Each rank multiplies its own tensors by a number.",
                 ),
                 Choice(
-                    "The same as clipping by the global norm.",
+                    "The same as clipping by the global norm, up to a factor that is alike for all ranks.",
                     why="A local norm is smaller than the global one, and another on every rank.",
                 ),
                 Choice(

@@ -132,7 +132,7 @@ quiz = Quiz(
                     why="It decides how training starts, not what can be known.",
                 ),
                 Choice(
-                    "Weight decay.",
+                    "Weight decay, which must have been left out for so low a loss.",
                     why="It would rather raise the training loss.",
                 ),
                 Choice(
@@ -159,7 +159,7 @@ quiz = Quiz(
                     why="They are no weights: is_causal does the same.",
                 ),
                 Choice(
-                    "float32 rounds differently.",
+                    "float32 rounds differently in a fused kernel than step by step.",
                     why="That gives some 0.000002 for logits of this size: see above.",
                 ),
             ],

@@ -117,7 +117,10 @@ quiz = Quiz(
             "What does LoRA not save, compared with full fine-tuning?",
             choices=[
                 Choice("AdamW's two moments.", why="They exist for trained parameters only."),
-                Choice("The gradients of W.", why="W is frozen: none is computed or kept."),
+                Choice(
+                    "The gradients of W.",
+                    why="W is frozen: none is computed or kept.",
+                ),
                 Choice(
                     "Most of the activations that are saved for backward.",
                     right=True,
@@ -149,7 +152,7 @@ quiz = Quiz(
             "NF4 or sixteen equal steps: when do the equal steps win?",
             choices=[
                 Choice(
-                    "When one weight in a block is very large.",
+                    "When one weight in a block is very large, and all others lie near zero.",
                     why="Then most weights are near zero, where NF4 has more levels.",
                 ),
                 Choice(

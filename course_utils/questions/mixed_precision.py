@@ -187,7 +187,7 @@ quiz = Quiz(
                     why="There are no float32 master weights to collect them. A loss scale does not help: the update is unscaled again before it is applied.",
                 ),
                 Choice(
-                    "Gradients underflow.",
+                    "Small gradients underflow to zero in the backward pass.",
                     why="They would without a loss scale, which mends exactly that.",
                 ),
                 Choice(
@@ -200,7 +200,7 @@ quiz = Quiz(
             "You train with SGD. The scale is 2¹⁶, the true gradient norm 0.5, max_norm 1, and you clip before `unscale_`. What happens?",
             choices=[
                 Choice(
-                    "Nothing: 0.5 is below the bound.",
+                    "Nothing is clipped: 0.5 is below the bound.",
                     why="The norm that clipping sees is that of the scaled gradients, 32768.",
                 ),
                 Choice(
@@ -230,7 +230,7 @@ quiz = Quiz(
             "A run in FP16 skips every step, and its scale has fallen to 2⁻³⁰. What is most likely?",
             choices=[
                 Choice(
-                    "The scale starts too high; be patient.",
+                    "The scale starts too high for this model, and is still on its way to where gradients fit.",
                     why="From 2¹⁶ that took 46 halvings. True gradients of ordinary size would fit long before.",
                 ),
                 Choice(
@@ -257,7 +257,7 @@ quiz = Quiz(
                     why="E4M3 has no inf, and one large activation need not cost a step.",
                 ),
                 Choice(
-                    "It rescales and starts the product again.",
+                    "It takes the new amax, makes a scale of it, and starts the product of this step again.",
                     why="A scale from the tensor itself is current scaling, which reads the tensor twice; delayed scaling exists to avoid that.",
                 ),
             ],

@@ -206,7 +206,7 @@ quiz = Quiz(
                     why="They do: autograd knows nothing of modules.",
                 ),
                 Choice(
-                    "nn.Linear must be assigned under the name `weight`.",
+                    "The layer must be assigned under a name such as `weight`, by which model.parameters() can find it.",
                     why="Any attribute will do, if the value is a module.",
                 ),
             ],
@@ -241,7 +241,10 @@ quiz = Quiz(
         Question(
             "Why does a language model use LayerNorm or RMSNorm, and not BatchNorm?",
             choices=[
-                Choice("They have fewer parameters.", why="LayerNorm has as many, RMSNorm half."),
+                Choice(
+                    "They have fewer parameters and no buffers, which counts in a model with many layers.",
+                    why="LayerNorm has as many, RMSNorm half.",
+                ),
                 Choice(
                     "Normalising a token must not mix in other sequences, nor the token's own future.",
                     right=True,
@@ -257,7 +260,8 @@ quiz = Quiz(
             "`head.weight = wte.weight` was written, and then the optimizer was made from model.parameters(). What happens in a step?",
             choices=[
                 Choice(
-                    "The weight moves twice: once for each name.", why="parameters() gives it once."
+                    "The weight moves twice: once for each name.",
+                    why="parameters() gives it once.",
                 ),
                 Choice(
                     "Only the embedding moves; the head is a copy.",

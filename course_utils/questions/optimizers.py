@@ -106,7 +106,7 @@ quiz = Quiz(
             "What does `weight_decay` do in `torch.optim.Adam`, unlike in `AdamW`?",
             choices=[
                 Choice(
-                    "It shrinks every weight by the factor 1 − lr·weight_decay.",
+                    "It shrinks every weight by the same factor, 1 − lr·weight_decay, before the step is taken from it.",
                     why="That is AdamW.",
                 ),
                 Choice(
@@ -128,7 +128,7 @@ quiz = Quiz(
             "You resume a run, load the model but not the optimizer's `state_dict`. What happens with AdamW?",
             choices=[
                 Choice(
-                    "Nothing: the state is recomputed from the gradients in one step.",
+                    "Little: the averages are rebuilt from the gradients of the first step, and the second goes on as before.",
                     why="Averages over many steps cannot be had from one.",
                 ),
                 Choice(
@@ -163,7 +163,7 @@ quiz = Quiz(
                     why="After a spike √v stays large, and the steps short, for several times the number of steps that v averages.",
                 ),
                 Choice(
-                    "It makes the bias correction unnecessary.",
+                    "It makes the bias correction unnecessary, since v̂ and v then hardly differ from the first steps on.",
                     why="Without it the first step would be 0.1 / √0.05 = 0.45 lr: not as it should be, either.",
                 ),
                 Choice(

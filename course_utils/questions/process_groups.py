@@ -203,7 +203,7 @@ quiz = Quiz(
                     why="A library that copies small messages into a buffer lets it pass, until a message is larger than the buffer.",
                 ),
                 Choice(
-                    "Only for an even number of ranks.",
+                    "Only where the number of ranks is even.",
                     why="The circle closes for every n from 2 on. Letting the even ranks send first is a cure, though.",
                 ),
             ],
@@ -235,7 +235,7 @@ quiz = Quiz(
                     why="Rank 5 made another sequence of calls: a batch without labels, a loss that was NaN, a parameter without a gradient. The flight recorder tells at which call they parted.",
                 ),
                 Choice(
-                    "A broken cable at rank 5.",
+                    "A broken cable, or a card that fails, at rank 5.",
                     why="It came as far as its own call: it is connected, and it does something else.",
                 ),
                 Choice(

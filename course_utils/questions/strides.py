@@ -274,7 +274,7 @@ quiz = Quiz(
                     why="An integer index is a view: an offset and one axis less.",
                 ),
                 Choice(
-                    "It needs `.contiguous()` to free the rest.",
+                    "Without `.contiguous()`, torch may not free the part of it that nobody sees.",
                     why="Only if it copies. For B = 1 the row is contiguous already, and `contiguous` returns the view itself.",
                 ),
             ],

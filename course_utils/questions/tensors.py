@@ -215,7 +215,7 @@ quiz = Quiz(
                     right=True,
                 ),
                 Choice(
-                    "(B, T, D) with the padding removed",
+                    "(B, T, D), with the states behind each row's length removed",
                     "Indexing cannot make rows of unequal length.",
                 ),
                 Choice(
@@ -263,7 +263,7 @@ quiz = Quiz(
             "`logits * temperature` do?",
             [
                 Choice(
-                    "The logits are moved to the CPU",
+                    "The logits are moved to the CPU, where the product is computed",
                     "Torch never moves a tensor with axes for you: a hidden copy would be too dear.",
                 ),
                 Choice(
@@ -284,7 +284,10 @@ quiz = Quiz(
                     "The variance of the activations",
                     "That needs variance 1 / fan_in (LeCun; He's has another factor 2 for ReLU).",
                 ),
-                Choice("The variance of the gradients", "That needs variance 1 / fan_out."),
+                Choice(
+                    "The variance of the gradients, on their way back",
+                    "That needs variance 1 / fan_out.",
+                ),
                 Choice(
                     "Neither: it is the compromise between the two",
                     "Forward the variance changes by 2 · fan_in / (fan_in + fan_out), backward by "

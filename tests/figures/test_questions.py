@@ -507,3 +507,17 @@ def test_every_quiz_of_the_book_can_be_taken(chapter):
     assert 3 <= len(found.questions) <= 5
     letters = ["abcdefgh"[question.right] for question in found.questions]
     assert quiz(chapter, answer=letters).marks == (True,) * len(letters)
+
+
+def test_no_habit_gives_the_right_choice_away():
+    """Whoever always takes the longest choice, or always the same letter, is right as if by chance."""
+    asked = [
+        q for chapter in questions._chapters() for q in questions._module(chapter).quiz.questions
+    ]
+    chance = sum(1 / len(q.choices) for q in asked)
+    longest = sum(
+        q.choices[q.right].text == max((c.text for c in q.choices), key=len) for q in asked
+    )
+    assert longest < 1.4 * chance, f"{longest} of {len(asked)}; by chance {chance:.0f}"
+    for letter in range(3):
+        assert sum(q.right == letter for q in asked) < 1.4 * chance, "abc"[letter]
