@@ -62,7 +62,8 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
 
     Raises KeyError where a cell names an exercise that does not exist.
     """
-    cells = [_normal_cell(cell) for cell in notebook.cells if cell.source.strip()]
+    kept = [c for c in notebook.cells if c.source.strip() or "exercise" in c.metadata]
+    cells = [_normal_cell(cell) for cell in kept]
     setup = [cell for cell in cells if "setup" in tags(cell)]
     if not setup:
         first = 1 if cells and cells[0].cell_type == "markdown" else 0

@@ -15,19 +15,26 @@ from typing import Any
 
 import course_utils
 from course_utils.grading import Exercise, chapters, exercises_of, grade
-from course_utils.grading.grade import BY_HAND, CONTRACTS, EDGE, broken, checks_of, differs
-from course_utils.grading.remote import Remote
+from course_utils.grading.differences import differs
+from course_utils.grading.elsewhere import Submission
+from course_utils.grading.grade import BY_HAND, CONTRACTS, EDGE, broken, checks_of, judge
+from course_utils.grading.observe import observe
+from course_utils.grading.remote import Process
+from course_utils.grading.session import library
 from course_utils.grading.stubs import (
+    cell,
     first_line,
     is_stub,
     names_bound,
     names_used,
+    source_of,
     stub_source,
 )
 from course_utils.grading.values import tensors
-from course_utils.grading.verdict import FAILED, PASSED
+from course_utils.grading.verdict import FAILED, NOT_ATTEMPTED, PASSED
 
 SEEDS = (0, 1, 2)
+TO_LOAD_S = 60.0  # a library's optimizer loads much on first use
 NO_EDITABLE_INSTALLS = """import sys
 sys.meta_path[:] = [f for f in sys.meta_path if "__editable__" not in getattr(f, "__module__", "")]
 """
@@ -64,6 +71,7 @@ def expectations_are_meant(exercise: Exercise) -> None:
 
 
 def has_cases_by_hand(exercise: Exercise) -> None:
+    """At least one case has a result that a person worked out, not the reference."""
     assert any(check.case.rung == BY_HAND for check in checks_of(exercise)), (
         "no case worked by hand"
     )
@@ -98,6 +106,7 @@ def stub_agrees_with_reference(exercise: Exercise) -> None:
 
 
 def documented(obj: Any) -> list[tuple[str, str, str | None]]:
+    """Name, signature and docstring of an object and, for a class, of its public methods."""
     found = [(obj.__name__, str(inspect.signature(obj)), inspect.getdoc(obj))]
     if inspect.isclass(obj):
         for name, method in vars(obj).items():
@@ -147,43 +156,72 @@ def alternatives_pass(exercise: Exercise) -> int:
     return len(exercise.alternatives)
 
 
+def stand_in_fits(exercise: Exercise) -> int:
+    """The library's version shows what the reference does, or a note says in what it does not.
+
+    Its signature may be another. The number of cases in which the two are alike: half of them at
+    least. A note where nothing differs is refused, too.
+    """
+    obj = library(exercise)
+    checks = checks_of(exercise)
+    different = [
+        check
+        for check in checks
+        if differs(observe(exercise.probe, exercise.subject(obj), check.case, TO_LOAD_S), check)
+    ]
+    assert len(different) <= len(checks) / 2, f"{exercise.stand_in} is something else"
+    places = [f"{check.case.rung}: {check.case.why}" for check in different]
+    assert bool(different) == bool(exercise.stand_in_note), (
+        f"{exercise.stand_in} differs in {places or 'nothing'}; the note: {exercise.stand_in_note!r}"
+    )
+    return len(checks) - len(different)
+
+
 def declaration_is_whole(exercise: Exercise) -> None:
+    """Hints, minutes and points are there, and the key is the name that the student writes."""
     assert exercise.hints, "no hints"
     assert exercise.minutes > 0 and exercise.points > 0
     assert exercise.key.partition(".")[2] == exercise.names[0]
 
 
 @cache
-def elsewhere() -> Remote:
+def elsewhere() -> Process:
     """A process whose copy of the package lacks `reference`, `exercises` and `questions`."""
     folder = tempfile.mkdtemp(prefix="course-elsewhere-")
     package = Path(folder) / "course_utils"
     left_out = shutil.ignore_patterns("reference", "exercises", "questions", "__pycache__")
     shutil.copytree(Path(course_utils.__file__).parent, package, ignore=left_out)
     (Path(folder) / "sitecustomize.py").write_text(NO_EDITABLE_INSTALLS, encoding="utf-8")
-    remote = Remote(environment={"PYTHONPATH": folder}, cwd=folder)
+    process = Process(environment={"PYTHONPATH": folder}, cwd=folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    atexit.register(remote.close)
-    return remote
+    atexit.register(process.close)
+    return process
 
 
-def probe_needs_nothing_else(exercise: Exercise) -> int:
-    """The probe sees the same in a process that holds neither references nor expectations.
+def verdict_needs_nothing_else(exercise: Exercise) -> int:
+    """The verdict is the same on code in a process that holds neither references nor expectations.
 
-    Arrays and JSON cross; the student's code over there is the solution's source.
+    Arrays and JSON cross, both ways; the student's code over there is the solution's source. Its
+    stub is known as one there too.
     """
-    checks = checks_of(exercise)
-    cases = [check.case for check in checks]
-    seen = elsewhere().observe(standalone(exercise), exercise.names, exercise.probe, cases)
-    assert len(seen) == len(checks), f"{len(seen)} observations of {len(checks)} cases came back"
-    for got, check in zip(seen, checks, strict=True):
-        assert differs(got, check) is None, f"in another process: {differs(got, check)}"
-    return len(checks)
+    imports, found = standalone(exercise)
+    answer = Submission(elsewhere().ask, [imports, found]).answer(exercise)
+    verdict = judge(exercise, answer)
+    assert answer.attempted and verdict.outcome == PASSED, f"in another process:\n{verdict}"
+    assert verdict.ran == verdict.total, f"{verdict.ran} of {verdict.total} checks ran"
+    stub = Submission(elsewhere().ask, [imports, found, stub_cell_of(exercise)]).answer(exercise)
+    assert judge(exercise, stub).outcome == NOT_ATTEMPTED, "the stub is not recognised over there"
+    return verdict.ran
 
 
-def standalone(exercise: Exercise) -> str:
-    """The solution as a file of its own: every import of the modules that hold the chapter's
-    references, and of their other definitions those that these need."""
+def stub_cell_of(exercise: Exercise) -> str:
+    """The exercise's cell as a student gets it, of an exercise that need not be in the registry."""
+    return cell(exercise, stub_source)
+
+
+def standalone(exercise: Exercise) -> tuple[str, str]:
+    """The solution as two cells of a notebook: every import of the modules that hold the chapter's
+    references; and of their other definitions those that are needed, this answer's decorated."""
     wanted: dict[Any, set[str]] = {}
     for one in (*sibling_exercises(exercise), exercise):
         for part in one.parts:
@@ -191,10 +229,14 @@ def standalone(exercise: Exercise) -> str:
             wanted.setdefault(module, set()).add(part.__name__)
     imports = [line for module in wanted for line in imports_of(module)]
     found = [text for module, names in wanted.items() for text in definitions(module, names)]
-    return "\n\n".join([*imports, *found]) + "\n"
+    for part in exercise.parts:
+        source = source_of(part)
+        found = [t.replace(source, f'@exercise("{exercise.key}")\n{source}') for t in found]
+    return "\n".join(imports) + "\n", "\n\n".join(found) + "\n"
 
 
 def imports_of(module: Any) -> list[str]:
+    """The import statements of a module, as source."""
     tree = ast.parse(inspect.getsource(module))
     return [ast.unparse(n) for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
 
@@ -232,5 +274,5 @@ PROOFS = {
     "contracts bind": contracts_bind,
     "right answers of other styles pass": alternatives_pass,
     "the declaration is whole": declaration_is_whole,
-    "the probe needs nothing else": probe_needs_nothing_else,
+    "the verdict needs nothing else": verdict_needs_nothing_else,
 }

@@ -1,14 +1,12 @@
 """Exercises of chapter 6, autograd: from a difference quotient to the bytes that a graph keeps."""
 # ruff: noqa: B905 (mistakes are written as students write them)
 
-from functools import partial
-
 import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
 
 from course_utils.grading import Exercise, call, contracts, draws, probes
-from course_utils.grading.probes.autograd import with_function
+from course_utils.grading.probes import prepared
 from course_utils.meters import measure
 from course_utils.reference import autograd
 
@@ -45,14 +43,6 @@ def leaf(x):
 def directions(x):
     """One unit vector for each element of x, in x's shape."""
     return torch.eye(x.numel(), dtype=x.dtype).view(x.numel(), *x.shape)
-
-
-def call_with_function(subject, case):
-    return partial(subject, *with_function(case))
-
-
-def apply(subject, case):
-    return partial(subject.apply, *case.args)
 
 
 # --------------------------------------------------------------------------- numerical_gradient
@@ -632,7 +622,7 @@ straight_through_round.contract(
         [call(leaf(normal(8, 125)), -2, 2)],
         limit=lambda case: case.args[0].numel(),
         says="one byte an element is saved",
-        prepare=apply,
+        prepare=prepared.applied,
     )
 )
 
@@ -836,7 +826,7 @@ silu.contract(
         [call(leaf(normal(8, 125)))],
         limit=lambda case: 4 * case.args[0].numel(),
         says="x is saved, and nothing else",
-        prepare=apply,
+        prepare=prepared.applied,
     )
 )
 
@@ -1023,7 +1013,7 @@ hessian_vector_product.contract(
         [call(MIXED, normal(60), normal(60, seed=1))],
         limit=4 * 4 * 60,
         says="no tensor of the Hessian's size",
-        prepare=call_with_function,
+        prepare=prepared.with_its_function,
     )
 )
 hessian_vector_product.contract(
@@ -1033,7 +1023,7 @@ hessian_vector_product.contract(
             call(MIXED, normal(30), normal(30, seed=1)),
         ],
         says="as many operations for 30 elements as for 3",
-        prepare=call_with_function,
+        prepare=prepared.with_its_function,
     )
 )
 
@@ -1223,7 +1213,7 @@ per_sample_gradients.contract(
             call(SQUARED_ERROR, normal(4), normal(30, 4, seed=1), normal(30, seed=2)),
         ],
         says="no Python loop over the rows",
-        prepare=call_with_function,
+        prepare=prepared.with_its_function,
     )
 )
 
@@ -1379,17 +1369,12 @@ def _():
 WIDE = call(TANH_ERROR, normal(4, 500), normal(64, 4, seed=1), normal(64, 500, seed=2), 4)
 
 
-def on_a_leaf(subject, case):
-    f, w, *rest = with_function(case)
-    return partial(subject, f, leaf(w), *rest)
-
-
 gradient_accumulation.contract(
     contracts.largest_tensor(
         [WIDE],
         limit=4 * 8 * 500,
         says="no tensor for more rows than a micro-batch has",
-        prepare=on_a_leaf,
+        prepare=prepared.on_a_leaf,
     )
 )
 gradient_accumulation.contract(
@@ -1397,7 +1382,7 @@ gradient_accumulation.contract(
         [WIDE],
         limit=16 * 4 * 4 * 500,
         says="one micro-batch's graph at a time",
-        prepare=on_a_leaf,
+        prepare=prepared.on_a_leaf,
     )
 )
 

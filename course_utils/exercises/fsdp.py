@@ -1,7 +1,6 @@
 """Exercises of chapter 18, FSDP: shares, what they cost, a sharded optimizer and layer, resharding."""
 # mypy: ignore-errors
 
-from functools import partial
 from math import prod
 
 import torch
@@ -9,6 +8,7 @@ import torch.distributed as dist
 from hypothesis import strategies as st
 
 from course_utils.grading import Exercise, call, contracts, draws, on_ranks, probes
+from course_utils.grading.probes import prepared
 from course_utils.reference import fsdp
 from course_utils.reference.fsdp import share
 
@@ -78,21 +78,13 @@ def _():
     yield call([x.expand(2, 6)], 4), "an expanded tensor"
 
 
-def flat_and_shares(subject, case):
-    """Both functions on the case's tensors; only the way back is measured."""
-    shard, unshard = subject.values()
-    tensors, world_size = case.args
-    shares = [shard(tensors, rank, world_size) for rank in range(world_size)]
-    return partial(unshard, shares, [tuple(t.shape) for t in tensors])
-
-
 LAYERS = call([torch.ones(64, 33), torch.ones(64), torch.ones(7, 64)], 4)
 shard_flat.contract(
     contracts.allocates(
         [LAYERS],
         limit=lambda case: 4 * 4 * share(sum(t.numel() for t in case.args[0]), 4),
         says="one flat tensor, and views of it",
-        prepare=flat_and_shares,
+        prepare=prepared.flat_and_back,
     )
 )
 
@@ -1207,18 +1199,13 @@ def _():
     yield call(saved_by(2, mask=counting(5) > 2, n=counting(3).long()), 3), "bools and integers"
 
 
-def for_one_rank(subject, case):
-    shards, world_size = case.args
-    return partial(subject, shards, 1, world_size)
-
-
 LARGE = [call(saved_by(4, w=counting(512, 64)), n) for n in (2, 8)]
 reshard_state_dict.contract(
     contracts.allocates(
         LARGE,
         limit=lambda case: 512 // case.args[1] * 64 * 4,
         says="only the rows that a rank keeps are copied, once",
-        prepare=for_one_rank,
+        prepare=prepared.for_one_rank,
     )
 )
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from course_utils.grading import Exercise, call, contracts, draws, probes
-from course_utils.grading.probes.gpt2 import config_for, gpt2_tree
+from course_utils.grading.probes import prepared
+from course_utils.grading.probes.gpt2 import gpt2_tree
 from course_utils.grading.values import tensors
 from course_utils.reference import gpt2
 from course_utils.reference.gpt2 import GPT2Config, Parts
@@ -326,13 +327,6 @@ def _():
     yield attention_dropped(0.5), "dropout in train mode: of the attention weights, and at the end"
 
 
-def part_built(subject, case):
-    """For contracts: the part, built beforehand, so that only its call is measured."""
-    build, _, (_, *given) = case.args
-    layer = subject(config_for(subject, build["config"])).eval()
-    return lambda: layer(*given)
-
-
 def attention_cost(n_head, T=24, B=1, D=16):
     x = normal(B, T, D)
     return call({"config": sizes(n_embd=D, n_head=n_head, n_positions=T)}, {}, ("eval", x))
@@ -343,14 +337,14 @@ attention.contract(
         [attention_cost(4, T=1024, B=2)],
         limit=1024 * 1024 * 4,
         says="no (T, T) tensor for each head",
-        prepare=part_built,
+        prepare=prepared.gpt2_part_built,
     )
 )
 attention.contract(
     contracts.constant_kernels(
         [attention_cost(2), attention_cost(8)],
         says="no Python loop over the heads",
-        prepare=part_built,
+        prepare=prepared.gpt2_part_built,
     )
 )
 
@@ -1185,14 +1179,6 @@ def _():
     )
 
 
-def whole_built(subject, case):
-    """For contracts: the model, built beforehand."""
-    config, _, _, (_, ids) = case.args
-    model = subject["GPT2"]
-    built = model(config_for(model, config)).eval()
-    return lambda: built(ids)
-
-
 def whole_cost(T):
     config = sizes(n_positions=32, n_embd=8)
     return call(config, {}, 0, ("eval", some_ids(2, T)))
@@ -1202,7 +1188,7 @@ whole.contract(
     contracts.constant_kernels(
         [whole_cost(4), whole_cost(32)],
         says="no Python loop over the positions",
-        prepare=whole_built,
+        prepare=prepared.gpt2_built,
     )
 )
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from course_utils.grading import Exercise, call, contracts, draws, probes
-from course_utils.grading.probes.lora import linear
+from course_utils.grading.probes import prepared
 from course_utils.grading.values import tensors
 from course_utils.reference import lora
 
@@ -550,22 +550,12 @@ class _(nn.Module):
         return torch.einsum("or,ri->oi", self.lora_B * self.scaling, self.lora_A)
 
 
-def built(subject, case):
-    """For the contract: the layer, built beforehand, so that only its call is measured."""
-    kind, weight, bias, build, A, B, x = case.args
-    layer = subject(linear(kind, weight, bias), **build)
-    with torch.no_grad():
-        layer.lora_A.copy_(A)
-        layer.lora_B.copy_(B)
-    return lambda: layer(x)
-
-
 LoRALinear.contract(
     contracts.largest_tensor(
         [layer_case("linear", 128, 160, (4,), r=2, alpha=4.0)],
         limit=160 * 128 * 4 // 2,
         says="no (out, in) tensor in forward",
-        prepare=built,
+        prepare=prepared.lora_built,
     )
 )
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading.probes import prepared
 from course_utils.grading.values import tensors
 from course_utils.reference import modules
 
@@ -44,13 +45,6 @@ def layer_weights(dtype=torch.float32, **shapes):
 def terms(case):
     """The most terms that a sum in a case may have: a weight's gradient adds over a whole batch."""
     return max([x.numel() for x in tensors(case.args)], default=1)
-
-
-def built(subject, case):
-    """For contracts: the module, built beforehand, so that only its call is measured."""
-    build, _, (mode, *given) = case.args
-    layer = subject(**build).train(mode == "train")
-    return lambda: layer(*given)
 
 
 def nbytes(*shape, size=4):
@@ -286,12 +280,14 @@ linear.contract(
         [linear_cost(64)],
         limit=2 * nbytes(64, 48),
         says="no (N, out, in) tensor of products",
-        prepare=built,
+        prepare=prepared.module_built,
     )
 )
 linear.contract(
     contracts.constant_kernels(
-        [linear_cost(8), linear_cost(64)], says="no Python loop over the rows", prepare=built
+        [linear_cost(8), linear_cost(64)],
+        says="no Python loop over the rows",
+        prepare=prepared.module_built,
     )
 )
 
@@ -515,12 +511,14 @@ embedding.contract(
         [embedding_cost(8)],
         limit=nbytes(8, 8, 16),
         says="no one-hot (N, V) tensor: nothing larger than the result",
-        prepare=built,
+        prepare=prepared.module_built,
     )
 )
 embedding.contract(
     contracts.constant_kernels(
-        [embedding_cost(2), embedding_cost(16)], says="no Python loop over the ids", prepare=built
+        [embedding_cost(2), embedding_cost(16)],
+        says="no Python loop over the ids",
+        prepare=prepared.module_built,
     )
 )
 
@@ -686,18 +684,12 @@ def _():
     yield call({"p": -0.1}, (1,), torch.float32), "not a probability"
 
 
-def dropout_cost(subject, case):
-    build, shape, dtype = case.args
-    layer, x = subject(**build).eval(), torch.ones(shape, dtype=dtype)
-    return lambda: layer(x)
-
-
 dropout.contract(
     contracts.allocates(
         [call({"p": 0.5}, (100, 100), torch.float32)],
         limit=0,
         says="in eval mode it allocates nothing",
-        prepare=dropout_cost,
+        prepare=prepared.dropout_built,
     )
 )
 
@@ -1148,6 +1140,7 @@ rms_norm = Exercise(
     probe=probes.module,
     length=terms,
     stand_in="torch.nn.RMSNorm",
+    stand_in_note="Unless you pass `eps`, its eps is the dtype's epsilon, not 1e-6.",
     hints=(
         "A LayerNorm without the mean and without the bias.",
         "torch.rsqrt(y) is 1 / √y: multiply x by rsqrt(mean of x² + eps), then by the weight.",
@@ -1370,7 +1363,7 @@ batch_norm.contract(
     contracts.constant_kernels(
         [batch_norm_cost(4), batch_norm_cost(32)],
         says="no Python loop over the channels",
-        prepare=built,
+        prepare=prepared.module_built,
     )
 )
 
@@ -1713,14 +1706,16 @@ def attention_cost(n_head, T=8):
 
 attention.contract(
     contracts.constant_kernels(
-        [attention_cost(2), attention_cost(16)], says="no Python loop over the heads", prepare=built
+        [attention_cost(2), attention_cost(16)],
+        says="no Python loop over the heads",
+        prepare=prepared.module_built,
     )
 )
 attention.contract(
     contracts.constant_kernels(
         [attention_cost(2), attention_cost(2, T=24)],
         says="no Python loop over the positions",
-        prepare=built,
+        prepare=prepared.module_built,
     )
 )
 
@@ -1976,18 +1971,12 @@ def _():
     yield call(normal(2, 1), normal(2, 1, seed=1), None, ids), "one feature"
 
 
-def tie_cost(subject, case):
-    table, weight, *_ = case.args
-    embedding, head = nn.Embedding(*table.shape), nn.Linear(*reversed(weight.shape), bias=False)
-    return lambda: subject(embedding, head)
-
-
 tie_weights.contract(
     contracts.allocates(
         [call(normal(64, 8), normal(64, 8), None, torch.tensor([0]))],
         limit=0,
         says="one storage for both: 0 bytes allocated",
-        prepare=tie_cost,
+        prepare=prepared.table_and_head,
     )
 )
 

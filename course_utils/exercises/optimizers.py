@@ -3,13 +3,14 @@
 # (mistakes are written as students write them, and all classes of theirs are called _)
 
 from collections.abc import Iterator
-from math import sqrt
+from math import prod, sqrt
 
 import torch
 from hypothesis import strategies as st
 from torch import nn
 
 from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading.probes import prepared
 from course_utils.reference import optimizers
 
 # ------------------------------------------------------------------------------ cases
@@ -130,33 +131,13 @@ def tiny_gradients(options):
 
 # ------------------------------------------------------------------------------ costs
 
-MANY, SIDE = 32, (32, 32)
-PARAMETER_BYTES = 4 * SIDE[0] * SIDE[1]
+MANY = 32
+PARAMETER_BYTES = 4 * prod(prepared.SIDE)
 
 
 def many(count=MANY, **options):
     """A case for the meters: that many parameters of one size, with gradients."""
     return call(count=count, options=options)
-
-
-def ready(subject, case, warm=0):
-    """A step of the optimizer, after `warm` others, that returns the parameters."""
-    params = [nn.Parameter(torch.ones(SIDE)) for _ in range(case.kwargs["count"])]
-    for p in params:
-        p.grad = torch.ones_like(p)
-    optimizer = subject(params, **case.kwargs["options"])
-    for _ in range(warm):
-        optimizer.step()
-
-    def step():
-        optimizer.step()
-        return [p.detach() for p in params]
-
-    return step
-
-
-def warmed(subject, case):
-    return ready(subject, case, warm=2)
 
 
 def bounded_memory(tensors, **options):
@@ -166,7 +147,7 @@ def bounded_memory(tensors, **options):
         [many(**options)],
         limit=(tensors * MANY + 16) * PARAMETER_BYTES,
         says=f"{kept} for each parameter, a few temporary ones, and no copy of all parameters",
-        prepare=ready,
+        prepare=prepared.optimizer_step,
     )
 
 
@@ -1706,7 +1687,7 @@ ForeachAdamW.contract(
         [many(100)],
         limit=40,
         says="each operation runs once for all parameters, however many there are",
-        prepare=warmed,
+        prepare=prepared.third_optimizer_step,
     )
 )
 

@@ -369,20 +369,7 @@ tree_broadcast.contract(
 )
 
 
-def in_rounds(costs, cases):
-    """Three messages among four ranks fit into two rounds only if two ranks send."""
-    for by_rank in costs:
-        senders = sum(cost.messages > 0 for cost in by_rank)
-        if senders > 2:
-            return (
-                f"{senders} of 4 ranks send, one after the other; 2 rounds have room for 2 senders"
-            )
-    return None
-
-
-tree_broadcast.contract(
-    contracts.Contract("two rounds for four ranks", tuple(TREES), in_rounds, probe=probes.on_ranks)
-)
+tree_broadcast.contract(contracts.senders(TREES, limit=2, says="two rounds for four ranks"))
 tree_broadcast.contract(contracts.collectives(TREES, limit=0, says="point-to-point messages only"))
 
 

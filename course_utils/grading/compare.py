@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .values import Opaque, Tree, is_plain_tensor
+from .values import RESIZED, SUBCLASS, Opaque, Tree, is_plain_tensor, lacks_memory, short
 
 KIND, SHAPE, DTYPE, DEVICE, VALUE = "kind", "shape", "dtype", "device", "value"
+NO_MEMORY = "the result's storage is smaller than the result: it was resized"
 EVERYTHING = frozenset({KIND, SHAPE, DTYPE, DEVICE, VALUE})
 
 
@@ -111,6 +112,8 @@ def compare_tensors(
     def differs(aspect: str, sentence: str) -> Difference:
         return Difference(aspect, path, sentence)
 
+    if isinstance(got, Opaque) and got.tensor:
+        return not_plain(got, aspects, path)
     if not isinstance(got, Tensor):
         return (
             differs(KIND, f"expected {name_of(want)}; came {name_of(got)}")
@@ -125,7 +128,7 @@ def compare_tensors(
     if not is_plain_tensor(got) or got.is_nested:
         return differs(KIND, f"expected a dense tensor; came one of layout {got.layout}")
     if DEVICE in aspects and lacks_memory(got):
-        return differs(KIND, "the result's storage is smaller than the result: it was resized")
+        return differs(KIND, NO_MEMORY)
     if got.shape != want.shape:
         sentence = f"expected shape {tuple(want.shape)}; came {tuple(got.shape)}"
         return differs(SHAPE, sentence) if aspects & {SHAPE, VALUE} else None
@@ -149,12 +152,17 @@ def compare_tensors(
     return Difference(VALUE, path, sentence, rows, count, want.numel())
 
 
-def lacks_memory(x: Tensor) -> bool:
-    """Would reading x read beyond its storage (after `untyped_storage().resize_`)?"""
-    if x.device.type != "cpu" or x.numel() == 0:
-        return False
-    last = x.storage_offset() + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
-    return (last + 1) * x.element_size() > x.untyped_storage().nbytes()
+def not_plain(got: Opaque, aspects: frozenset[str], path: str) -> Difference | None:
+    """A tensor that could not cross from another process as one."""
+    if got.tensor == SUBCLASS:
+        sentence = f"expected a plain Tensor; came {article(got.kind)} {got.kind}, a subclass of it"
+    elif got.tensor == RESIZED:
+        if DEVICE not in aspects:
+            return None
+        sentence = NO_MEMORY
+    else:
+        sentence = f"expected a dense tensor; came one of layout {got.tensor}"
+    return Difference(KIND, path, sentence)
 
 
 def wrong_elements(
@@ -234,7 +242,7 @@ def compare_dicts(
         if found:
             return found
     extra = [key for key in got if key not in want]
-    return Difference(KIND, path, f"{extra[0]!r} is unexpected") if extra else None
+    return Difference(KIND, path, f"{short(extra[0])} is unexpected") if extra else None
 
 
 def has_tensor(tree: Tree) -> bool:
@@ -244,7 +252,7 @@ def has_tensor(tree: Tree) -> bool:
 
 
 def compare_plain(got: Any, want: Any, aspects: frozenset[str], path: str) -> Difference | None:
-    if isinstance(got, Tensor) and KIND in aspects:
+    if KIND in aspects and (isinstance(got, Tensor) or (isinstance(got, Opaque) and got.tensor)):
         return Difference(KIND, path, f"expected {name_of(want)}; came {name_of(got)}")
     if VALUE not in aspects:
         return None
@@ -253,12 +261,14 @@ def compare_plain(got: Any, want: Any, aspects: frozenset[str], path: str) -> Di
         close = math.isclose(got, want, rel_tol=1e-9, abs_tol=1e-300) or (
             math.isnan(got) and math.isnan(want)
         )
-        return None if close else Difference(VALUE, path, f"expected {want!r}; came {got!r}")
+        return (
+            None if close else Difference(VALUE, path, f"expected {short(want)}; came {short(got)}")
+        )
     if type(got) is not type(want):
         return Difference(KIND, path, f"expected {name_of(want)}; came {name_of(got)}")
     if got == want:
         return None
-    return Difference(VALUE, path, f"expected {want!r}; came {got!r}")
+    return Difference(VALUE, path, f"expected {short(want)}; came {short(got)}")
 
 
 def python_number(value: Any) -> Any:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 from course_utils.meters import Cost, format_bytes, measure
 
@@ -34,6 +34,29 @@ class Measured:
     result: Any
     elsewhere: str = ""
 
+    def as_tree(self, result: bool = True) -> dict[str, Any]:
+        """What crosses to another process. result: what the call gave, too."""
+        costs = self.cost if isinstance(self.cost, list) else [self.cost]
+        return {
+            "costs": [cost.as_dict() for cost in costs],
+            "result": self.result if result else None,
+            "elsewhere": self.elsewhere,
+        }
+
+    @classmethod
+    def from_tree(cls, tree: Any, ranks: int = 0) -> "Measured":
+        """The inverse. ranks: how many were measured. Raises ValueError for a tree that is none."""
+        try:
+            costs = [Cost.from_dict(cost) for cost in tree["costs"]]
+            result, elsewhere = tree["result"], tree["elsewhere"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"this measures nothing: {type(error).__name__}: {error}") from error
+        if len(costs) != (ranks or 1):
+            raise ValueError(f"{len(costs)} costs came, {ranks or 1} expected")
+        if type(elsewhere) is not str or (ranks and type(result) is not dict):
+            raise ValueError("this measures nothing")
+        return cls(costs if ranks else costs[0], result, elsewhere[:500])
+
 
 @dataclass(frozen=True)
 class Contract:
@@ -49,7 +72,7 @@ class Contract:
 
     promise: str
     cases: tuple[Case, ...]
-    judge: Callable[[Sequence[Any], Sequence[Case]], str | None]
+    judge: "Judge"
     watches_autograd: bool = False
     prepare: Prepare | None = None
     probe: Any = None
@@ -98,6 +121,7 @@ KEPT = (
 
 
 def tensors_of(tree: Any) -> list[Any]:
+    """The tensors with at least one element in nested lists, tuples and dicts."""
     return [x for x in tensors(tree) if is_plain_tensor(x) and x.numel()]
 
 
@@ -132,57 +156,42 @@ def kind_of(complaint: str | None) -> str | None:
 
 
 def resolve(limit: Limit, case: Case) -> int:
+    """The limit for this case: a number stands for itself, a function is asked."""
     return limit(case) if callable(limit) else limit
 
 
-def bounded(
-    what: str, meter: str, unit: Callable[[int], str], watches_autograd: bool = False
-) -> Callable[..., Contract]:
-    """A factory of contracts that bound one figure of a cost from above, case by case."""
-
-    def make(
-        cases: Sequence[Case],
-        limit: Limit,
-        says: str | None = None,
-        prepare: Prepare | None = None,
-    ) -> Contract:
-        def judge(costs: Sequence[Cost], given: Sequence[Case]) -> str | None:
-            for cost, case in zip(costs, given, strict=True):
-                figure, bound = getattr(cost, meter), resolve(limit, case)
-                if figure > bound:
-                    return f"{what}: {unit(figure)}; allowed: {unit(bound)}"
-            return None
-
-        return Contract(says or f"bounded: {what}", tuple(cases), judge, watches_autograd, prepare)
-
-    make.__doc__ = f"Bound, from above, the {what} of each case. limit: a number, or case → number."
-    return make
+# ------------------------------------------------------------------------------ judges
 
 
-def plain(n: int) -> str:
-    return f"{n:,}"
+class Judge(Protocol):
+    """Costs and their cases → a complaint, or None. A judge of JUDGES is data: it can be stored."""
+
+    def __call__(self, costs: Sequence[Any], cases: Sequence[Case]) -> str | None: ...
 
 
-largest_tensor = bounded("largest tensor made", "bytes_largest", format_bytes)
-allocates = bounded("bytes allocated", "bytes_allocated", format_bytes)
-peak = bounded("bytes alive at the peak", "bytes_peak", format_bytes)
-saved = bounded("bytes saved for backward", "bytes_saved", format_bytes, watches_autograd=True)
-kernels = bounded("kernels", "kernels", plain)
-flops = bounded("FLOPs", "flops", plain)
+@dataclass(frozen=True)
+class Bounded:
+    """One figure of each cost has an upper bound. meter: the figure. unit: a name of UNITS."""
+
+    what: str
+    meter: str
+    unit: str
+    limit: Limit
+
+    def __call__(self, costs: Sequence[Cost], cases: Sequence[Case]) -> str | None:
+        unit = UNITS[self.unit]
+        for cost, case in zip(costs, cases, strict=True):
+            figure, bound = getattr(cost, self.meter), resolve(self.limit, case)
+            if figure > bound:
+                return f"{self.what}: {unit(figure)}; allowed: {unit(bound)}"
+        return None
 
 
-def constant_kernels(
-    cases: Sequence[Case], says: str | None = None, prepare: Prepare | None = None
-) -> Contract:
-    """No more operations for the large cases than for the first, and no more data leaving torch or
-    entering it.
+@dataclass(frozen=True)
+class ConstantKernels:
+    """No more operations, and no more data across torch's border, than in the first case."""
 
-    That rules out a Python loop over an axis, one of views only, and one hidden behind `.tolist()`,
-    NumPy or `torch.tensor(a_list)`. A single `int(lengths.max())` is as cheap for a large input as
-    for a small one: it stays allowed, and so does a `range` as an index.
-    """
-
-    def judge(costs: Sequence[Cost], given: Sequence[Case]) -> str | None:
+    def __call__(self, costs: Sequence[Cost], cases: Sequence[Case]) -> str | None:
         counts = [cost.ops.total() for cost in costs]
         if max(counts) > counts[0]:
             return (
@@ -204,8 +213,92 @@ def constant_kernels(
             )
         return None
 
+
+@dataclass(frozen=True)
+class OnEachRank:
+    """One figure of every rank's cost has an upper bound. figure: a name of FIGURES."""
+
+    figure: str
+    unit: str
+    limit: Limit
+
+    def __call__(self, costs: Sequence[Sequence[Cost]], cases: Sequence[Case]) -> str | None:
+        figure, unit = FIGURES[self.figure], UNITS[self.unit]
+        for by_rank, case in zip(costs, cases, strict=True):
+            if len(by_rank) != case.world:
+                return f"{len(by_rank)} of {case.world} ranks could be measured"
+            bound = resolve(self.limit, case)
+            rank = max(range(case.world), key=lambda r: figure(by_rank[r])[0])
+            most, verb = figure(by_rank[rank])
+            if most > bound:
+                return f"rank {rank} of {case.world} {verb} {unit(most)}; allowed: {unit(bound)}"
+        return None
+
+
+@dataclass(frozen=True)
+class Senders:
+    """No more than so many ranks send."""
+
+    limit: Limit
+
+    def __call__(self, costs: Sequence[Sequence[Cost]], cases: Sequence[Case]) -> str | None:
+        for by_rank, case in zip(costs, cases, strict=True):
+            senders = sum(cost.messages > 0 for cost in by_rank)
+            bound = resolve(self.limit, case)
+            if senders > bound:
+                return (
+                    f"{senders} of {len(by_rank)} ranks send, one after the other; {bound} rounds "
+                    f"have room for {bound} senders"
+                )
+        return None
+
+
+def bounded(
+    what: str, meter: str, unit: str, watches_autograd: bool = False
+) -> Callable[..., Contract]:
+    """A factory of contracts that bound one figure of a cost from above, case by case."""
+
+    def make(
+        cases: Sequence[Case],
+        limit: Limit,
+        says: str | None = None,
+        prepare: Prepare | None = None,
+    ) -> Contract:
+        judge = Bounded(what, meter, unit, limit)
+        return Contract(says or f"bounded: {what}", tuple(cases), judge, watches_autograd, prepare)
+
+    make.__doc__ = f"Bound, from above, the {what} of each case. limit: a number, or case → number."
+    return make
+
+
+def plain(n: int) -> str:
+    return f"{n:,}"
+
+
+BYTES, NUMBER = "bytes", "number"
+UNITS: dict[str, Callable[[int], str]] = {BYTES: format_bytes, NUMBER: plain}
+
+largest_tensor = bounded("largest tensor made", "bytes_largest", BYTES)
+allocates = bounded("bytes allocated", "bytes_allocated", BYTES)
+peak = bounded("bytes alive at the peak", "bytes_peak", BYTES)
+saved = bounded("bytes saved for backward", "bytes_saved", BYTES, watches_autograd=True)
+kernels = bounded("kernels", "kernels", NUMBER)
+flops = bounded("FLOPs", "flops", NUMBER)
+
+
+def constant_kernels(
+    cases: Sequence[Case], says: str | None = None, prepare: Prepare | None = None
+) -> Contract:
+    """No more operations for the large cases than for the first, and no more data leaving torch or
+    entering it.
+
+    That rules out a Python loop over an axis, one of views only, and one hidden behind `.tolist()`,
+    NumPy or `torch.tensor(a_list)`. A single `int(lengths.max())` is as cheap for a large input as
+    for a small one: it stays allowed, and so does a `range` as an index.
+    """
+
     promise = says or "no Python loop: the number of operations does not grow"
-    return Contract(promise, tuple(cases), judge, prepare=prepare)
+    return Contract(promise, tuple(cases), ConstantKernels(), prepare=prepare)
 
 
 def shares_storage(cases: Sequence[Case]) -> Contract:
@@ -216,42 +309,39 @@ def shares_storage(cases: Sequence[Case]) -> Contract:
 # ------------------------------------------------------------------------------ on ranks
 
 
-def on_each_rank(
-    figure: Callable[[Cost], tuple[int, str]], what: str, unit: Callable[[int], str]
-) -> Callable[..., Contract]:
+def on_each_rank(figure: str, what: str, unit: str) -> Callable[..., Contract]:
     """A factory of contracts that bound a figure of every rank's cost from above.
 
-    figure: of a cost, the number and the verb that goes with it ("sent").
+    figure: a name of FIGURES.
     """
 
     def make(
         cases: Sequence[Case], limit: Limit, says: str | None = None, probe: Any = None
     ) -> Contract:
-        from .probes.collectives import on_ranks
-
-        if not all(case.world for case in cases):
-            raise ValueError(f"a bound of {what} on each rank needs cases made by on_ranks(...)")
-
-        def judge(costs: Sequence[Sequence[Cost]], given: Sequence[Case]) -> str | None:
-            for by_rank, case in zip(costs, given, strict=True):
-                if len(by_rank) != case.world:
-                    return f"{len(by_rank)} of {case.world} ranks could be measured"
-                bound = resolve(limit, case)
-                rank = max(range(case.world), key=lambda r: figure(by_rank[r])[0])
-                most, verb = figure(by_rank[rank])
-                if most > bound:
-                    return (
-                        f"rank {rank} of {case.world} {verb} {unit(most)}; allowed: {unit(bound)}"
-                    )
-            return None
-
-        return Contract(says or f"bounded: {what}", tuple(cases), judge, probe=probe or on_ranks)
+        promise = says or f"bounded: {what}"
+        return ranked(what, cases, OnEachRank(figure, unit, limit), promise, probe)
 
     make.__doc__ = (
         f"Bound, from above, the {what} of each rank. limit: a number, or case → number. probe: the "
         "exercise's own, by default `probes.on_ranks`."
     )
     return make
+
+
+def senders(cases: Sequence[Case], limit: Limit, says: str, probe: Any = None) -> Contract:
+    """Bound, from above, how many ranks send: in a round, each that has the data sends it once."""
+    return ranked("senders", cases, Senders(limit), says, probe)
+
+
+def ranked(
+    what: str, cases: Sequence[Case], judge: Judge, promise: str, probe: Any = None
+) -> Contract:
+    """A contract whose judge sees every rank's cost. Raises ValueError for a case on no rank."""
+    from .probes.collectives import on_ranks
+
+    if not all(case.world for case in cases):
+        raise ValueError(f"a bound of {what} on each rank needs cases made by on_ranks(...)")
+    return Contract(promise, tuple(cases), judge, probe=probe or on_ranks)
 
 
 def traffic(cost: Cost) -> tuple[int, str]:
@@ -262,21 +352,27 @@ def traffic(cost: Cost) -> tuple[int, str]:
 
 
 def collectives_called(cost: Cost) -> tuple[int, str]:
+    """How many collectives a call made, and the words that begin the complaint about them."""
     calls = ", ".join(f"{name} × {n}" for name, n in sorted(cost.collectives.items()))
     return cost.collectives.total(), f"called collectives ({calls}):"
 
 
-sends = on_each_rank(traffic, "bytes sent, and bytes received", format_bytes)
-messages = on_each_rank(lambda cost: (cost.messages, "sent messages:"), "messages", plain)
-collectives = on_each_rank(collectives_called, "calls of collectives", plain)
-peak_on_ranks = on_each_rank(
-    lambda cost: (cost.bytes_peak, "held at once"), "bytes alive at the peak", format_bytes
-)
-largest_on_ranks = on_each_rank(
-    lambda cost: (cost.bytes_largest, "made a tensor of"), "largest tensor made", format_bytes
-)
-resident = on_each_rank(
-    lambda cost: (cost.bytes_left, "still held, in the end,"),
-    "bytes alive afterwards",
-    format_bytes,
-)
+# By rank: the number and the verb that goes with it.
+FIGURES: dict[str, Callable[[Cost], tuple[int, str]]] = {
+    "traffic": traffic,
+    "messages": lambda cost: (cost.messages, "sent messages:"),
+    "collectives": collectives_called,
+    "peak": lambda cost: (cost.bytes_peak, "held at once"),
+    "largest": lambda cost: (cost.bytes_largest, "made a tensor of"),
+    "resident": lambda cost: (cost.bytes_left, "still held, in the end,"),
+}
+
+sends = on_each_rank("traffic", "bytes sent, and bytes received", BYTES)
+messages = on_each_rank("messages", "messages", NUMBER)
+collectives = on_each_rank("collectives", "calls of collectives", NUMBER)
+peak_on_ranks = on_each_rank("peak", "bytes alive at the peak", BYTES)
+largest_on_ranks = on_each_rank("largest", "largest tensor made", BYTES)
+resident = on_each_rank("resident", "bytes alive afterwards", BYTES)
+
+JUDGES: tuple[type[Any], ...] = (Bounded, ConstantKernels, OnEachRank, Senders)
+"""The judges that are data."""

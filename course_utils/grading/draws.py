@@ -38,6 +38,7 @@ Draw = Callable[[st.SearchStrategy], Any]
 
 
 def sizes(low: int = 1, high: int = 6) -> st.SearchStrategy[int]:
+    """Sizes of an axis, from low to high."""
     return st.integers(low, high)
 
 
@@ -72,6 +73,7 @@ def indices(draw: Draw, shape: tuple[int, ...], high: int, low: int = 0) -> Tens
 def shapes(
     draw: Draw, max_dims: int = 4, among: tuple[int, ...] = (0, 1, 2, 3), min_dims: int = 0
 ) -> tuple[int, ...]:
+    """A shape of min_dims to max_dims axes, each of a size from `among`."""
     return tuple(draw(st.lists(st.sampled_from(among), min_size=min_dims, max_size=max_dims)))
 
 
@@ -112,6 +114,7 @@ def strided_tensors(
 
 
 def draw_view(draw: Draw, x: Tensor, op: str, max_dims: int) -> Tensor:
+    """A view of x by the operation named `op`, on axes that are drawn; x itself where it does not apply."""
     if op == "unsqueeze":
         return x.unsqueeze(draw(st.integers(0, x.ndim))) if x.ndim < max_dims else x
     if x.ndim == 0:
@@ -168,4 +171,5 @@ def from_annotations(draw: Draw, fn: Callable[..., Any], **overrides: Any) -> di
 
 
 def draw_or_take(draw: Draw, value: Any) -> Any:
+    """What a strategy draws; any other value as it is."""
     return draw(value) if isinstance(value, st.SearchStrategy) else value

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import probes
 from .case import BY_HAND, EDGE, GRADIENTS, RANDOM, Case
@@ -16,8 +16,12 @@ from .probes import Probe
 from .surroundings import quiet
 from .values import dumps
 
+if TYPE_CHECKING:
+    from .stored import Stored
+
 CONTRACTS = "contracts"
 GRADIENT_CASES = 6
+DRAWN_SEEDS = 8  # of so many the cases are kept
 
 
 class UnknownKey(LookupError):
@@ -59,7 +63,9 @@ class Exercise:
     shown when that rung fails. probe: drives the object through a case. gradients: arguments to
     differentiate. length: the longest axis that a case may sum over, by default the longest axis
     of its tensors. needs: "cuda" where a GPU is required. stand_in: the library's own version
-    ("torch.nn.LayerNorm"), for editions without answers. limit_s: seconds one check may take.
+    ("torch.nn.LayerNorm"), for editions without answers; stand_in_note: in what it is not the same,
+    in a sentence. limit_s: seconds one check may take.
+    stored: what was observed of the reference and of the mistakes, in an edition that lacks them.
     """
 
     reference: Any
@@ -73,8 +79,10 @@ class Exercise:
     length: Callable[[Case], int] | None = None
     needs: str | None = None
     stand_in: str | None = None
+    stand_in_note: str = ""
     limit_s: float = 5.0
     key: str = ""
+    stored: "Stored | None" = None
     mistakes: list[Mistake] = field(default_factory=list)
     alternatives: list[Alternative] = field(default_factory=list)
     contracts: list[Contract] = field(default_factory=list)
@@ -101,6 +109,11 @@ class Exercise:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(part.__name__ for part in self.parts)
+
+    @property
+    def has_answer(self) -> bool:
+        """Is the book's version here? Not where an edition has left it out."""
+        return self.stored is None or not self.stored.hidden
 
     @property
     def chapter(self) -> str:
@@ -164,6 +177,8 @@ class Exercise:
                 *self.gradient_cases(random),
                 *self.edge_cases(),
             ]
+            for old in list(self._drawn)[:-DRAWN_SEEDS]:
+                del self._drawn[old]
         return self._drawn[seed]
 
     def cases_by_hand(self) -> list[Case]:

@@ -5,9 +5,11 @@ cell that was split, moved, copied or stripped of its metadata is found just the
 """
 
 import ast
+import copy
 import json
 import linecache
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from .stubs import names_bound, names_used
 
 MAGIC = re.compile(r"^(\s*)[%!?].*$", re.MULTILINE)
 DECORATED = re.compile(r"""^@exercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -53,45 +56,122 @@ def read_cells(path: str | Path) -> list[str]:
 
 def answers(cells: list[str]) -> dict[str, Answer]:
     """Every answer in the cells by key; of several with one key, the last."""
+    cells = rejoined(cells)
     statements, found = [], {}
     for number, source in enumerate(cells):
-        clean = MAGIC.sub(r"\1pass", source)
         try:
-            tree = ast.parse(clean, filename=f"<cell {number + 1}>")
-        except SyntaxError as error:
+            statements += statements_of(number, source)
+        except UNREADABLE as error:
+            where = f", line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else ""
             for key in DECORATED.findall(source):
-                problem = f"code cell {number + 1}, line {error.lineno}: {error.msg}"
+                problem = f"code cell {number + 1}{where or f': {error}'}"
                 found[key] = Answer(key, problem=problem)
-            continue
-        for node in tree.body:
-            binds, uses = frozenset(names_bound(node)), frozenset(names_used(node))
-            statements.append(Statement(number, node, binds, uses))
-    parts: dict[str, list[int]] = {}
+    parts: dict[str, dict[str, int]] = {}
     for i, statement in enumerate(statements):
         key = key_of(statement.node)
         if key:
-            parts.setdefault(key, []).append(i)
-    for key, places in parts.items():
-        names = dict.fromkeys(getattr(statements[i].node, "name", "") for i in places)
+            mine = parts.setdefault(key, {})
+            name = getattr(statement.node, "name", "")
+            mine.pop(name, None)  # an earlier attempt, which is not even run
+            mine[name] = i
+    for key, names in parts.items():
+        places = list(names.values())
         found[key] = Answer(key, closure(statements, places), tuple(names), tuple(cells))
     return found
 
 
+def statements_of(number: int, source: str) -> list[Statement]:
+    """A cell's statements. Raises one of UNREADABLE for a text that is no Python, magics aside."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        tree = ast.parse(MAGIC.sub(r"\1pass", source))
+    return [
+        Statement(number, node, frozenset(names_bound(node)), frozenset(names_needed(node)))
+        for statement in tree.body
+        for node in one_by_one(statement)
+    ]
+
+
+def rejoined(cells: Sequence[str]) -> list[str]:
+    """The cells; where an answer was split in its middle, the first half's cell has both halves."""
+    whole = list(cells)
+    for n in range(1, len(whole)):
+        halves = whole[n - 1], whole[n]
+        if DECORATED.search(halves[0]) and not all(map(is_python, halves)):
+            both = "\n".join(halves)
+            if is_python(both):
+                whole[n - 1], whole[n] = both, ""
+    return whole
+
+
+def is_python(source: str) -> bool:
+    try:
+        statements_of(0, source)
+    except UNREADABLE:
+        return False
+    return True
+
+
+def names_needed(node: ast.stmt) -> set[str]:
+    """The names that a definition uses; `exercise` is none of them."""
+    return names_used(undecorated(copy.deepcopy(node)) if key_of(node) else node)
+
+
+def one_by_one(node: ast.stmt) -> list[ast.stmt]:
+    """An import of several names as one for each: an answer takes only those that it uses."""
+    if isinstance(node, ast.Import):
+        return [ast.copy_location(ast.Import([name]), node) for name in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [
+            ast.copy_location(ast.ImportFrom(node.module, [name], node.level), node)
+            for name in node.names
+        ]
+    return [node]
+
+
 def closure(statements: list[Statement], places: list[int]) -> tuple[Statement, ...]:
-    """The answer's statements and all that they need, in the order of the notebook."""
-    keep = set(places)
-    wanted = set().union(*(statements[i].uses for i in places))
-    seen: set[str] = set()
-    while wanted:
-        name = wanted.pop()
-        seen.add(name)
-        binders = [i for i, s in enumerate(statements) if name in s.binds and is_definition(s.node)]
-        earlier = [i for i in binders if i < max(places)]
-        for i in (earlier or binders)[-1:]:
-            if i not in keep:
-                keep.add(i)
-                wanted |= statements[i].uses - seen
-    return tuple(statements[i] for i in sorted(keep))
+    """The answer's statements and all that they need, in an order in which they can be run.
+
+    A name that is bound several times is taken as it was where the statement stands, for what runs
+    as it is defined, and as it is last, for what runs when it is called.
+    """
+    binders: dict[str, list[int]] = {}
+    for i, statement in enumerate(statements):
+        for name in statement.binds if is_definition(statement.node) else ():
+            binders.setdefault(name, []).append(i)
+    keep, ahead = set(places), list(places)
+    while ahead:
+        place = ahead.pop()
+        for name in statements[place].uses:
+            found = binders.get(name, [])
+            before = [i for i in found if i < place]
+            last = [i for i in found if i < max(places)] or found
+            new = {*before[-1:], *last[-1:]} - keep
+            keep |= new
+            ahead += new
+    return tuple(statements[i] for i in in_order(statements, keep))
+
+
+def in_order(statements: list[Statement], keep: set[int]) -> list[int]:
+    """The notebook's order; but what binds a name that nothing before its use binds comes first."""
+    order: list[int] = []
+    bound: set[str] = set()
+    waiting = set(keep)
+
+    def put(i: int) -> None:
+        waiting.discard(i)
+        for name in sorted(statements[i].uses - statements[i].binds - bound):
+            for j in sorted(j for j in waiting if name in statements[j].binds):
+                if j in waiting:
+                    put(j)
+        order.append(i)
+        bound.update(statements[i].binds)
+
+    for i in sorted(keep):
+        if i in waiting:
+            put(i)
+    return order
 
 
 def is_definition(node: ast.stmt) -> bool:
@@ -119,10 +199,12 @@ def undecorated(node: ast.stmt) -> ast.stmt:
     return node
 
 
-def build(answer: Answer, notebook: str = "notebook") -> tuple[Any, ...]:
+def build(answer: Answer, notebook: str = "notebook", names: Sequence[str] = ()) -> tuple[Any, ...]:
     """Run an answer's statements in a namespace of their own; the objects it defines.
 
-    Line numbers and sources are those of the cells. Whatever the statements raise is raised here.
+    names: what the exercise asks for, by default whatever the answer's cells define. Line numbers and
+    sources are those of the cells. Whatever the statements raise is raised here; and NameError if
+    one of the names is not defined.
     """
     space: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
     for statement in answer.statements:
@@ -131,4 +213,9 @@ def build(answer: Answer, notebook: str = "notebook") -> tuple[Any, ...]:
         linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
         module = ast.Module([undecorated(statement.node)], [])
         exec(compile(module, filename, "exec"), space)
-    return tuple(space[name] for name in answer.names)
+    if len(names) == 1:  # whatever it is called, as in the notebook
+        space[names[0]] = space[answer.names[-1]]
+    missing = [name for name in names if name not in space]
+    if missing:
+        raise NameError(f"{answer.key} asks for {' and '.join(names)}: {missing[0]} is missing")
+    return tuple(space[name] for name in names or answer.names)

@@ -7,8 +7,9 @@ from typing import Any
 from .case import Case
 from .limits import allowance, time_limit
 from .probes import Probe
-from .raised import Raised, raised_by
+from .raised import MOST, Raised, is_text, raised_by
 from .surroundings import quiet
+from .values import cut
 
 
 @dataclass(frozen=True)
@@ -24,19 +25,34 @@ class Observation:
     left: tuple[str, ...] = ()
 
     def as_tree(self) -> dict[str, Any]:
-        raised = self.raised and {
-            "kinds": self.raised.kinds,
-            "message": self.raised.message,
-            "lines": self.raised.lines,
-            "where": self.raised.where,
-            "told": self.raised.told,
+        raised = self.raised and self.raised.as_tree()
+        return {
+            "seen": self.seen and {cut(str(label)): value for label, value in self.seen.items()},
+            "raised": raised,
+            "left": [cut(text) for text in self.left[:MOST]],
+            "seconds": self.seconds,
         }
-        return {"seen": self.seen, "raised": raised, "left": self.left}
 
     @classmethod
-    def from_tree(cls, tree: dict[str, Any]) -> "Observation":
-        raised = Raised(**tree["raised"]) if tree["raised"] else None
-        return cls(tree["seen"], raised, left=tuple(tree["left"]))
+    def from_tree(cls, tree: Any) -> "Observation":
+        """The inverse of `as_tree`, of bytes that may be forged.
+
+        Raises ValueError for a tree that is no observation, or a text that is too long for one.
+        """
+        raised: Raised | None = None
+        match tree:
+            case {"seen": None, "raised": dict(), "left": list(), "seconds": float()}:
+                raised = Raised.from_tree(tree["raised"])
+            case {"seen": dict(), "raised": None, "left": list(), "seconds": float()}:
+                pass
+            case _:
+                raise ValueError("this is no observation")
+        labels, left = tree["seen"] or (), tuple(tree["left"])
+        if len(tree) > 4 or len(left) > MOST or not all(is_text(x) for x in (*labels, *left)):
+            raise ValueError("this is no observation")
+        if not 0 <= tree["seconds"] < float("inf"):
+            raise ValueError("this took no time that a clock shows")
+        return cls(tree["seen"], raised, tree["seconds"], left)
 
 
 def observe(probe: Probe, subject: Any, case: Case, limit_s: float = 5.0) -> Observation:

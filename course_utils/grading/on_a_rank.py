@@ -331,7 +331,9 @@ def plain(seen: Any) -> Any:
     def leaf(value: Any) -> Any:
         if type(value).__name__ == "AsyncCollectiveTensor":
             return value.wait()
-        if isinstance(value, Tensor) and type(value) not in (Tensor, nn.Parameter):
+        if type(value) is nn.Parameter:
+            return value.data.requires_grad_(value.requires_grad)
+        if isinstance(value, Tensor) and type(value) is not Tensor:
             return Opaque(type(value).__name__, short(value))
         return value
 

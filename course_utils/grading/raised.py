@@ -3,9 +3,10 @@
 import linecache
 import traceback
 from dataclasses import dataclass
+from typing import Any
 
 from .limits import time_limit
-from .values import TO_SHOW_S, short
+from .values import LONGEST_TEXT, TO_SHOW_S, UNSHOWN, cut, short
 
 TIME_LIMIT = "TimeLimit"
 INTERRUPTED = "KeyboardInterrupt"
@@ -13,6 +14,7 @@ DEADLOCK = "Deadlock"
 NEVER_EXPECTED = "NeverExpected"  # among the kinds of what no reference may do either
 COSTLY = "Costly"  # among the kinds of what took the processes with it
 ENDS = frozenset({TIME_LIMIT, INTERRUPTED, NEVER_EXPECTED, COSTLY})  # one is enough to stop at
+MOST = 64  # kinds, lines
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,43 @@ class Raised:
     @property
     def kind(self) -> str:
         return self.kinds[0]
+
+    def as_tree(self) -> dict[str, Any]:
+        return {
+            "kinds": [cut(kind) for kind in self.kinds[:MOST]],
+            "message": cut(self.message),
+            "lines": [[cut(place), number, cut(text)] for place, number, text in self.lines[:MOST]],
+            "where": cut(self.where),
+            "told": self.told,
+        }
+
+    @classmethod
+    def from_tree(cls, tree: dict[str, Any]) -> "Raised":
+        """The inverse, of a tree that may be forged. Raises ValueError for one that is no exception."""
+        match tree:
+            case {
+                "kinds": list(kinds),
+                "message": str(message),
+                "lines": list(lines),
+                "where": str(where),
+                "told": bool(told),
+            } if len(tree) == 5 and 0 < len(kinds) <= MOST and len(lines) <= MOST:
+                if all(map(is_text, (*kinds, message, where))) and all(map(is_line, lines)):
+                    found = tuple((place, number, text) for place, number, text in lines)
+                    return cls(tuple(kinds), message, found, where, told)
+        raise ValueError("this is no exception")
+
+
+def is_text(value: Any) -> bool:
+    """A text that may be shown: neither too long, nor with what steers a terminal."""
+    return type(value) is str and len(value) <= LONGEST_TEXT and not UNSHOWN.search(value)
+
+
+def is_line(value: Any) -> bool:
+    match value:
+        case [str(place), int(number), str(text)]:
+            return is_text(place) and is_text(text) and 0 <= number < 2**31
+    return False
 
 
 class RaisedElsewhere(Exception):

@@ -1,6 +1,7 @@
 """The student's verbs: @exercise and the few functions around it."""
 
 import html
+import importlib
 import inspect
 import sys
 import time
@@ -25,6 +26,7 @@ from .verdict import FAILED, INTERRUPTED, NOT_ATTEMPTED, PASSED, Failure, Verdic
 T = TypeVar("T")
 TO_DEFINE_S = 60.0  # for the definitions and imports of an answer; torch alone may take ten
 YOURS, YOURS_WRONG, BOOK = "yours", "yours, not passed yet", "the book's"
+NOBODY = "nobody's yet: this edition holds no answer"
 
 _store: Store | None = None
 _bound: dict[str, str] = {}
@@ -144,12 +146,13 @@ def collect_parts(declared: Exercise, obj: Any) -> list[Any] | None:
 def judge(declared: Exercise, objects: list[Any]) -> tuple[Verdict, list[Any]]:
     """The verdict, and the objects that the names will be bound to."""
     if all(is_stub(obj) for obj in objects):
-        _bound[declared.key] = BOOK
+        meanwhile, whose, words = instead_of(declared, objects)
+        _bound[declared.key] = whose
         reason = (
             "Nothing was checked: write your answer in place of the last line and run the cell. "
-            "Until then the name is bound to the book's version."
+            + words
         )
-        return Verdict(declared.key, declared.title, NOT_ATTEMPTED, reason), list(declared.parts)
+        return Verdict(declared.key, declared.title, NOT_ATTEMPTED, reason), meanwhile
     with names_bound_to(declared, objects):
         try:
             verdict = grade(declared, *objects)
@@ -157,6 +160,38 @@ def judge(declared: Exercise, objects: list[Any]) -> tuple[Verdict, list[Any]]:
             verdict = Verdict(declared.key, declared.title, INTERRUPTED, "you interrupted it")
     _bound[declared.key] = YOURS if verdict.outcome == PASSED else YOURS_WRONG
     return verdict, objects
+
+
+def instead_of(declared: Exercise, stubs: list[Any]) -> tuple[list[Any], str, str]:
+    """What the names stand for while nothing is attempted: the objects, whose they are, a sentence.
+
+    An edition without answers has the library's own version, where one is declared, or the stub.
+    """
+    if declared.has_answer:
+        return list(declared.parts), BOOK, "Until then the name is bound to the book's version."
+    if declared.stand_in:
+        whose = f"the library's {declared.stand_in}"
+        words = f"Until then the name is bound to {whose}. {declared.stand_in_note}".rstrip()
+        return [library(declared)], whose, words
+    words = "This edition holds no answer to it: until yours is there, calling it raises."
+    return stubs, NOBODY, words
+
+
+def library(declared: Exercise) -> Any:
+    """The library's own version of an exercise that declares one."""
+    assert declared.stand_in
+    module, _, name = declared.stand_in.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+class NoAnswer(LookupError):
+    """This edition holds no answer to an exercise."""
+
+
+def without_answer(key: str) -> NoAnswer:
+    return NoAnswer(
+        f"this edition holds no answer to {key}: write your own, or ask for hint({key!r})"
+    )
 
 
 class names_bound_to:
@@ -233,8 +268,12 @@ def advice(declared: Exercise, verdict: Verdict) -> tuple[str, ...]:
     shown = entry.get("hints", [])
     number = len(shown) + 1
     if number > len(declared.hints):
-        return (f'every hint is open; solution("{declared.key}") shows one way',)
+        return (f"every hint is open{shows_one_way(declared)}",)
     return (f'hint {number} of {len(declared.hints)} is open: hint("{declared.key}")',)
+
+
+def shows_one_way(declared: Exercise) -> str:
+    return f'; solution("{declared.key}") shows one way' if declared.has_answer else ""
 
 
 # ------------------------------------------------------------------------------ the other verbs
@@ -261,13 +300,18 @@ def hint(key: str) -> None:
 
     number = store().edit(choose)
     shown = len(store().read().get(key, {}).get("hints", [])) or 1
-    more = "" if shown < len(hints) else f' · the last one; solution("{key}") shows one way'
+    more = "" if shown < len(hints) else f" · the last one{shows_one_way(declared)}"
     show(Panel(f"Hint {shown} of {len(hints)} for {declared.names[0]}{more}", hints[number].text))
 
 
 def solution(key: str) -> None:
-    """Show the book's version, beside your own if you have passed with one."""
+    """Show the book's version, beside your own if you have passed with one.
+
+    Raises NoAnswer in an edition that holds none.
+    """
     declared = find(key)
+    if not declared.has_answer:
+        raise without_answer(key)
     book = "\n\n\n".join(source_of(part) for part in declared.parts)
     columns = [("The book's version", book)]
     answer = store().read().get(key, {}).get("answer")
@@ -277,8 +321,13 @@ def solution(key: str) -> None:
 
 
 def use_book(key: str) -> Any:
-    """Bind the exercise's name to the book's version in the calling notebook; also return it."""
+    """Bind the exercise's name to the book's version in the calling notebook; also return it.
+
+    Raises NoAnswer in an edition that holds none.
+    """
     declared = find(key)
+    if not declared.has_answer:
+        raise without_answer(key)
     space = inspect.stack()[1].frame.f_globals
     space.update(zip(declared.names, declared.parts, strict=True))
     _bound[key] = BOOK
@@ -289,7 +338,8 @@ def use_book(key: str) -> Any:
 def mine(key: str) -> Any:
     """Your passed answer to an exercise of any chapter, or the book's version where there is none.
 
-    For a pair, a tuple in the order of its names. `provenance()` says which it was.
+    For a pair, a tuple in the order of its names. `provenance()` says which it was. In an edition
+    without answers the library's own version stands in, where one is declared; else NoAnswer is raised.
     """
     declared = find(key)
     entry = store().read().get(key, {})
@@ -307,9 +357,15 @@ def mine(key: str) -> Any:
             print(f"Your answer to {key} cannot be run here ({raised.kind}: {raised.message}).")
     else:
         print(f"You have no passed answer to {key} yet.")
-    print("The book's version stands in for it.")
-    _bound[key] = BOOK
-    return declared.reference
+    if declared.has_answer:
+        print("The book's version stands in for it.")
+        _bound[key] = BOOK
+        return declared.reference
+    if not declared.stand_in:
+        raise without_answer(key)
+    _bound[key] = f"the library's {declared.stand_in}"
+    print(f"{declared.stand_in} stands in for it.")
+    return library(declared)
 
 
 def rebuilt(key: str, name: str, source: str) -> Any:
@@ -425,7 +481,7 @@ def check_notebook(path: str | Path, keys: Sequence[str] = ()) -> list[Verdict]:
             continue
         try:
             with quiet(), time_limit(TO_DEFINE_S):
-                objects = list(build(answer, Path(path).name))
+                objects = list(build(answer, Path(path).name, declared.names))
         except BaseException as error:  # anything a student's cell may do
             if isinstance(error, KeyboardInterrupt):
                 raise

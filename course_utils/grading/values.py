@@ -6,28 +6,34 @@ tree; so a case, or what a student's code made of it, can cross from one process
 arrays and JSON, with strides, offsets and shared storages intact.
 """
 
-import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from .limits import TimeLimit, time_limit
 
 Tree = Any
+SUBCLASS, RESIZED = "subclass", "resized"  # why a tensor is no plain one; or else its layout
+LONGEST_TEXT = 2_000
+UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 TO_SHOW_S = 0.2  # for an object's own __repr__ or an exception's __str__
 
 
 @dataclass(frozen=True)
 class Opaque:
-    """Something that is no tree: only its type's name and a short text of it survive the crossing."""
+    """Something that is no tree: only its type's name and a short text of it survive the crossing.
+
+    tensor: for a tensor that is none of the plain ones, why.
+    """
 
     kind: str
     text: str
+    tensor: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}"
@@ -164,90 +170,48 @@ def weight(tree: Tree) -> int:
     return total
 
 
-# ------------------------------------------------------------------------------------ crossing
+def opaque(value: Any) -> Opaque:
+    if isinstance(value, Opaque):
+        return value
+    why = why_not_plain(value) if isinstance(value, Tensor) else ""
+    return Opaque(cut(type(value).__name__), cut(short(value)), why)
+
+
+def why_not_plain(value: Tensor) -> str:
+    """Why a tensor cannot cross as one; nothing if it can."""
+    if type(value) not in (Tensor, nn.Parameter):
+        return SUBCLASS
+    if not is_plain_tensor(value) or value.is_nested:
+        return str(value.layout)
+    return RESIZED if lacks_memory(value) else ""
+
+
+def lacks_memory(x: Tensor) -> bool:
+    """Would reading x read beyond its storage (after `untyped_storage().resize_`)?"""
+    if x.device.type != "cpu" or x.numel() == 0:
+        return False
+    last = x.storage_offset() + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    return (last + 1) * x.element_size() > x.untyped_storage().nbytes()
 
 
 def dumps(tree: Tree) -> bytes:
-    """A tree as one safetensors file: the storages as byte arrays, the rest as JSON in its header."""
-    arrays: dict[str, Tensor] = {}
-    numbers: dict[tuple[str, int], str] = {}
+    """A tree as bytes: see `crossing.dumps`."""
+    from .crossing import dumps
 
-    def write(value: Any) -> Any:
-        if isinstance(value, bool | str) or value is None:
-            return value
-        if isinstance(value, int):
-            return int(value)
-        if isinstance(value, float):
-            return {"float": repr(float(value))}
-        if isinstance(value, torch.dtype):
-            return {"dtype": str(value).removeprefix("torch.")}
-        if isinstance(value, torch.device):
-            return {"device": str(value)}
-        if isinstance(value, tuple):
-            return {"tuple": [write(item) for item in value]}
-        if isinstance(value, list):
-            return [write(item) for item in value]
-        if isinstance(value, dict):
-            return {"dict": [[write(key), write(item)] for key, item in value.items()]}
-        if isinstance(value, Opaque):
-            return {"opaque": [value.kind, value.text]}
-        if is_plain_tensor(value) and value.device.type != "meta":
-            return {"tensor": write_tensor(value)}
-        return {"opaque": [type(value).__name__, short(value)]}
-
-    def write_tensor(value: Tensor) -> list[Any]:
-        storage = value.untyped_storage()
-        key = (str(value.device), storage.data_ptr() if storage.nbytes() else -1)
-        if key not in numbers:
-            numbers[key] = str(len(numbers))
-            raw = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
-            arrays[numbers[key]] = raw.cpu().clone()
-        return [
-            numbers[key],
-            str(value.dtype).removeprefix("torch."),
-            list(value.shape),
-            list(value.stride()),
-            value.storage_offset(),
-            value.requires_grad,
-        ]
-
-    header = json.dumps(write(tree), allow_nan=False)
-    return save(arrays, metadata={"tree": header})
+    return dumps(tree)
 
 
 def loads(data: bytes) -> Tree:
-    """The tree that `dumps` wrote. Raises ValueError on bytes that are no such file."""
-    arrays = load(data)
-    length = int.from_bytes(data[:8], "little")
-    tree = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["tree"])
+    """The tree that `dumps` wrote. Raises ValueError on all other bytes: see `crossing.loads`."""
+    from .crossing import loads
 
-    def read(value: Any) -> Any:
-        if isinstance(value, list):
-            return [read(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        ((tag, body),) = value.items()
-        match tag:
-            case "float":
-                return float(body)
-            case "dtype":
-                return getattr(torch, body)
-            case "device":
-                return torch.device(body)
-            case "tuple":
-                return tuple(read(item) for item in body)
-            case "dict":
-                return {read(key): read(item) for key, item in body}
-            case "opaque":
-                return Opaque(*body)
-            case "tensor":
-                number, dtype, shape, stride, offset, requires_grad = body
-                new = torch.empty(0, dtype=getattr(torch, dtype))
-                new.set_(arrays[number].untyped_storage(), offset, shape, stride)
-                return new.requires_grad_() if requires_grad else new
-        raise ValueError(f"a tree has no values tagged {tag!r}")
+    return loads(data)
 
-    return read(tree)
+
+def cut(text: str, limit: int = LONGEST_TEXT) -> str:
+    """The text without what steers a terminal, and no longer than a reader wants it."""
+    text = UNSHOWN.sub("�", text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def short(value: object, limit: int = 200) -> str:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from typing import Any
 
@@ -61,15 +61,18 @@ class Cost:
 
     @classmethod
     def from_dict(cls, figures: Mapping[str, Any]) -> "Cost":
-        """The inverse of `as_dict`."""
-        return cls(
-            **{
-                **figures,
-                "ops": Counter(figures["ops"]),
-                "left_torch": tuple(figures["left_torch"]),
-                "collectives": Counter(figures.get("collectives", {})),
-            }
-        )
+        """The inverse of `as_dict`. Raises ValueError for figures that no measurement gives."""
+        names = {f.name for f in fields(cls)}
+        lacking = {"collectives"} if "collectives" not in figures else set()
+        if set(figures) | lacking != names:
+            raise ValueError(f"a cost has the figures {', '.join(sorted(names))}")
+        ways = figures["left_torch"]
+        if type(ways) not in (list, tuple) or not all(type(way) is str for way in ways):
+            raise ValueError("left_torch is a list of names")
+        ops, collectives = counter(figures["ops"]), counter(figures.get("collectives", {}))
+        others = names - {"ops", "collectives", "left_torch"}
+        numbers: dict[str, Any] = {name: number(figures[name]) for name in others}
+        return cls(**numbers, ops=ops, collectives=collectives, left_torch=tuple(ways))
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each figure, as the displays show them."""
@@ -117,6 +120,19 @@ class Cost:
             for label, text in self.rows()
         )
         return f'<table class="cost"><tbody>{body}</tbody></table>'
+
+
+def number(value: Any) -> int:
+    """A count, as it came from elsewhere. Raises ValueError for what counts nothing."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"a count is a whole number from 0; came {value!r:.40}")
+    return value
+
+
+def counter(value: Any) -> Counter[str]:
+    if not isinstance(value, dict) or not all(type(key) is str for key in value):
+        raise ValueError("operations are counted by name")
+    return Counter({key: number(count) for key, count in value.items()})
 
 
 def format_bytes(n: int) -> str:

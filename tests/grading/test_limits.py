@@ -43,3 +43,17 @@ def test_quick_code_is_left_alone():
     with time_limit(0.05):
         pass
     time.sleep(0.1)
+
+
+def test_a_library_is_loaded_to_its_end(tmp_path, monkeypatch):
+    """Stopped in the middle, it would be half there for all that comes after."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "slow_library.py").write_text("import time\ntime.sleep(0.5)\nwhole = True\n")
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(TimeLimit), time_limit(0.1):
+        import slow_library
+
+        while True:
+            pass
+    assert slow_library.whole

@@ -51,7 +51,7 @@ def test_a_name_in_a_message_is_that_name():
 
 def test_a_solution_brings_its_decorated_helpers_whole():
     """Standing alone, a reference needs the dataclasses that its stub names."""
-    text = standalone(find("gpt2.MLP"))
+    _, text = standalone(find("gpt2.MLP"))
     assert "@dataclass(frozen=True)\nclass GPT2Config" in text
     assert "class GPT2(Pretrained)" in solution_cell("gpt2.GPT2")
 

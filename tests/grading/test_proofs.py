@@ -9,7 +9,8 @@ import toys
 
 from course_utils.authoring import proofs
 from course_utils.authoring.counts import count
-from course_utils.grading import Exercise, NoChecks, call, every, grade, probes
+from course_utils.grading import Exercise, NoChecks, call, every, grade
+from course_utils.grading.elsewhere import Submission
 
 EVERY = every() | {toy.key: toy for toy in toys.TOYS}
 
@@ -18,6 +19,28 @@ EVERY = every() | {toy.key: toy for toy in toys.TOYS}
 @pytest.mark.parametrize("key", EVERY)
 def test_exercise(key, proof):
     proofs.PROOFS[proof](EVERY[key])
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """An optimizer's first step loads much of torch: outside of any check's time limit."""
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))]).step()
+
+
+@pytest.mark.parametrize("key", [key for key, one in every().items() if one.stand_in])
+def test_stand_in(key, loaded):
+    assert proofs.stand_in_fits(every()[key]) >= 10
+    count("library stand-ins")
+
+
+def test_a_stand_in_that_is_something_else_is_caught():
+    linear = copy.copy(every()["modules.Linear"])
+    linear.stand_in_note = "It is quite different."
+    with pytest.raises(AssertionError, match="differs in nothing"):
+        proofs.stand_in_fits(linear)
+    linear.stand_in = "torch.nn.Embedding"
+    with pytest.raises(AssertionError, match="is something else"):
+        proofs.stand_in_fits(linear)
 
 
 @pytest.mark.parametrize("key", every())
@@ -141,8 +164,12 @@ def test_a_probe_that_sees_nothing_reads_not_compared():
 
 
 def test_the_other_process_has_no_answers():
-    remote = proofs.elsewhere()
+    exercise = copy.copy(toys.softmax)
     for package in ("reference", "exercises", "questions"):
-        source = f"def look():\n    import course_utils.{package}\n"
-        (seen,) = remote.observe(source, ["look"], probes.call, [call()])
+        cell = f"""@exercise("{exercise.key}")
+def look(x, temperature=1.0):
+    import course_utils.{package}
+"""
+        answer = Submission(proofs.elsewhere().ask, [cell]).answer(exercise)
+        seen = answer.observe(call(torch.ones(2)))
         assert seen.raised and seen.raised.kind == "ModuleNotFoundError", package

@@ -35,6 +35,7 @@ from .sharding import (
 from .views import strides_of, view
 
 Probe = Callable[[Any, Case], dict[str, Any]]
+"""What every probe is: (object, case) → what was seen, by name."""
 
 __all__ = [
     "Probe",

@@ -53,6 +53,7 @@ def requires_grad(tree: Any) -> bool:
 
 
 def named_arguments(subject: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by their names; by their places where it does not fit the signature."""
     try:
         return dict(inspect.signature(subject).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):

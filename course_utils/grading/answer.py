@@ -1,0 +1,81 @@
+"""What the ladder needs of a student's answer, wherever it lives; and the answer that lives here."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .case import Case
+from .contracts import Contract, Measured
+from .driven import Driven
+from .exercise import Exercise
+from .observe import Observation
+from .signatures import Description, described, description, methods_due
+
+
+class Answer(Protocol):
+    """A student's object, or the several of a pair, as the ladder sees it.
+
+    problem: why there is nothing to judge, in a sentence. attempted: is it more than the stub?
+    here: does it live in this process, so that what it returns is looked at as it is?
+    """
+
+    @property
+    def here(self) -> bool: ...
+
+    @property
+    def problem(self) -> str | None: ...
+
+    @property
+    def attempted(self) -> bool: ...
+
+    @property
+    def descriptions(self) -> tuple[Description, ...]:
+        """Of each object: its kind and its parameters."""
+        ...
+
+    def announce(self, cases: Sequence[Case]) -> None:
+        """These will be observed next, in this order, unless one of them ends it."""
+
+    def observe(self, case: Case, keep: bool = True) -> Observation:
+        """What the probe sees. keep: watch whether a later call changes it."""
+        ...
+
+    def overwritten(self) -> Case | None:
+        """The case whose kept result a later call has changed."""
+        ...
+
+    def measure(self, contract: Contract) -> list[Measured] | Observation:
+        """Each of the contract's calls, measured once; or the exception that ended it."""
+        ...
+
+
+class Here:
+    """Live objects of this process."""
+
+    here, attempted, problem = True, True, None
+
+    def __init__(self, exercise: Exercise, objects: Sequence[Any]) -> None:
+        self.exercise, self.objects = exercise, objects
+        self.driven = Driven(exercise.subject(*objects), exercise.probe)
+        self.cases: list[Case] = []
+
+    @property
+    def descriptions(self) -> tuple[Description, ...]:
+        return tuple(
+            description(described(mine, methods_due(reference)))
+            for mine, reference in zip(self.objects, self.exercise.parts, strict=True)
+        )
+
+    def announce(self, cases: Sequence[Case]) -> None:
+        """Nothing is gained by knowing them."""
+
+    def observe(self, case: Case, keep: bool = True) -> Observation:
+        if keep:
+            self.cases.append(case)
+        return self.driven.observe(case, self.exercise.limit_s, keep)
+
+    def overwritten(self) -> Case | None:
+        number = self.driven.overwritten()
+        return None if number is None else self.cases[number]
+
+    def measure(self, contract: Contract) -> list[Measured] | Observation:
+        return self.driven.measure(contract, self.exercise.limit_s)

@@ -1,0 +1,254 @@
+"""What an object takes, as plain data, and whether a student's takes what the book's does.
+
+A description is a tree, so that it can cross from the process where the student's object lives to
+the one that judges it; `described` runs on both sides, `signature_problem` compares the two.
+"""
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .compare import name_of
+from .values import LONGEST_TEXT, Opaque, Tree, cut, leaves, same, short, tensors
+
+MOST_PARAMETERS = 200
+KINDS = {
+    kind.name: kind
+    for kind in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.KEYWORD_ONLY,
+        inspect.Parameter.VAR_KEYWORD,
+    )
+}
+CLASS = re.compile(r"<class '(?:[\w<>]+\.)*(\w+)'>")
+NO_DEFAULT = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Call:
+    """One signature. text: as Python writes it."""
+
+    signature: inspect.Signature
+    text: str
+
+    @property
+    def parameters(self) -> list[inspect.Parameter]:
+        return list(self.signature.parameters.values())
+
+
+@dataclass(frozen=True)
+class Description:
+    """What can be said of an object without calling it.
+
+    named: its kind in words. call: its own signature, if Python knows one. methods: of a class, for
+    each that was asked for: is it there, and its signature, if Python knows one.
+    """
+
+    named: str
+    is_class: bool = False
+    is_callable: bool = True
+    is_generator: bool = False
+    is_coroutine: bool = False
+    call: Call | None = None
+    methods: Mapping[str, tuple[bool, Call | None]] | None = None
+
+    @property
+    def takes_any(self) -> bool:
+        """Are there *args or **kwargs?"""
+        return self.call is not None and takes_any(self.call.parameters)
+
+
+# ------------------------------------------------------------------------------ describing
+
+
+def described(obj: Any, methods: Sequence[str] = ()) -> Tree:
+    """An object's description as a tree. methods: of a class, which to describe too."""
+    is_class = inspect.isclass(obj)
+    return {
+        "named": cut(name_of(obj)),
+        "class": is_class,
+        "callable": callable(obj),
+        "generator": inspect.isgeneratorfunction(obj),
+        "coroutine": inspect.iscoroutinefunction(obj),
+        "call": None if is_class else call_of(obj),
+        "methods": {name: method_of(obj, name) for name in methods} if is_class else {},
+    }
+
+
+def method_of(cls: Any, name: str) -> Tree:
+    method = getattr(cls, name, None)
+    return {"there": method is not None, "call": call_of(method) if method is not None else None}
+
+
+def call_of(function: Any) -> Tree:
+    """A signature as a tree; None for a callable that has none."""
+    try:
+        signature = inspect.signature(function)
+        parameters = list(signature.parameters.values())[:MOST_PARAMETERS]
+        return {"text": cut(str(signature)), "parameters": [parameter(p) for p in parameters]}
+    except Exception:  # some callables have none, and a student's default may do anything
+        return None
+
+
+def parameter(p: inspect.Parameter) -> Tree:
+    default = [] if p.default is NO_DEFAULT else [datum(p.default)]
+    return {"name": p.name, "kind": p.kind.name, "default": default}
+
+
+def datum(default: Any) -> Tree:
+    """A default as data: what is no tree by its kind and a text, in which a class is named without
+    its module: the student's own may be defined anywhere."""
+    if all(is_plain(leaf) for leaf in leaves(default)):
+        return default
+    name = getattr(default, "__qualname__", None)
+    if isinstance(name, str):
+        return Opaque(type(default).__name__, f"{getattr(default, '__module__', '')}:{name}")
+    text = short(default, LONGEST_TEXT)
+    return Opaque(type(default).__name__, CLASS.sub(r"<class '\1'>", text))
+
+
+def is_plain(leaf: Any) -> bool:
+    plain = (bool, int, float, str, torch.dtype, torch.device, torch.Tensor)
+    return leaf is None or isinstance(leaf, plain)
+
+
+def methods_due(reference: Any) -> list[str]:
+    """The methods of the book's class that a student's must have."""
+    if not inspect.isclass(reference):
+        return []
+    return [
+        name
+        for name, method in vars(reference).items()
+        if inspect.isfunction(method) and (not name.startswith("_") or name.startswith("__"))
+    ]
+
+
+# ------------------------------------------------------------------------------ reading
+
+
+def description(tree: Tree) -> Description:
+    """The description that a tree holds. Raises ValueError for a tree that is none."""
+    try:
+        methods = {
+            checked(name, str): (checked(one["there"], bool), call(one["call"]))
+            for name, one in checked(tree["methods"], dict).items()
+        }
+        return Description(
+            cut(checked(tree["named"], str)),
+            checked(tree["class"], bool),
+            checked(tree["callable"], bool),
+            checked(tree["generator"], bool),
+            checked(tree["coroutine"], bool),
+            call(tree["call"]),
+            methods,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this describes no object: {type(error).__name__}: {error}") from error
+
+
+def call(tree: Tree) -> Call | None:
+    if tree is None:
+        return None
+    found = []
+    for one in checked(tree["parameters"], list)[:MOST_PARAMETERS]:
+        default, name = checked(one["default"], list), cut(checked(one["name"], str))
+        kind = KINDS[checked(one["kind"], str)]
+        found.append(inspect.Parameter(name, kind, default=default[0] if default else NO_DEFAULT))
+    return Call(inspect.Signature(found), cut(checked(tree["text"], str)))
+
+
+def checked(value: Any, kind: type) -> Any:
+    """The value, if it is of exactly this kind. Raises TypeError."""
+    if type(value) is not kind:
+        raise TypeError(f"{kind.__name__} expected, {type(value).__name__} came")
+    return value
+
+
+# ------------------------------------------------------------------------------ comparing
+
+
+def signature_problem(references: Sequence[Any], answers: Sequence[Description]) -> str | None:
+    """What is wrong with the kind or the parameters of the student's objects, in words."""
+    for reference, mine in zip(references, answers, strict=True):
+        name = reference.__name__
+        want = description(described(reference, methods_due(reference)))
+        problem = kind_problem(name, want, mine) or parameters_problem(name, want, mine)
+        if problem:
+            return problem
+    return None
+
+
+def kind_problem(name: str, want: Description, mine: Description) -> str | None:
+    if want.is_class != mine.is_class:
+        due, came = ("a class" if one.is_class else "a function" for one in (want, mine))
+        return f"`{name}` must be {due}; came {came}"
+    if not mine.is_callable:
+        return f"`{name}` must be callable; came {mine.named}"
+    if mine.is_generator and not want.is_generator:
+        return f"`{name}` contains `yield`, so it returns a generator; return the value"
+    if mine.is_coroutine and not want.is_coroutine:
+        return f"`{name}` is `async`, so it returns a coroutine; return the value"
+    return None
+
+
+def parameters_problem(name: str, want: Description, mine: Description) -> str | None:
+    if not want.is_class:
+        return differing_parameters(name, want.call, mine.call)
+    for method, (_, due) in (want.methods or {}).items():
+        there, came = (mine.methods or {}).get(method, (False, None))
+        if not there:
+            return f"`{name}` has no method `{method}`"
+        problem = differing_parameters(f"{name}.{method}", due, came)
+        if problem:
+            return problem
+    return None
+
+
+def differing_parameters(name: str, due: Call | None, came: Call | None) -> str | None:
+    """None if every call that suits the reference suits the student's."""
+    if due is None or came is None:
+        return None
+    want, have = due.parameters, came.parameters
+    given = [p.name for p in have]
+    names = [p.name for p in want]
+    ordinary = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in want)
+    if ordinary and (takes_any(have) or set(given) >= set(names)):
+        for args, kwargs in (names, {}), ([], dict.fromkeys(names)):
+            try:
+                came.signature.bind(*args, **kwargs)
+            except TypeError:
+                how = "by name" if kwargs else "by position"
+                return f"`{name}` must take ({', '.join(names)}) {how} too; yours is {came.text}"
+    if takes_any(have):
+        return None
+    extra = [p.name for p in have if p.name not in names and p.default is NO_DEFAULT]
+    if extra or given[: len(names)] != names:
+        return f"`{name}` takes ({', '.join(names)}); yours takes ({', '.join(given)})"
+    for w, h in zip(want, have, strict=False):
+        if (w.default is NO_DEFAULT) != (h.default is NO_DEFAULT) or not equal_defaults(w, h):
+            return f"the default of `{w.name}` is {default(w)}; yours has {default(h)}"
+    return None
+
+
+def takes_any(parameters: Sequence[inspect.Parameter]) -> bool:
+    """Are there *args or **kwargs?"""
+    return any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+
+
+def equal_defaults(a: inspect.Parameter, b: inspect.Parameter) -> bool:
+    """Equal, or written alike: an object of a class that was defined twice."""
+    if a.default is b.default or same(a.default, b.default):
+        return True
+    return not tensors((a.default, b.default)) and bool(a.default == b.default)
+
+
+def default(p: inspect.Parameter) -> str:
+    if p.default is NO_DEFAULT:
+        return "none"
+    return p.default.text if isinstance(p.default, Opaque) else short(p.default)
