@@ -7,7 +7,7 @@ NOTEBOOK = notebooks/01_tensors.ipynb
 RUN = .venv/bin/python
 PYTEST = $(RUN) -m pytest --complete -n $(WORKERS) --dist loadscope --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 
-.PHONY: help setup lab test check fix book bench lock clean
+.PHONY: help setup peers lab test check fix book bench lock clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -15,12 +15,14 @@ help:            ## this list
 setup:           ## what every target starts with: .venv with torch, the locked requirements and the course
 	@TORCH="$(TORCH)" PYTHON="$(PYTHON)" sh tools/setup.sh
 
+peers: setup     ## nbgrader and otter-grader in .peers, for the suite and the benchmark
+	@sh tools/peers.sh
+
 lab: setup       ## JupyterLab on the first chapter (or on NOTEBOOK=notebooks/02_strides.ipynb)
 	@$(RUN) -m course_utils.lab $(NOTEBOOK)
 
-test: check      ## every check of the project
-	$(RUN) -m course_utils.cli solve -o _build/solved
-	CHROMIUM="$$($(RUN) -m course_utils.authoring.browser)" COURSE_REQUIRE_BROWSER=1 $(PYTEST) tests notebooks _build/solved
+test: check peers  ## every check of the project
+	CHROMIUM="$$($(RUN) -m course_utils.authoring.browser)" COURSE_REQUIRE_BROWSER=1 $(PYTEST) tests notebooks
 
 check: setup     ## the quick ones: lint, format, types, notebooks; fit for a pre-commit hook
 	$(RUN) -m ruff check
@@ -35,8 +37,9 @@ fix: setup       ## what can be put right without thinking: format, imports, not
 
 book: setup      ## the site, in _build/html
 	.venv/bin/jupyter-book build . -W -n --keep-going
+	$(RUN) -m course_utils.authoring.languages build
 
-bench: setup     ## how long things take, measured here and now
+bench: peers     ## how long things take, measured here and now
 	@for script in tests/bench/*.py; do echo "$$script"; OMP_NUM_THREADS=1 $(RUN) "$$script" || exit 1; done
 
 lock: setup      ## requirements.in -> requirements.txt

@@ -226,5 +226,202 @@ def record(
     raise typer.Exit(int(bool(failed)))
 
 
+@app.command()
+def grade(
+    submissions: Annotated[
+        Path,
+        typer.Argument(help="A folder of notebooks, of students' folders, or an exported zip."),
+    ],
+    plan: Annotated[
+        Path | None, typer.Option(help="The plan.json that `course release` wrote.")
+    ] = None,
+    chapter: Annotated[
+        list[str] | None,
+        typer.Option(help="Without a plan: chapters or exercises (strides, strides.flat_index=5)."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The run folder (default: grades/ beside SUBMISSIONS)."
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Processes (0: one for each core).")] = 0,
+    dask: Annotated[
+        str | None, typer.Option(help="A Dask scheduler's address, instead of processes here.")
+    ] = None,
+    isolation: Annotated[
+        str, typer.Option(help="best (what this machine gives), bubblewrap or process.")
+    ] = "best",
+    require_sandbox: Annotated[
+        bool, typer.Option("--require-sandbox", help="Grade nothing without a whole sandbox.")
+    ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Grade this student's submission again; repeatable.")
+    ] = None,
+    exercise: Annotated[
+        list[str] | None, typer.Option(help="Grade this exercise again; repeatable.")
+    ] = None,
+    roster: Annotated[
+        Path | None,
+        typer.Option(help="What Canvas or Moodle exports, for the columns they import."),
+    ] = None,
+    also: Annotated[
+        list[str] | None, typer.Option(help="gradescope or classroom: their files too; repeatable.")
+    ] = None,
+    similarity: Annotated[
+        bool, typer.Option("--similarity", help="Report answers that resemble one another.")
+    ] = False,
+) -> None:
+    """Grade a class: student code runs in a sandbox, marks and gradebooks go to the run folder.
+
+    Interrupted, it goes on when the same command is given again.
+    """
+    from course_utils.classroom import run, terminal
+
+    settings = run.Settings(
+        workers=workers,
+        dask=dask,
+        isolation=isolation,
+        require_sandbox=require_sandbox,
+        only=tuple(only or ()),
+        exercises=tuple(exercise or ()),
+        roster=roster,
+        also=tuple(also or ()),
+        similarity=similarity,
+    )
+    raise typer.Exit(terminal.grade(submissions, plan, chapter or [], output, settings))
+
+
+@app.command()
+def update(
+    newer: Annotated[
+        Path, typer.Option("--from", help="The folder of the newer edition.", show_default=False)
+    ],
+    paths: Notebooks = None,
+    older: Annotated[
+        Path | None,
+        typer.Option(
+            help="The edition that you began with, as it was, if your notebooks do not say."
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Change nothing; status 1 if something would, or cannot."),
+    ] = False,
+) -> None:
+    """Carry your answers into a newer edition of the notebooks; yours are kept beside the new ones."""
+    from course_utils.classroom import update as updating
+
+    mine = chapters(paths) if paths else updating.notebooks_in(Path.cwd())
+    if not mine:
+        raise stop("no notebooks here: run this in the folder of your notebooks, or name one")
+    for folder in filter(None, (newer, older)):
+        if not folder.is_dir():
+            raise stop(f"no such folder: {folder}")
+    try:
+        found = updating.changes(mine, newer, add=None if paths else mine[0].parent, older=older)
+    except ValueError as error:
+        raise stop(str(error)) from None
+    copies = {}
+    for change in found:
+        copy = None if check else updating.apply(change)
+        if copy:
+            copies[change.path] = copy
+    typer.echo(updating.report(found, copies, done=not check))
+    others = {} if paths else updating.rest(Path.cwd(), newer)
+    if others:
+        aside = None if check else updating.bring(others, Path.cwd())
+        kept = f"; the earlier ones are in {aside.name}" if aside else ""
+        typer.echo(f"course_utils and what goes with it: {len(others)} files differ{kept}")
+        if Path("requirements.txt") in others:
+            typer.echo("then install what has changed: pip install -r requirements.txt")
+    changing = check and (bool(others) or any(change.text is not None for change in found))
+    raise typer.Exit(int(changing or any(change.failed for change in found)))
+
+
+@app.command()
+def release(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CHAPTER|KEY[=POINTS] …",
+            help="Chapters and exercises: strides modules.Linear=5.",
+        ),
+    ],
+    output: Output,
+    title: Annotated[str, typer.Option(help="Of the assignment; names its folder, too.")] = "",
+    due: Annotated[
+        str | None, typer.Option(help="With its time zone: 2026-12-01T18:00+01:00.")
+    ] = None,
+    late_per_day: Annotated[
+        float, typer.Option(help="Per cent of the points that a day begun costs.")
+    ] = 0,
+    late_most: Annotated[float, typer.Option(help="Per cent that late days cost at most.")] = 100,
+    grace: Annotated[int, typer.Option(help="Minutes that are not late yet.")] = 0,
+    late_closes: Annotated[
+        int | None, typer.Option(help="Days after which a submission earns nothing.")
+    ] = None,
+    without_answers: Annotated[
+        bool,
+        typer.Option(
+            "--without-answers",
+            help="Leave out references, alternatives and mistakes of what counts.",
+        ),
+    ] = False,
+    only_exercises: Annotated[
+        bool,
+        typer.Option("--only-exercises", help="Problem sets: statements and stubs, no chapters."),
+    ] = False,
+    form: Annotated[
+        str, typer.Option("--format", help="plain, nbgrader, classroom or gradescope.")
+    ] = "plain",
+    run: Annotated[
+        bool, typer.Option(help="Run the notebooks, unanswered, before anything is written.")
+    ] = True,
+) -> None:
+    """Make an edition for students: a folder and a zip, and the plan that `course grade` reads."""
+    from datetime import datetime
+
+    from course_utils.classroom import editions
+    from course_utils.classroom.plan import Late, plan_of
+
+    try:
+        late = Late(late_per_day / 100, late_most / 100, grace, late_closes)
+        try:
+            until = datetime.fromisoformat(due) if due else None
+        except ValueError:
+            raise ValueError(f"a due date is 2026-12-01T18:00+01:00; came {due!r}") from None
+        plan = plan_of(what, title, due=until, late=late, hidden=without_answers)
+        edition = editions.released(
+            plan,
+            Path.cwd(),
+            only_exercises=only_exercises,
+            form=form,
+            run=run,
+            say=lambda line: typer.echo(line, err=True),
+        )
+        written = editions.write(edition, output)
+    except editions.CannotRelease as error:
+        raise stop("\n".join(["no edition was made:", *error.problems])) from None
+    except (ValueError, LookupError, FileNotFoundError) as error:
+        raise stop(f"no edition was made: {error.args[0] if error.args else error}") from None
+    typer.echo(f"to hand out:  {written.folder}\n              {written.zip}")
+    for path in written.instructor:
+        typer.echo(f"for you only: {path}")
+    for note in edition.notes:
+        typer.echo(note)
+
+
+STUDENTS = {"lab", "train", "doctor", "progress", "check", "update"}
+"""The verbs of an edition, which holds neither `authoring` nor what grades a class."""
+if not (Path(__file__).parent / "authoring").is_dir():
+    if not (Path(__file__).parent / "reference/pretraining.py").is_file():
+        STUDENTS.remove("train")
+    app.registered_commands = [
+        verb
+        for verb in app.registered_commands
+        if getattr(verb.callback, "__name__", "") in STUDENTS
+    ]
+
 if __name__ == "__main__":
     app()

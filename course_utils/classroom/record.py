@@ -68,7 +68,8 @@ class Record:
     student: the name that its folder or file gives. files: the notebooks, as they were found.
     digest: SHA-256 of what was graded. problem: why a damaged one could not be read, or only in part.
     isolation: the level that was active. seed: what the random cases were drawn from, as text.
-    penalty: the share lost for being late. results: in the order of the plan.
+    penalty: the share lost for being late. results: in the order of the plan. notes: what an
+    instructor should know of it, though nothing is wrong.
     """
 
     student: str
@@ -83,6 +84,7 @@ class Record:
     penalty: float = 0.0
     graded_at: datetime | None = None
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
 
     @property
     def raw_points(self) -> float:
@@ -122,7 +124,8 @@ class Record:
         for name in ("submitted", "graded_at"):
             data[name] = datetime.fromisoformat(data[name]) if data.get(name) else None
         results = tuple(result_of(one) for one in data.pop("results"))
-        return cls(**data | {"results": results, "files": tuple(data.get("files", ()))})
+        lists = {name: tuple(data.get(name, ())) for name in ("files", "notes")}
+        return cls(**data | {"results": results} | lists)
 
 
 def result_of(data: dict[str, Any]) -> Result:

@@ -18,6 +18,8 @@ import select
 import shutil
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -53,11 +55,7 @@ def main(fd: int, directory: str) -> None:
     parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        for name in PRELOADED:
-            try:
-                importlib.import_module(name)
-            except ImportError:
-                continue
+        for _ in preload():
             if os.getppid() != parent:
                 return
         gc.collect()
@@ -65,6 +63,14 @@ def main(fd: int, directory: str) -> None:
         Server(control, parent).serve()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def preload() -> Iterator[str]:
+    """Import what ranks need, as far as it is installed, one module a step."""
+    for name in PRELOADED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+            yield name
 
 
 class Server:

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Protocol
 
 FORKSERVER, SPAWN = "forkserver", "spawn"
@@ -50,8 +51,15 @@ class Forkserver:
         self.directory = Path(tempfile.mkdtemp(prefix="ranks-"))
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.log = self.directory / "forkserver.log"
+        self.process: ServerProcess = self.begin(theirs)
+        theirs.close()
+        self.exits: dict[int, int] = {}
+        self.number = 0
+        self.lock = threading.RLock()
+
+    def begin(self, theirs: socket.socket) -> "ServerProcess":
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)]
                 + [str(self.directory)],
                 stdin=subprocess.DEVNULL,
@@ -61,10 +69,6 @@ class Forkserver:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # a Ctrl-C in the terminal is the kernel's affair
             )
-        theirs.close()
-        self.exits: dict[int, int] = {}
-        self.number = 0
-        self.lock = threading.RLock()
 
     @property
     def alive(self) -> bool:
@@ -122,6 +126,63 @@ class Forkserver:
             self.process.kill()
             self.process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class ServerProcess(Protocol):
+    """What is used of a `subprocess.Popen`."""
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+class ForkedServer(Forkserver):
+    """A forkserver that is a fork of this process, which has loaded what ranks need.
+
+    For a process that has one thread and may not run other programs: a submission in its sandbox.
+    """
+
+    def begin(self, theirs: socket.socket) -> ServerProcess:
+        from . import forkserver
+
+        here = os.getpid()
+        pid = os.fork()
+        if pid:
+            return ForkedProcess(pid)
+        try:
+            self.control.close()
+            forkserver.Server(theirs, here).serve()
+        finally:
+            os._exit(0)
+
+
+class ForkedProcess:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        if self.code is None:
+            try:
+                found, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else has waited for it
+                found, status = self.pid, 0
+            self.code = os.waitstatus_to_exitcode(status) if found else None
+        return self.code
+
+    def wait(self, timeout: float | None = None) -> int:
+        end = monotonic() + (float("inf") if timeout is None else timeout)
+        while (code := self.poll()) is None:
+            if monotonic() > end:
+                raise subprocess.TimeoutExpired("forkserver", timeout or 0.0)
+            sleep(0.005)
+        return code
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 class Forked:
@@ -192,6 +253,7 @@ class Spawned:
 # One of each a kernel, made when first needed.
 
 _made: dict[str, Forkserver | Spawner] = {}
+_kinds: dict[str, type[Forkserver | Spawner]] = {FORKSERVER: Forkserver, SPAWN: Spawner}
 _lock = threading.Lock()
 
 
@@ -203,8 +265,14 @@ def launcher(method: str) -> Forkserver | Spawner:
             found.close()
             found = None
         if found is None:
-            found = _made[method] = Forkserver() if method == FORKSERVER else Spawner()
+            found = _made[method] = _kinds[method]()
         return found
+
+
+def fork_from_here() -> None:
+    """From now on ranks are forks of a fork of this process, which is made at once."""
+    _kinds[FORKSERVER] = ForkedServer
+    launcher(FORKSERVER)
 
 
 @atexit.register

@@ -331,6 +331,7 @@ def divisions_of(value: str) -> tuple[int, ...]:
 
 
 def power_of_two(n: int) -> int:
+    """n itself. Raises ValueError where it is no power of two."""
     if n < 1 or n & (n - 1):
         raise ValueError(f"For roundups, sizes and divisions have to be powers of 2; came {n}")
     return n

@@ -345,6 +345,7 @@ def load_hf_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def full_name(name: str) -> str:
+    """The name of a weight with the prefix that Hugging Face's files of the bare model leave out."""
     return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
 
 

@@ -224,6 +224,7 @@ def use_adapter(model: nn.Module, adapter: str | None) -> None:
 
 
 def check_unmerged(model: nn.Module) -> None:
+    """Raises ValueError where an adapter is merged: its file would miss what W already holds."""
     if any(layer.merged for _, layer in lora_layers(model)):
         raise ValueError("an adapter is merged into the weights: unmerge it first")
 

@@ -1,0 +1,342 @@
+"""A class graded: what is to do, handed out, written down as it comes, and made into a gradebook.
+
+    course grade SUBMISSIONS → Settings → grade(...) → the run folder and a Summary
+
+A run that was interrupted, however it was, goes on when the same command is given again: what is in
+`results.jsonl` is not graded again unless the submission has changed. So it ends with the same
+gradebook: random cases come from the run's secret, and records are put in order by student.
+"""
+
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from . import grader, intake, journal, workers
+from .grader import Graded, Job, Task
+from .intake import Submission
+from .journal import CannotRun, Journal
+from .marking import without_answer
+from .plan import Plan
+from .record import DAMAGED, MISSING, Record
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is made. workers: processes of this machine. dask: a scheduler's address instead.
+
+    isolation: "best", "bubblewrap" or "process". require_sandbox: go on only in a sandbox that hides
+    files and network. only: students whose submissions are graded again, and no others'. exercises:
+    keys that are graded again, and no others. modules: that declare exercises of one's own.
+    roster, also: see `out.write_all`; similarity: compare the answers with one another.
+    """
+
+    workers: int = 1
+    dask: str | None = None
+    isolation: str = "best"
+    require_sandbox: bool = False
+    only: tuple[str, ...] = ()
+    exercises: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    roster: Path | None = None
+    also: tuple[str, ...] = ()
+    similarity: bool = False
+
+
+ERRORS = "errors.log"
+
+
+class Progress:
+    """What a run tells while it goes on; this one keeps it to itself."""
+
+    def start(self, total: int) -> None:
+        """So many submissions are to be graded."""
+
+    def step(self, record: Record) -> None:
+        """One of them is graded, and on the disk."""
+
+    def say(self, text: str) -> None:
+        """A line for people."""
+
+
+@dataclass
+class Summary:
+    """A run that has ended.
+
+    graded: submissions by this call, in_workers: of those, the ones that could be read. kept: from
+    before. start_s: until the first worker was ready. seconds: from then on.
+    """
+
+    folder: Path
+    records: tuple[Record, ...]
+    files: tuple[Path, ...] = ()
+    graded: int = 0
+    in_workers: int = 0
+    kept: int = 0
+    seconds: float = 0.0
+    start_s: float = 0.0
+    isolation: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def damaged(self) -> int:
+        return sum(record.status == DAMAGED for record in self.records)
+
+    @property
+    def mean(self) -> float:
+        return sum(record.points for record in self.records) / max(1, len(self.records))
+
+
+def grade(
+    place: Path, plan: Plan, folder: Path, settings: Settings, progress: Progress | None = None
+) -> Summary:
+    """Grade what is in `place` by the plan; the results go to `folder`.
+
+    Raises NoSubmissions, CannotRun, UnknownKey, RosterError, or grader.CannotGrade (no sandbox where
+    one is required, a worker of another version); whatever was graded until then is kept.
+    """
+    from .out import Roster, write_all
+
+    progress = progress or Progress()
+    if settings.roster:
+        Roster.read(settings.roster)  # before the work, if it cannot be read
+    found = intake.find(place)
+    with journal.opened(folder, plan, place) as book:
+        summary = Summary(folder, ())
+        check_choice(plan, found.submissions, settings)
+        grade_all(found.submissions, book, settings, progress, summary)
+        order = sorted(book.records.values(), key=lambda one: (one.student.casefold(), one.student))
+        summary.records = tuple(replace(one, results=in_order(plan, one)) for one in order)
+        summary.files = tuple(
+            write_all(
+                folder,
+                plan,
+                summary.records,
+                roster=settings.roster,
+                also=settings.also,
+                sources=answers_of(found.submissions) if settings.similarity else None,
+                wall_seconds=summary.seconds or None,
+            )
+        )
+        summary.isolation = tuple(book.run["isolation"])
+        summary.notes += notes_on(found, book, plan)
+    return summary
+
+
+def grade_all(
+    submissions: Sequence[Submission],
+    book: Journal,
+    settings: Settings,
+    progress: Progress,
+    summary: Summary,
+) -> None:
+    """Grade what is to be graded, each record onto the disk as it comes."""
+
+    def keep(record: Record) -> None:
+        book.append(record)
+        progress.step(record)
+        summary.graded += 1
+
+    chosen = [one for one in submissions if not settings.only or one.student in settings.only]
+    todo = list(what_to_do(chosen, book, settings))
+    summary.kept = len(submissions) - len(todo)
+    progress.start(len(todo))
+    tasks = []
+    for one in todo:
+        if one.content.readable:
+            tasks.append(one.task(book.plan))
+        else:
+            keep(damaged(one.task(book.plan), book.plan))
+    if tasks:
+        for record in in_workers(tasks, book, settings, progress, summary):
+            keep(record)
+
+
+def in_workers(
+    tasks: Sequence[Task], book: Journal, settings: Settings, progress: Progress, summary: Summary
+) -> Iterator[Record]:
+    """The records of tasks as they come from the workers. Raises CannotGrade if none can be had."""
+    job = Job(
+        plan=book.plan,
+        secret=book.secret,
+        isolation=settings.isolation,
+        require_sandbox=settings.require_sandbox,
+        modules=settings.modules,
+        versions=tuple(sorted(journal.versions().items())),
+    )
+    work, ready = partial(grader.grade_one, job), partial(grader.ready, job)
+    began = time.perf_counter()
+    pool = pool_of(settings, len(tasks))
+    try:
+        progress.say(f"isolation: {pool.submit(ready).result()}")
+        summary.start_s = time.perf_counter() - began
+        began = time.perf_counter()
+        for task, found in workers.results(pool, work, ready, tasks):
+            if isinstance(found, grader.CannotGrade):
+                raise found
+            yield record_of(task, found, book)
+            summary.in_workers += 1
+        summary.seconds = time.perf_counter() - began
+    except Exception as error:
+        if workers.died(error):
+            raise grader.CannotGrade(f"no worker can be started: {error}") from error
+        raise
+    finally:
+        pool.close()
+
+
+def pool_of(settings: Settings, tasks: int) -> workers.Pool:
+    if settings.dask:
+        return workers.Dask(settings.dask)
+    return workers.Processes(max(1, min(settings.workers, tasks)))
+
+
+# ------------------------------------------------------------------------------ what is to do
+
+
+@dataclass(frozen=True)
+class ToDo:
+    """A submission that is to be graded: all of it, or some exercises (keys)."""
+
+    submission: Submission
+    content: intake.Content
+    keys: tuple[str, ...]
+
+    def task(self, plan: Plan) -> Task:
+        one, content = self.submission, self.content
+        return Task(
+            student=one.student,
+            files=one.files,
+            cells=content.cells,
+            digest=content.digest,
+            problem=content.problem,
+            notes=content.notes,
+            submitted=one.submitted,
+            penalty=plan.late.penalty(plan.due, one.submitted),
+            keys=self.keys,
+        )
+
+
+def check_choice(plan: Plan, submissions: Sequence[Submission], settings: Settings) -> None:
+    """Raises CannotRun for a student or an exercise that there is not."""
+    students = {one.student for one in submissions}
+    for name in settings.only:
+        if name not in students:
+            raise CannotRun(f"no submission of {name!r}; there are: {some(sorted(students))}")
+    for key in settings.exercises:
+        if key not in plan.keys:
+            raise CannotRun(f"{key!r} is not in the plan; there are: {some(plan.keys)}")
+
+
+def some(names: Sequence[str], most: int = 12) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def what_to_do(
+    submissions: Sequence[Submission], book: Journal, settings: Settings
+) -> Iterator[ToDo]:
+    """The submissions to grade: new ones, changed ones, and those that are asked for.
+
+    Of an unchanged one, the exercises that are asked for, or that have no result yet. A changed one
+    is graded whole: results of two versions are not mixed.
+    """
+    plan = book.plan
+    for one in submissions:
+        content = intake.read(one)
+        before = book.records.get(one.student)
+        unchanged = before is not None and before.digest == content.digest
+        if before is None or not unchanged:
+            fresh = before is None and settings.exercises
+            yield ToDo(one, content, settings.exercises if fresh else plan.keys)
+            continue
+        lacking = {key for key in plan.keys if before.result(key) is None}
+        if settings.exercises:
+            lacking = set(settings.exercises)
+        elif settings.only or before.submitted != one.submitted:
+            lacking = set(plan.keys)
+        if lacking:
+            yield ToDo(one, content, tuple(key for key in plan.keys if key in lacking))
+
+
+def damaged(task: Task, plan: Plan, problem: str = "") -> Record:
+    """The record of a submission that earns nothing, and why."""
+    results = tuple(without_answer(plan.item(key), MISSING, {}) for key in task.keys)
+    return Record(
+        task.student,
+        DAMAGED,
+        results,
+        files=task.files,
+        digest=task.digest,
+        problem=problem or task.problem,
+        notes=task.notes,
+        submitted=task.submitted,
+        penalty=task.penalty,
+        graded_at=datetime.now(UTC),
+    )
+
+
+def record_of(task: Task, found: Graded | BaseException, book: Journal) -> Record:
+    """What came of a task, as a record.
+
+    A grader that dies or raises over a submission costs that submission its marks, not the run.
+    """
+    if isinstance(found, Graded):
+        for trouble in found.troubles:
+            note_down(book.folder, task.student, trouble)
+        return found.record
+    if isinstance(found, workers.WorkerDied):
+        return damaged(task, book.plan, str(found))
+    note_down(book.folder, task.student, "".join(traceback.format_exception(found)))
+    problem = f"the grader failed on it: {type(found).__name__} (see {ERRORS})"
+    return damaged(task, book.plan, problem)
+
+
+def note_down(folder: Path, student: str, trouble: str) -> None:
+    with (folder / ERRORS).open("a", encoding="utf-8", errors="replace") as file:
+        file.write(f"{datetime.now(UTC).isoformat()} {student}\n{trouble}\n")
+
+
+# ------------------------------------------------------------------------------ afterwards
+
+
+def answers_of(submissions: Sequence[Submission]) -> dict[str, dict[str, str]]:
+    """The texts of the answers by student and exercise."""
+    from .out.similarity import exercise_cells
+
+    return {one.student: exercise_cells(intake.read(one).cells) for one in submissions}
+
+
+def in_order(plan: Plan, record: Record) -> tuple[Any, ...]:
+    found = {result.key: result for result in record.results}
+    return tuple(found[key] for key in plan.keys if key in found)
+
+
+def notes_on(found: intake.Found, book: Journal, plan: Plan) -> list[str]:
+    """What an instructor should know about a run, a sentence each."""
+    notes = [f"left out: {text}" for text in found.left_out[:20]]
+    if len(found.left_out) > 20:
+        notes.append(f"left out: {len(found.left_out) - 20} more files")
+    here = {one.student for one in found.submissions}
+    gone = sorted(name for name in book.records if name not in here)
+    if gone:
+        notes.append(f"graded before and not among the submissions now: {some(gone)}")
+    if plan.due and (plan.late.per_day or plan.late.closes_after_days is not None):
+        unknown = sum(one.submitted is None for one in found.submissions)
+        if unknown:
+            notes.append(
+                f"when {unknown} of {len(found.submissions)} were handed in is not known: nothing "
+                "is taken off those for being late"
+            )
+    if book.unreadable:
+        notes.append(f"{book.unreadable} lines of {journal.RESULTS} cannot be read; graded again")
+    lacking = sum(
+        any(record.result(key) is None for key in plan.keys) for record in book.records.values()
+    )
+    if lacking:
+        notes.append(f"{lacking} students have exercises that were not graded yet")
+    return notes

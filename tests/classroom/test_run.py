@@ -1,0 +1,617 @@
+"""A run: what is graded, what is kept, and that nothing is lost whoever is killed when."""
+
+import json
+import os
+import random
+import signal
+import stat
+import sys
+import time
+from concurrent.futures.process import BrokenProcessPool
+from copy import copy
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import toy_class
+from deadly import deadly
+from graded_here import SECRET
+from submissions import folder_of, notebook
+from toy_class import ATTENTION, PLAN, ROWS, SOFTMAX, WRONG, cells
+from typer.testing import CliRunner
+
+from course_utils.authoring.counts import count
+from course_utils.classroom import grader, journal, run, terminal, workers
+from course_utils.classroom.grader import CannotGrade, Graded, Job, Task
+from course_utils.classroom.journal import CannotRun
+from course_utils.classroom.marking import without_answer
+from course_utils.classroom.plan import Late
+from course_utils.classroom.record import DAMAGED, FAILED, Record
+from course_utils.classroom.sandbox import Broken, SandboxMissing
+from course_utils.cli import app
+
+MODULES = ("toy_class",)
+KILLS = int(os.environ.get("COURSE_KILLS", "10"))  # more of them by hand
+SETTINGS = run.Settings(modules=MODULES)
+pytestmark = pytest.mark.usefixtures("known_secret")
+
+
+@pytest.fixture
+def known_secret(monkeypatch):
+    """Every run of these tests has the same secret: one grader serves them all."""
+    monkeypatch.setattr(journal.secrets, "token_hex", lambda n: SECRET.hex())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    wrong = cells(row_softmax=WRONG[SOFTMAX])
+    return folder_of(
+        tmp_path / "hw",
+        {
+            "ada.ipynb": notebook(*cells()),
+            "bob.ipynb": notebook(*wrong),
+            "eve.ipynb": b"torn",
+            "zoë/x y.ipynb": notebook(toy_class.SET_UP, toy_class.RIGHT[ATTENTION]),
+        },
+    )
+
+
+def graded(place: Path, *, plan=PLAN, **settings: Any) -> run.Summary:
+    return run.grade(place, plan, place.parent / "grades", replace(SETTINGS, **settings))
+
+
+def marks(source: Path | tuple[Record, ...]) -> list[Any]:
+    """What must be the same however a run went: all of the records but times."""
+    if isinstance(source, Path):
+        source = tuple(Record.from_line(line) for line in source.read_text().splitlines())
+    return [
+        replace(
+            one,
+            seconds=0,
+            graded_at=None,
+            results=tuple(replace(r, seconds=0) for r in one.results),
+        )
+        for one in source
+    ]
+
+
+# ------------------------------------------------------------------------------ a run and its folder
+
+
+def test_a_run_from_folder_to_gradebook(place, inline):
+    summary = graded(place)
+    assert [(one.student, one.status, one.points) for one in summary.records] == [
+        ("ada", "graded", 8),
+        ("bob", "graded", 7.5),
+        ("eve", DAMAGED, 0),
+        ("zoë", "graded", 4),
+    ]
+    assert (summary.graded, summary.kept, summary.damaged) == (4, 0, 1)
+    folder = summary.folder
+    told = json.loads((folder / "run.json").read_text())
+    assert told["plan"] == json.loads(PLAN.to_json())
+    assert told["secret"] == "secret"
+    assert SECRET.hex() not in (folder / "run.json").read_text()
+    assert len(told["isolation"]) == 1
+    assert set(told["versions"]) == {"course", "python", "torch"}
+    assert stat.S_IMODE((folder / "secret").stat().st_mode) == 0o600
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    assert {Record.from_line(line).student for line in lines} == {"ada", "bob", "eve", "zoë"}
+    ada = summary.records[0]
+    assert ada.isolation == told["isolation"][0] == summary.isolation[0]
+    assert ada.seed == grader.fingerprint(SECRET)
+    assert ada.digest
+    assert ada.graded_at
+    assert "gradebook.csv" in {path.name for path in summary.files}
+    assert "zoë" in (folder / "gradebook.csv").read_text(encoding="utf-8")
+
+
+def test_a_second_run_keeps_everything_and_a_changed_submission_is_graded_again(place, inline):
+    first = graded(place)
+    again = graded(place)
+    assert (again.graded, again.kept) == (0, 4)
+    assert again.records == first.records
+    (place / "bob.ipynb").write_bytes(notebook(*cells()))
+    (place / "eve.ipynb").write_bytes(notebook(*cells()))
+    (place / "new.ipynb").write_bytes(notebook(*cells()))
+    third = graded(place)
+    assert (third.graded, third.kept) == (3, 2)
+    assert {one.student: one.points for one in third.records} == {
+        "ada": 8,
+        "bob": 8,
+        "eve": 8,
+        "new": 8,
+        "zoë": 4,
+    }
+    kept = [one for one in third.records if one.student in ("ada", "zoë")]
+    assert kept == [one for one in first.records if one.student in ("ada", "zoë")]
+
+
+def test_the_same_secret_gives_the_same_marks_again(place, inline, tmp_path):
+    first = graded(place)
+    other = run.grade(place, PLAN, tmp_path / "elsewhere", SETTINGS)
+    assert marks(first.records) == marks(other.records)
+
+
+def test_only_some_are_graded_again_and_the_others_left_alone(place, inline):
+    first = graded(place)
+    again = graded(place, only=("bob",))
+    assert (again.graded, again.kept) == (1, 3)
+    assert [one for one in again.records if one.student != "bob"] == [
+        one for one in first.records if one.student != "bob"
+    ]
+    assert marks(again.records) == marks(first.records)
+    assert again.records[1].graded_at > first.records[1].graded_at
+
+
+def test_one_exercise_is_graded_again_and_the_others_left_alone(place, inline, monkeypatch):
+    first = graded(place)
+    item = PLAN.item(SOFTMAX)
+
+    def judged(self, item, submission, task):
+        assert item.key == SOFTMAX
+        return without_answer(item, FAILED, {}, "graded again")
+
+    monkeypatch.setattr(grader.Grader, "judged", judged)
+    again = graded(place, exercises=(SOFTMAX,))
+    assert again.graded == 4
+    for before, after in zip(first.records, again.records, strict=True):
+        assert [one.key for one in after.results] == list(PLAN.keys)
+        for key in (ROWS, ATTENTION):
+            assert after.result(key) == before.result(key)
+        if before.status != DAMAGED:
+            assert after.result(SOFTMAX) == without_answer(item, FAILED, {}, "graded again")
+
+
+def test_a_changed_submission_is_never_mixed_of_two_versions(place, inline):
+    graded(place)
+    (place / "ada.ipynb").write_bytes(notebook(*cells(attention=WRONG[ATTENTION])))
+    again = graded(place, exercises=(ROWS,))
+    assert again.records[0].points == 4, "not only the rows were graded: the notebook is another"
+    assert graded(place).graded == 0
+
+
+def test_an_exercise_alone_is_completed_by_the_next_run(place, inline):
+    first = graded(place, exercises=(ROWS,))
+    assert "4 students have exercises that were not graded yet" in first.notes
+    assert [len(one.results) for one in first.records] == [1, 1, 1, 1]
+    whole = graded(place)
+    assert [one.points for one in whole.records] == [8, 7.5, 0, 4]
+
+
+def test_who_is_gone_keeps_the_marks(place, inline):
+    graded(place)
+    (place / "ada.ipynb").unlink()
+    again = graded(place)
+    assert [one.student for one in again.records] == ["ada", "bob", "eve", "zoë"]
+    assert "graded before and not among the submissions now: ada" in again.notes
+
+
+def test_what_is_late_loses_its_share(tmp_path, inline):
+    due = datetime(2026, 2, 3, 12, tzinfo=UTC)
+    plan = replace(PLAN, due=due, late=Late(per_day=0.25, most=0.5))
+    place = folder_of(
+        tmp_path / "submitted",
+        {
+            "ada/ps1/x.ipynb": notebook(*cells()),
+            "ada/ps1/timestamp.txt": "2026-02-03 11:00:00 UTC",
+            "bob/ps1/x.ipynb": notebook(*cells()),
+            "bob/ps1/timestamp.txt": "2026-02-04 11:00:00 UTC",
+            "zoe/ps1/x.ipynb": notebook(*cells()),
+        },
+    )
+    summary = graded(place, plan=plan)
+    assert [(one.penalty, one.points) for one in summary.records] == [(0, 8), (0.25, 6), (0, 8)]
+    assert "when 1 of 3 were handed in is not known: nothing is taken off" in summary.notes[-1]
+    (place / "bob/ps1/timestamp.txt").write_text("2026-02-09 11:00:00 UTC")
+    assert graded(place, plan=plan).records[1].points == 4
+
+
+def test_choices_that_there_are_not_are_refused(place, inline):
+    with pytest.raises(CannotRun, match="no submission of 'adda'; there are: ada, bob, eve, zoë"):
+        graded(place, only=("adda",))
+    with pytest.raises(CannotRun, match=r"'toys.nothing' is not in the plan; there are: toys"):
+        graded(place, exercises=("toys.nothing",))
+
+
+def test_a_folder_is_of_one_plan_and_one_run_at_a_time(place, inline):
+    graded(place)
+    with pytest.raises(CannotRun, match=r"holds a run of another plan .* choose another folder"):
+        graded(place, plan=replace(PLAN, title="Other"))
+    folder = place.parent / "grades"
+    with (
+        journal.opened(folder, PLAN, place),
+        pytest.raises(CannotRun, match="another `course grade` is at work"),
+    ):
+        graded(place)
+    assert graded(place).kept == 4
+
+
+def test_a_lost_or_broken_secret_is_not_replaced(place, inline):
+    graded(place)
+    secret = place.parent / "grades" / "secret"
+    secret.write_text("short")
+    with pytest.raises(CannotRun, match="holds no secret"):
+        graded(place)
+    secret.unlink()
+    with pytest.raises(
+        CannotRun, match=r"is gone: the cases of the marks .* cannot be drawn again"
+    ):
+        graded(place)
+
+
+# ------------------------------------------------------------------------------ torn and killed
+
+
+def test_a_torn_last_line_is_cut_off_and_that_submission_graded_again(place, inline):
+    first = graded(place)
+    results = place.parent / "grades" / "results.jsonl"
+    whole = results.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    draw = random.Random(3)
+    for cut in [1, len(whole) - 1, len(whole) - 2, *(draw.randrange(len(whole)) for _ in range(4))]:
+        results.write_bytes(whole[:cut])
+        again = graded(place)
+        assert again.kept == sum(len(b"".join(lines[: n + 1])) <= cut for n in range(4))
+        assert marks(again.records) == marks(first.records)
+        for line in results.read_text().splitlines():
+            json.loads(line)
+
+
+def test_a_line_that_cannot_be_read_is_said_and_graded_again(place, inline):
+    first = graded(place)
+    results = place.parent / "grades" / "results.jsonl"
+    lines = results.read_text().splitlines(keepends=True)
+    results.write_text("".join([lines[0], lines[1][:30] + "\n", *lines[2:]]))
+    again = graded(place)
+    assert again.graded == 1
+    assert "1 lines of results.jsonl cannot be read; graded again" in again.notes
+    assert marks(again.records) == marks(first.records)
+
+
+def quick(job: Job, task: Task) -> Graded:
+    """Stands in for the sandbox where a run's own steps are looked at: marks that follow the cells."""
+    results = tuple(
+        replace(without_answer(job.plan.item(key), FAILED, {}), points=float(len(task.cells) % 2))
+        for key in task.keys
+    )
+    record = Record(task.student, "graded", results, digest=task.digest, isolation="none: a test")
+    return Graded(record)
+
+
+def killed_while_it_writes(place: Path, folder: Path, after: int) -> None:
+    """In a forked process: a run that is killed when so many bytes were written to its files."""
+    written = 0
+
+    def write(fd: int, data: bytes) -> int:
+        nonlocal written
+        part = data[: after - written]
+        written += real(fd, part)
+        if written >= after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return len(data)
+
+    real = os.write
+
+    class Slow:
+        """A file that writes byte by byte through `write`, as slowly as a disk may."""
+
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *given):
+            self.file.close()
+
+        def write(self, data: bytes) -> None:
+            for start in range(0, len(data), 64):
+                write(self.file.fileno(), data[start : start + 64])
+
+        def flush(self) -> None: ...
+
+        def fileno(self) -> int:
+            return self.file.fileno()
+
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    try:
+        fdopen, opened = os.fdopen, Path.open
+        os.fdopen = lambda fd, mode: Slow(fdopen(fd, mode, buffering=0))
+
+        def path_open(self, mode="r", **named):
+            return (
+                Slow(opened(self, mode, buffering=0))
+                if mode == "ab"
+                else opened(self, mode, **named)
+            )
+
+        Path.open = path_open
+        run.grade(place, PLAN, folder, SETTINGS)
+    finally:
+        os._exit(0)
+
+
+def test_killed_at_any_byte_it_goes_on_and_ends_with_the_same_gradebook(
+    tmp_path, inline, monkeypatch
+):
+    monkeypatch.setattr(grader, "grade_one", quick)
+    monkeypatch.setattr(grader, "ready", lambda job: "none: a test")
+    files = {f"s{n}.ipynb": notebook(*["x = 1"] * (n % 3)) for n in range(6)}
+    place = folder_of(tmp_path / "hw", files | {"torn.ipynb": b"{"})
+    due = run.grade(place, PLAN, tmp_path / "whole", SETTINGS)
+    size = sum(
+        (tmp_path / "whole" / name).stat().st_size
+        for name in ("secret", "run.json", "results.jsonl")
+    )
+    points = random.Random(20261121).sample(range(1, size), KILLS)
+    for number, after in enumerate(points):
+        folder = tmp_path / f"killed{number}"
+        killed_while_it_writes(place, folder, after)
+        killed_while_it_writes(place, folder, points[number - 1])
+        found = run.grade(place, PLAN, folder, SETTINGS)
+        assert marks(found.records) == marks(due.records), after
+        book = (folder / "gradebook.csv").read_bytes()
+        assert book == (tmp_path / "whole" / "gradebook.csv").read_bytes()
+        count("runs killed and gone on with")
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1:2]
+import toy_class
+from course_utils.classroom import run
+if __name__ == "__main__":
+    settings = run.Settings(workers=1, modules=("toy_class",))
+    run.grade(Path(sys.argv[2]), toy_class.PLAN, Path(sys.argv[3]), settings)
+"""
+
+
+def test_a_real_run_killed_with_its_workers_at_work(tmp_path, inline):
+    """kill -9 of the whole program in the middle; its workers end by themselves."""
+    place = folder_of(tmp_path / "hw", toy_class.class_of(16, seed=5))
+    (tmp_path / "driver.py").write_text(DRIVER)
+    folder = tmp_path / "grades"
+    folder.mkdir()
+    (folder / "secret").write_text(SECRET.hex())
+    here = str(Path(__file__).parent)
+    command = [sys.executable, str(tmp_path / "driver.py"), here, str(place), str(folder)]
+    process = psutil.Popen(command)
+    results = folder / "results.jsonl"
+    deadline = time.monotonic() + 60
+    while not (results.exists() and results.read_bytes().count(b"\n") >= 5):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    children = process.children(recursive=True)
+    process.kill()
+    process.wait()
+    before = results.read_bytes().count(b"\n")
+    assert 5 <= before < 16
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive, "a worker outlived its run"
+    found = run.grade(place, toy_class.PLAN, folder, SETTINGS)
+    assert (found.kept, found.graded) == (before, 16 - before)
+    whole = run.grade(place, toy_class.PLAN, tmp_path / "whole", SETTINGS)
+    assert marks(found.records) == marks(whole.records)
+    count("runs killed and gone on with")
+
+
+# ------------------------------------------------------------------------------ workers that die
+
+
+def test_whose_worker_dies_is_handed_out_again_and_at_last_given_up(tmp_path):
+    tasks = ["a", "kills 1", f"once {tmp_path / 'x'}", "b", "raises 1", "kills 2", "c", "d"]
+    pool = workers.Processes(2)
+    try:
+        found = dict(workers.results(pool, deadly, partial(deadly, "ready"), tasks))
+    finally:
+        pool.close()
+    assert set(found) == set(tasks)
+    for task in tasks:
+        if task.startswith("kills"):
+            assert isinstance(found[task], workers.WorkerDied)
+            assert str(found[task]) == "the grader died on it 2 times"
+        elif task.startswith("raises"):
+            assert isinstance(found[task], ValueError)
+        else:
+            assert found[task] == task.upper()
+
+
+def test_where_no_worker_can_live_nobody_is_to_blame():
+    pool = workers.Processes(1)
+    with pytest.raises(BrokenProcessPool):
+        try:
+            list(workers.results(pool, deadly, partial(deadly, "kills"), ["kills 1"]))
+        finally:
+            pool.close()
+
+
+def test_a_grader_that_fails_costs_the_exercise_and_is_told(place, inline, monkeypatch):
+    def judged(self, item, submission, task):
+        if (task.student, item.key) == ("ada", ROWS):
+            raise ZeroDivisionError("a defect of the grader")
+        return without_answer(item, FAILED, {})
+
+    monkeypatch.setattr(grader.Grader, "judged", judged)
+    summary = graded(place)
+    told = summary.records[0].result(ROWS)
+    assert told.sentence.startswith("the grader itself failed on this answer (see errors.log")
+    assert "a defect of the grader" in (summary.folder / "errors.log").read_text()
+
+
+def test_a_grader_that_fails_on_a_submission_costs_that_one(place, inline, monkeypatch):
+    def grade(self, task):
+        if task.student == "ada":
+            raise ZeroDivisionError("a defect of the grader")
+        return real(self, task)
+
+    real = grader.Grader.grade
+    monkeypatch.setattr(grader.Grader, "grade", grade)
+    summary = graded(place)
+    assert [one.status for one in summary.records] == [DAMAGED, "graded", DAMAGED, "graded"]
+    assert (
+        summary.records[0].problem == "the grader failed on it: ZeroDivisionError (see errors.log)"
+    )
+
+
+def test_a_sandbox_that_breaks_is_started_again(place, inline, monkeypatch):
+    broke = []
+
+    def grade(self, task):
+        if not broke:
+            broke.append(task.student)
+            raise Broken("gone")
+        return real(self, task)
+
+    real, closed = grader.Grader.grade, []
+    monkeypatch.setattr(grader.Grader, "grade", grade)
+    monkeypatch.setattr(grader, "close", lambda: closed.append(1))
+    assert [one.points for one in graded(place).records] == [8, 7.5, 0, 4]
+    assert (broke, closed) == (["ada"], [1])
+
+
+# ------------------------------------------------------------------------------ what must be there
+
+
+def test_a_required_sandbox_that_is_absent_stops_the_run(place, inline, monkeypatch):
+    class Absent:
+        kind, level = "process", "process only: the files of this user can be read"
+
+        def __init__(self, isolation):
+            raise SandboxMissing("no bubblewrap: bwrap is not installed")
+
+    monkeypatch.setattr(grader, "_sandboxes", {})
+    monkeypatch.setattr(grader, "_graders", {})
+    monkeypatch.setattr("course_utils.classroom.sandbox.Sandbox", Absent, raising=False)
+    with pytest.raises(CannotGrade, match="no sandbox: no bubblewrap: bwrap is not installed"):
+        graded(place, require_sandbox=True)
+    monkeypatch.setattr(Absent, "__init__", lambda self, isolation: None)
+    monkeypatch.setattr(Absent, "close", lambda self: None, raising=False)
+    with pytest.raises(CannotGrade, match="a sandbox is required, and this is none: process only"):
+        graded(place, isolation="process", require_sandbox=True)
+    results = place.parent / "grades" / "results.jsonl"
+    assert {one.status for one in marks(results)} == {DAMAGED}, "no code was run"
+
+
+def test_a_worker_of_another_version_is_refused(place):
+    job = Job(PLAN, SECRET, versions=(("torch", "0.1"),))
+    with pytest.raises(
+        CannotGrade, match=r"this worker has torch .*, not 0\.1: marks could differ"
+    ):
+        grader.check_versions(job)
+
+
+def test_an_exercise_that_needs_a_gpu_is_refused_without_one(monkeypatch):
+    needy = copy(toy_class.rows)
+    needy.needs = "cuda"
+    monkeypatch.setattr("course_utils.grading.find", lambda key: needy)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(CannotGrade, match="needs a CUDA GPU"):
+        grader.exercise("toys.every_second_row")
+
+
+# ------------------------------------------------------------------------------ course grade
+
+
+def course(*arguments: object):
+    return CliRunner().invoke(app, ["grade", *map(str, arguments)])
+
+
+def test_the_command_grades_and_says_what_came_of_it(place, inline, monkeypatch):
+    monkeypatch.setattr("course_utils.classroom.grader.check_versions", lambda job: None)
+    (place.parent / "plan.json").write_text(PLAN.to_json())
+    done = course(place)
+    assert done.exit_code == 0, done.output
+    told = done.output
+    assert "isolation: " in told
+    assert "eve: damaged: its JSON is torn at line 1, column 1" in told
+    assert "students   4 (4 graded now, 0 kept)" in told
+    assert "mean       4.88 of 8 points" in told
+    assert "damaged    1" in told
+    assert "submissions a second" in told
+    assert f"written to {place.parent / 'grades'}: gradebook.csv, gradebook.json" in told
+    assert "feedback/ (4 files)" in told
+    again = course(place, "-o", place.parent / "grades", "--only", "bob")
+    assert "students   4 (1 graded now, 3 kept)" in again.output
+    more = course(place, "--also", "gradescope", "--also", "classroom", "--similarity")
+    assert "similarity.html" in more.output
+    assert "gradescope/ (4 files), classroom/ (4 files)" in more.output
+
+
+def test_the_command_says_what_is_wrong(place, tmp_path):
+    done = course(place)
+    assert done.exit_code == 1
+    assert "which exercises count? Give --plan plan.json" in done.output
+    assert "no chapter 'stridez'" in course(place, "--chapter", "stridez").output
+    assert "there is no " in course(tmp_path / "absent", "--chapter", "strides").output
+    both = course(place, "--chapter", "strides", "--plan", tmp_path / "plan.json")
+    assert "a plan or chapters, not both" in both.output
+    absent = course(place, "--chapter", "strides", "--roster", tmp_path / "roster.csv")
+    assert absent.exit_code == 1
+    assert "roster.csv" in absent.output
+    (tmp_path / "plan.json").write_text("[]")
+    assert "this is no plan" in course(place, "--plan", tmp_path / "plan.json").output
+
+
+def test_an_interrupt_ends_the_command_and_the_next_goes_on(place, inline, monkeypatch):
+    (place.parent / "plan.json").write_text(PLAN.to_json())
+    real = grader.grade_one
+
+    def grade_one(job, task):
+        if task.student == "bob":
+            raise KeyboardInterrupt
+        return real(job, task)
+
+    monkeypatch.setattr(grader, "grade_one", grade_one)
+    done = course(place)
+    assert done.exit_code == terminal.INTERRUPTED
+    assert "stopped after 1 of 4; the same command goes on from there" in done.output
+    monkeypatch.setattr(grader, "grade_one", real)
+    assert "students   4 (3 graded now, 1 kept)" in course(place).output
+
+
+def test_time_left_is_said_where_there_is_no_terminal(monkeypatch):
+    from rich.console import Console
+
+    console = Console(force_terminal=False, width=80)
+    bar = terminal.Bar(console)
+    monkeypatch.setattr(terminal, "EVERY_S", 0.0)
+    with console.capture() as told:
+        bar.start(3)
+        time.sleep(0.01)
+        bar.step(Record("ada", "graded", ()))
+        bar.step(Record("bob", "graded", ()))
+        bar.step(Record("eve", "graded", ()))
+    lines = told.get().splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["graded 1 of 3", "graded 2 of 3"]
+    assert all(line.endswith(" s left") for line in lines)
+
+
+def test_a_bar_is_drawn_on_a_terminal():
+    from rich.console import Console
+
+    console = Console(force_terminal=True, width=80)
+    bar = terminal.Bar(console)
+    with console.capture() as told:
+        bar.start(2)
+        bar.step(Record("ada", "graded", ()))
+        bar.step(Record("bob", DAMAGED, (), problem="torn"))
+        bar.stop()
+    assert "2/2" in told.get()
+    assert "bob: damaged: torn" in told.get()
+
+
+def test_there_are_no_more_workers_than_submissions():
+    pool = run.pool_of(run.Settings(workers=8), tasks=1)
+    assert isinstance(pool, workers.Processes)
+    assert pool.size == 1
+    pool.close()

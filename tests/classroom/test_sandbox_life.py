@@ -1,0 +1,280 @@
+"""The sandbox from outside: how it starts, ends, is bounded, and what it is where bubblewrap is not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from sandbox_cases import HONEST, WRONG, Runner, found_by, verdict_on
+
+from course_utils.classroom.sandbox import Limits, Sandbox, SandboxMissing, best_level, bubblewrap
+from course_utils.classroom.sandbox import levels as levels_module
+from course_utils.grading import find
+from course_utils.grading.elsewhere import Submission
+from course_utils.grading.grade import judge
+from course_utils.grading.remote import ChannelLost
+from course_utils.grading.verdict import FAILED, PASSED
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap exists for Linux only")
+
+MIB = 2**20
+REPOSITORY = Path(__file__).parents[2]
+
+
+def soon(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+# ------------------------------------------------------------------------------ bubblewrap
+
+
+def test_a_hundred_submissions_leave_nothing_open(sandbox: Any) -> None:
+    found_by(sandbox, "found = 1")
+    this = psutil.Process()
+    descriptors, children = this.num_fds(), len(this.children(recursive=True))
+    for number in range(100):
+        with sandbox.submission() as channel:
+            assert Runner(channel).run(f"found = {number}") == number
+    assert this.num_fds() == descriptors
+    assert len(this.children(recursive=True)) == children
+    assert not any(zygote.processes for zygote in sandbox.zygotes.values())
+
+
+def test_the_process_that_forks_is_replaced(sandbox: Any) -> None:
+    with sandbox.submission() as channel:
+        runner = Runner(channel)
+        inside = psutil.Process(sandbox.zygotes[False].process.pid).children(recursive=True)
+        inside[1].kill()
+        with pytest.raises(ChannelLost, match="ended the process"):
+            runner.run("import time; time.sleep(5)")
+        assert Runner(channel).run("found = 'again'") == "again"
+    assert verdict_on(sandbox, HONEST).outcome == PASSED
+
+
+def test_a_submission_has_so_much_time_in_all(
+    sandbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "limits", replace(sandbox.limits, wall_s=1.5))
+    with sandbox.submission() as channel:
+        runner = Runner(channel)
+        assert runner.run("import time; time.sleep(0.3); found = 1") == 1
+        began = time.monotonic()
+        with pytest.raises(ChannelLost) as lost:
+            runner.run("import time; time.sleep(60)", limit_s=60.0)
+        assert lost.value.how == "timeout"
+        assert time.monotonic() - began < 1.5
+        with pytest.raises(ChannelLost, match="seconds of a submission") as lost:
+            Runner(channel)
+        assert lost.value.how == "timeout"
+
+
+def test_a_submission_has_so_much_of_the_processor(
+    sandbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "limits", replace(sandbox.limits, cpu_s=1.0))
+    with sandbox.submission() as channel:
+        with pytest.raises(ChannelLost, match="CPU time") as lost:
+            Runner(channel).run("while True: pass", limit_s=60.0)
+        assert lost.value.how == "timeout"
+        with pytest.raises(ChannelLost, match="CPU time"):
+            Runner(channel)
+
+
+ORPHANED = """
+import os, sys, time
+from course_utils.classroom.sandbox import Sandbox
+sys.path.insert(0, sys.argv[1])
+from sandbox_cases import Runner
+kept = []
+for isolation in ("bubblewrap", "process"):
+    sandbox = Sandbox(isolation)
+    channel = sandbox.submission()
+    Runner(channel)
+    zygote = sandbox.zygotes[False]
+    kept += [sandbox, channel]
+    print(zygote.process.pid, zygote.folder or "-", flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_killed_grader_leaves_neither_processes_nor_folders() -> None:
+    grader = subprocess.Popen(
+        [sys.executable, "-c", ORPHANED, str(Path(__file__).parent)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        text=True,
+    )
+    assert grader.stdout
+    with grader:
+        told = [grader.stdout.readline().split() for _ in range(2)]
+        inside = psutil.Process(grader.pid).children(recursive=True)
+        folder = Path(told[1][1])
+        assert len(inside) >= 5
+        assert folder.is_dir()
+        grader.send_signal(signal.SIGKILL)
+    assert soon(lambda: not any(p.is_running() and p.status() != "zombie" for p in inside))
+    assert soon(lambda: not folder.exists())
+
+
+def test_an_exercise_on_ranks_runs_in_one_sandbox(sandbox: Any) -> None:
+    """All ranks are processes of the submission; they meet over the loopback of its own network."""
+    exercise = find("process_groups.all_gather_by_p2p")
+    wrong = """
+@exercise("process_groups.all_gather_by_p2p")
+def all_gather_by_p2p(shard, sizes):
+    return shard
+"""
+    from course_utils.authoring.proofs import standalone
+
+    for cells, outcome in ((standalone(exercise), PASSED), ((wrong,), FAILED)):
+        with sandbox.submission(ranks=True) as channel:
+            answer = Submission(channel.ask, cells).answer(exercise)
+            verdict = judge(exercise, answer, explain=False)
+        assert verdict.outcome == outcome, str(verdict)
+
+
+# ------------------------------------------------------------------------------ levels
+
+
+@pytest.fixture
+def levels_anew() -> Iterator[None]:
+    best_level.cache_clear()
+    yield
+    best_level.cache_clear()
+
+
+@pytest.mark.usefixtures("levels_anew")
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bubblewrap, "program", lambda: None)
+    level, why = best_level()
+    assert level == "process"
+    assert "apt-get install bubblewrap" in why
+    with pytest.raises(SandboxMissing, match="apt-get install bubblewrap"):
+        Sandbox("bubblewrap")
+
+
+@pytest.mark.usefixtures("levels_anew")
+def test_a_refusal_of_the_kernel_is_explained(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bwrap = tmp_path / "bwrap"
+    bwrap.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    bwrap.chmod(0o755)
+    monkeypatch.setattr(bubblewrap, "program", lambda: str(bwrap))
+    with pytest.raises(SandboxMissing, match="apparmor_restrict_unprivileged_userns"):
+        Sandbox("bubblewrap")
+
+
+@pytest.mark.usefixtures("levels_anew")
+@pytest.mark.parametrize(("platform", "words"), [("win32", "WSL2"), ("darwin", "Linux only")])
+def test_other_systems_are_told(monkeypatch: pytest.MonkeyPatch, platform: str, words: str) -> None:
+    monkeypatch.setattr(levels_module.sys, "platform", platform)
+    with pytest.raises(SandboxMissing, match=words):
+        Sandbox("bubblewrap")
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ValueError, match="'bubblewrap'"):
+        Sandbox("docker")
+
+
+# ------------------------------------------------------------------------------ process only
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Sandbox]:
+    with Sandbox("process", Limits(memory=512 * MIB, tasks=48)) as shared:
+        yield shared
+        folders = [Path(zygote.folder) for zygote in shared.zygotes.values()]
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_a_plain_process_says_what_it_is(plain: Any) -> None:
+    assert plain.level.startswith("process only")
+    assert "files of this user can be read" in plain.level
+
+
+LOST = {
+    "os._exit": ("import os; os._exit(0)", "died"),
+    "endless": (
+        "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+        "timeout",
+    ),
+    "torn": (
+        "import os\nfor fd in range(3, 600):\n    try: os.write(fd, b'x' * 100)\n    except OSError: pass",
+        "garbage",
+    ),
+}
+REFUSED = {
+    "fork": ("import os; os.fork()", "PermissionError"),
+    "a signal to the parent": ("import os; os.kill(os.getppid(), 9)", "PermissionError"),
+    "memory": ("bytearray(10**9)", "MemoryError"),
+    "a socket": ("import socket; socket.socket()", "PermissionError"),
+    "the references": ("import course_utils.reference.strides", "ModuleNotFoundError"),
+    "tracing the parent": (
+        "import ctypes, os; c = ctypes.CDLL(None, use_errno=True)\n"
+        "if c.ptrace(16, os.getppid(), 0, 0) < 0: raise PermissionError",
+        "PermissionError",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_plain_process_is_lost_alone(plain: Any, name: str) -> None:
+    source, how = LOST[name]
+    with plain.submission() as channel:
+        with pytest.raises(ChannelLost) as lost:
+            Runner(channel).run(source, limit_s=0.6)
+        assert lost.value.how == how
+        assert Runner(channel).run("found = 2") == 2
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_plain_process_is_refused(plain: Any, name: str) -> None:
+    statement, error = REFUSED[name]
+    assert found_by(plain, statement + "\nfound = 'done'") == error
+
+
+def test_a_plain_process_leaves_no_daemon_and_no_file(plain: Any) -> None:
+    source = """
+import os, tempfile, time
+tempfile.mkstemp()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        while True: time.sleep(0.01)
+    os._exit(0)
+time.sleep(0.05)
+found = tempfile.gettempdir()"""
+    with plain.submission(ranks=True) as channel:
+        folder = Path(Runner(channel).run(source))
+        zygote = psutil.Process(plain.zygotes[True].process.pid)
+        assert len(zygote.children(recursive=True)) >= 3
+        assert any(folder.iterdir())
+    assert not zygote.children(recursive=True)
+    assert not folder.exists()
+
+
+def test_marks_of_a_plain_process(plain: Any) -> None:
+    assert verdict_on(plain, HONEST).outcome == PASSED
+    assert verdict_on(plain, WRONG).outcome == FAILED
+
+
+def test_without_fork_each_submission_loads_python_anew() -> None:
+    """As on macOS, where a process with torch loaded must not be forked."""
+    with Sandbox("process", layers={"fork": False}) as sandbox, sandbox.submission() as channel:
+        runner = Runner(channel)
+        assert runner.run("found = 1") == 1
+        with pytest.raises(ChannelLost, match="exit status 3") as lost:
+            runner.run("import os; os._exit(3)")
+        assert lost.value.how == "died"
