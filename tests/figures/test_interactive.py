@@ -60,7 +60,9 @@ def test_a_script_that_would_end_itself_is_refused(tmp_path, monkeypatch):
 
 
 def test_an_unknown_script_names_those_there_are():
-    with pytest.raises(FileNotFoundError, match=r"There are: base, .*questions, .*stride_explorer"):
+    with pytest.raises(
+        FileNotFoundError, match=r"There are: .*base, .*questions, .*stride_explorer"
+    ):
         Interactive("nothing", "alt", "text").html()
 
 

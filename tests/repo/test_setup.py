@@ -222,7 +222,7 @@ def test_scripts_parse_and_stop_at_errors(script: str) -> None:
     assert re.search(r"^set -eu$", path.read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("present", [(), ("chromium", "make")])
+@pytest.mark.parametrize("present", [(), ("chromium", "make", "bwrap")])
 def test_ci_installs_what_a_bare_machine_lacks_and_runs_make_test(
     tmp_path: Path, present: tuple[str, ...]
 ) -> None:
@@ -248,7 +248,7 @@ def test_ci_installs_what_a_bare_machine_lacks_and_runs_make_test(
     else:
         assert done.stdout.splitlines() == [
             "apt-get update -q",
-            "apt-get install -y -q --no-install-recommends chromium make",
+            "apt-get install -y -q --no-install-recommends chromium make bubblewrap",
         ]
 
 
@@ -257,5 +257,5 @@ def test_make_names_its_targets() -> None:
         ["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, timeout=10, check=True
     )
     named = re.findall(r"^make (\w+)\t\S", done.stdout, re.MULTILINE)
-    expected = "help setup lab test check fix book bench lock clean"
+    expected = "help setup peers lab test check fix book bench lock clean"
     assert named == expected.split()

@@ -6,23 +6,31 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from site_build import ROOT, Built, build
+from site_build import ROOT, Built, build, build_languages
 from site_visit import served
 
 from tests.browser import browser
 
 __all__ = ["browser"]
 
+TO_BUILD_S = 1500  # the first test waits for the build, which runs every notebook
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(TO_BUILD_S))
+
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Built:
-    """The whole site, in a folder of this session's."""
+    """The whole site with its other languages, in a folder of this session's."""
     shared = tmp_path_factory.getbasetemp()
     shared = shared if worker_id == "master" else shared.parent
     record = shared / "site.pickle"
     with FileLock(shared / "site.lock"):
         if not record.exists():
-            record.write_bytes(pickle.dumps(build(ROOT, shared / "site")))
+            record.write_bytes(pickle.dumps(build_languages(build(ROOT, shared / "site"))))
     return pickle.loads(record.read_bytes())
 
 

@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nbformat
@@ -34,24 +35,40 @@ def build(project: Path, out: Path, *, first: str = "", **environment: str) -> B
 
     first: Python to run in the build's process before it.
     """
+    command = ["-c", f"{first}\n{JUPYTER_BOOK}", "build", str(project), "-W", "-n"]
+    ran = _python(*command, "--keep-going", "--path-output", str(out), **environment)
+    return Built(ran.returncode, ran.stdout, out / "_build" / "html")
+
+
+def build_languages(english: Built) -> Built:
+    """Build the course in its other languages as `make book` does, below the English pages."""
+    ran = _python("-m", "course_utils.authoring.languages", "build", str(english.html.parent))
+    return replace(english, status=english.status or ran.returncode, log=english.log + ran.stdout)
+
+
+def _python(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-c", f"{first}\n{JUPYTER_BOOK}", "build", str(project), "-W", "-n"]
-    ran = subprocess.run(
-        [*command, "--keep-going", "--path-output", str(out)],
+    return subprocess.run(
+        [sys.executable, *command],
         env=os.environ | {"PYTHONPATH": path, "NO_COLOR": "1"} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
-    return Built(ran.returncode, ran.stdout, out / "_build" / "html")
 
 
 def pages_of(project: Path) -> list[str]:
     """The pages of the table of contents, root first."""
     toc = yaml.safe_load((project / "_toc.yml").read_text(encoding="utf-8"))
     parts = toc.get("parts", [toc])
-    return [toc["root"], *(page["file"] for part in parts for page in part.get("chapters", ()))]
+    return [toc["root"], *(name for part in parts for name in _files(part.get("chapters", ())))]
+
+
+def _files(entries: Iterable[dict]) -> Iterator[str]:
+    for entry in entries:
+        yield entry["file"]
+        yield from _files(entry.get("sections", ()))
 
 
 def tiny_book(folder: Path, pages: dict[str, str | list]) -> Path:

@@ -1,5 +1,6 @@
 """What a page's HTML refers to, and what of it leads nowhere."""
 
+import functools
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -32,6 +33,7 @@ class References(HTMLParser):
             self.resources.append(given["src"] or "")
 
 
+@functools.cache
 def read(page: Path) -> References:
     """The page's references."""
     found = References()

@@ -1,12 +1,14 @@
 """Visits pages in a real browser and notes whatever a reader should never meet."""
 
 import functools
+import gzip
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page
 
@@ -34,18 +36,37 @@ def served(html: Path, folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
+PAINTS = """
+window.course = {paint: 0, shift: 0};
+const see = (type, note) => new PerformanceObserver((list) => list.getEntries().forEach(note))
+  .observe({type, buffered: true});
+see("largest-contentful-paint", (entry) => { course.paint = entry.startTime; });
+see("layout-shift", (entry) => { if (!entry.hadRecentInput) course.shift += entry.value; });
+"""
+
+
 @dataclass
 class Visit:
-    """A page, open, and what went wrong while it loaded or was used."""
+    """A page, open, and what went wrong while it loaded or was used.
+
+    got: kind of each resource that the page asked for, by address.
+    """
 
     page: Page
     errors: list[str] = field(default_factory=list)
+    got: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def paints(self) -> dict[str, float]:
+        """Milliseconds to the largest paint, and how far the layout has shifted."""
+        return self.page.evaluate("window.course")
 
 
 @contextmanager
 def visiting(browser: Browser, site: str, path: str, look: str = "light") -> Iterator[Visit]:
     """The page at `path`, loaded to the end; requests to other hosts are refused and noted."""
     context = browser.new_context(**LOOKS[look])
+    context.add_init_script(PAINTS)
     visit = Visit(context.new_page())
     errors, page = visit.errors, visit.page
 
@@ -59,6 +80,7 @@ def visiting(browser: Browser, site: str, path: str, look: str = "light") -> Ite
     context.route("**/*", only_this_site)
     page.on("console", lambda m: errors.append(f"console: {m.text}") if m.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(f"script: {error}"))
+    page.on("response", lambda r: visit.got.update({r.url: r.request.resource_type}))
     page.on(
         "response", lambda r: errors.append(f"{r.status} for {r.url}") if r.status >= 400 else None
     )
@@ -71,9 +93,9 @@ def visiting(browser: Browser, site: str, path: str, look: str = "light") -> Ite
 
 
 def unfold(page: Page) -> list[str]:
-    """Open each fold as a reader does, outer ones first; those that stay closed or show nothing."""
+    """Open each fold of the text as a reader does, outer ones first; those that stay closed or show nothing."""
     stuck = []
-    for fold in page.locator("details").all():
+    for fold in page.locator("main details").all():
         if fold.get_attribute("open") is None:
             fold.locator("> summary").click()
         content = fold.locator("> :not(summary)").first
@@ -85,3 +107,16 @@ def unfold(page: Page) -> list[str]:
 def overflow(page: Page) -> int:
     """Pixels by which the page is wider than the window."""
     return page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+
+
+def transferred(html: Path, site: str, visit: Visit) -> int:
+    """Bytes that the page and what it asked for take over the wire, besides pictures.
+
+    Text counts as gzip makes it, as every host sends it; fonts are compressed already.
+    """
+    sent = 0
+    for address, kind in visit.got.items():
+        if kind != "image" and address.startswith(site):
+            content = (html / urlsplit(address.removeprefix(site)).path).read_bytes()
+            sent += len(content) if kind == "font" else len(gzip.compress(content, 6))
+    return sent

@@ -7,13 +7,17 @@ from pathlib import Path
 import pytest
 import site_links as links
 from playwright.sync_api import Browser
+from site_axe import violations
 from site_build import ROOT, Built, pages_of
-from site_visit import LOOKS, overflow, unfold, visiting
+from site_visit import LOOKS, Visit, overflow, transferred, unfold, visiting
 
 from course_utils.authoring.counts import count
 from course_utils.settings import settings
 
 PAGES = pages_of(ROOT)
+BUDGET_BYTES = 1_000_000  # compressed, besides pictures
+BUDGET_PAINT_MS = 2500  # Lighthouse's "good", on a machine that does other work beside
+BUDGET_SHIFT = 0.1
 NOTEBOOKS = [page for page in PAGES if (ROOT / f"{page}.ipynb").exists()]
 
 
@@ -36,9 +40,11 @@ def test_every_notebook_is_a_page() -> None:
     assert committed == set(NOTEBOOKS)
 
 
-def test_the_landing_page_links_the_chapters_that_exist() -> None:
-    landing = (ROOT / f"{PAGES[0]}.md").read_text(encoding="utf-8")
-    linked = set(re.findall(r"\(\.\./(notebooks/\w+)\.ipynb\)", landing))
+def test_the_landing_page_links_the_chapters_that_exist(html: Path) -> None:
+    found = links.read(html / f"{PAGES[0]}.html").links
+    linked = {
+        f"notebooks/{name}" for link in found for name in re.findall(r"(\d\d_\w+)\.html", link)
+    }
     assert linked == set(NOTEBOOKS)
 
 
@@ -79,26 +85,41 @@ def test_buttons_that_need_an_address_follow_the_setting(html: Path, page: str) 
     assert "btn-download-source-button" in text
 
 
+def check_speed(html: Path, site: str, visit: Visit) -> None:
+    """Within the budget: bytes besides pictures, the largest paint, how far the layout shifts."""
+    sent = transferred(html, site, visit)
+    assert sent < BUDGET_BYTES, f"{sent:,} bytes"
+    assert visit.paints["paint"] < BUDGET_PAINT_MS
+    assert visit.paints["shift"] < BUDGET_SHIFT
+
+
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("page", PAGES)
-def test_in_a_browser(site: str, browser: Browser, page: str, look: str) -> None:
+def test_in_a_browser(html: Path, site: str, browser: Browser, page: str, look: str) -> None:
     with visiting(browser, site, f"{page}.html", look) as visit:
         assert visit.page.locator("article h1").first.is_visible()
         assert overflow(visit.page) <= 0
         assert unfold(visit.page) == []
         assert overflow(visit.page) <= 0
         solutions = visit.page.locator(".tag_exercise-solution").all()
+        assert len(solutions) == (len(exercises_of(page)) if page in NOTEBOOKS else 0)
         for solution in solutions:
             verdict = solution.locator(".course-verdict")
             assert verdict.count() == 1, solution.inner_text()
             assert verdict.is_visible()
             assert re.search(r"· (passed|skipped)", verdict.inner_text()), verdict.inner_text()
+        check_speed(html, site, visit)
         theme = visit.page.locator("html").get_attribute("data-theme")
         assert theme == ("dark" if look == "dark" else "light")
         for formula in visit.page.locator("span.math, div.math").all():
             assert formula.locator("mjx-container").count(), formula.inner_text()
+        if look != "narrow":
+            assert violations(visit.page, contrast_only=look == "dark") == []
+            count("pages without a violation of WCAG 2.2 AA")
         assert visit.errors == []
         count("browser checks", 6 + len(solutions))
+        if look == "light" and page in NOTEBOOKS:
+            count("notebooks solved")  # the build ran each cell, and every verdict is a pass
 
 
 def test_search_finds_a_chapter(site: str, browser: Browser) -> None:

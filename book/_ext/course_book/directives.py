@@ -7,6 +7,9 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from . import pages
+from .language import say
+
 
 def setup(app: Sphinx) -> None:
     """Register the directive."""
@@ -30,19 +33,20 @@ class CourseExercise(SphinxDirective):
         box["ids"].append(label)
         box["names"].append(nodes.fully_normalize_name(label))
         self.state.document.note_explicit_target(box)
-        box += nodes.title("", "", *self._title())
+        self.env.get_domain("course").note(self.options["key"], self.env.docname)  # type: ignore[attr-defined]
+        box += pages.fixed(nodes.title("", "", *self._title()))
         self.state.nested_parse(self.content, self.content_offset, box)
         return [box]
 
     def _title(self) -> list[nodes.Node]:
         stars = self.options["stars"]
-        spoken = f"difficulty {stars.count('★')} of {len(stars)}"
+        spoken = say("difficulty {n} of {most}", n=stars.count("★"), most=len(stars))
         html = (
             f'<span class="effort"><span role="img" aria-label="{spoken}">{stars}</span>'
             f" {self.options['minutes']} min</span>"
         )
         return [
-            nodes.Text(f"Exercise {self.options['number']} "),
+            nodes.Text(say("Exercise {number} ", number=self.options["number"])),
             nodes.literal("", self.arguments[0]),
             nodes.Text(" "),
             nodes.raw("", html, format="html"),

@@ -27,6 +27,18 @@ def hints(key: str) -> tuple[tuple[str, str | None], ...]:
 
 
 @lru_cache
+def declared(key: str) -> dict[str, Any]:
+    """What the exercise's author declares: title, difficulty, minutes, points, and what is checked besides values."""
+    from course_utils.grading import find
+
+    exercise = find(key)
+    gradients = ["gradients"] if exercise.gradients else []
+    besides = [*gradients, *(contract.promise for contract in exercise.contracts)]
+    facts = {name: getattr(exercise, name) for name in ("title", "difficulty", "minutes", "points")}
+    return facts | {"besides": tuple(dict.fromkeys(besides))}
+
+
+@lru_cache
 def solution(key: str) -> str:
     """Source of the cell that answers the exercise with the book's solution."""
     from course_utils.grading import solution_cell

@@ -16,8 +16,10 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.util import logging
 
-from . import engine, markdown
+from . import chapters, engine, heads, markdown
+from .chapters import text
 from .dependencies import digest
+from .language import say
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +41,31 @@ def rewrite(app: Sphinx, docname: str, source: list[str]) -> None:
     chapter = re.sub(r"^\d+_", "", path.stem)
     if path.suffix == ".ipynb":
         notebook = json.loads(source[0])
-        notebook["cells"] = page_cells(
-            notebook["cells"], solutions=app.config.course_solutions, warn=_warner(docname)
+        warn = _warner(docname)
+        solutions = app.config.course_solutions
+        notebook["cells"] = with_head(
+            page_cells(notebook["cells"], solutions=solutions, warn=warn), path, warn
         )
         add_digest(notebook["cells"], chapter, engine.package())
         source[0] = json.dumps(notebook)
     elif path.suffix == ".md":
         source[0] = with_digest(source[0], chapter, engine.package())
     engine.fresh_home()
+
+
+def with_head(cells: list[Cell], path: Path, warn: Callable[[str], None]) -> list[Cell]:
+    """A chapter's page with its head made from the notebook, and the stamp of its run at the end."""
+    if not chapters.FILE.fullmatch(path.stem):
+        return cells
+    chapter = chapters.chapter_at(path)
+    if chapter is None:
+        warn("a chapter's first cell says: title, promise, You will be able to, You need, Time")
+        return cells
+    return [
+        heads.head_cell(chapter) | {"id": "page-head"},
+        *cells[1:],
+        heads.stamp_cell() | {"id": "page-stamp"},
+    ]
 
 
 def with_digest(page: str, chapter: str, package: Path) -> str:
@@ -87,12 +106,6 @@ def add_digest(cells: list[Cell], chapter: str, package: Path) -> None:
     if code:
         sources = [text(cell) for cell in code]
         code[0]["metadata"]["depends"] = digest(sources, chapter, package)
-
-
-def text(cell: Cell) -> str:
-    """The cell's source as one string; nbformat allows a list of lines."""
-    source = cell["source"]
-    return source if isinstance(source, str) else "".join(source)
 
 
 def _read_switch(app: Sphinx, config: Config) -> None:
@@ -145,8 +158,8 @@ def _exercise_cells(cell: Cell, solutions: bool) -> Iterator[Cell]:
     yield _tagged(cell, "exercise-stub", "skip-execution")
     yield _new_markdown(hints_markdown(engine.hints(key)))
     prompts = {
-        "code_prompt_show": "Show the book's solution",
-        "code_prompt_hide": "Hide the solution",
+        "code_prompt_show": say("Show the book's solution"),
+        "code_prompt_hide": say("Hide the solution"),
     }
     metadata = {"tags": ["exercise-solution", "hide-input"], "mystnb": prompts}
     yield _new_code(engine.solution(key), metadata)

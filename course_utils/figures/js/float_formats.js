@@ -236,7 +236,7 @@
         h("div", { class: "block" }, h("div", { class: "scroll" }, bits), h("p", { class: "result" }, value), sum),
         h("div", { class: "block" }, form, problem),
         h("div", { class: "block two" }, facts,
-          h("div", {}, h("h4", {}, "Range, in powers of two"), bars,
+          h("div", {}, h("p", { class: "heading" }, "Range, in powers of two"), bars,
             h("p", { class: "muted help" }, "Solid: normal numbers. Pale: subnormals. The line is your number."))),
         live.node),
     );
@@ -273,7 +273,7 @@ input[type="range"] { padding: 0; accent-color: var(--accent); width: 150px; bor
 .two { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1.2fr); gap: 18px; }
 .facts { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 4px 14px; align-content: start; }
 dt { color: var(--muted); } dd { font-family: var(--mono); font-size: 0.92em; }
-h4 { font-size: 0.85em; font-weight: 650; color: var(--muted); margin-bottom: 7px; }
+.heading { font-size: 0.85em; font-weight: 650; color: var(--muted); margin-bottom: 7px; }
 .bar { display: grid; grid-template-columns: 6.4em minmax(0, 1fr); gap: 8px; align-items: center; height: 24px; }
 .name { font-size: 0.85em; color: var(--muted); white-space: nowrap; }
 .own .name { color: var(--ink); font-weight: 700; }

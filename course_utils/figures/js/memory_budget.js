@@ -183,7 +183,7 @@
             choice("ZeRO stage", "zero", [[0, "0"], [1, "1"], [2, "2"], [3, "3"]]))),
         h("div", { class: "block" }, h("h3", {}, total), note, chart),
         h("div", { class: "block two" },
-          h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "hidden" }, "Bytes by tenant"), h("thead", {}, h("tr", {}, ["tenant", "size", "bytes", "share"].map((t) => h("th", { scope: "col" }, t)))), table)),
+          h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Bytes by tenant" }, h("table", {}, h("caption", { class: "hidden" }, "Bytes by tenant"), h("thead", {}, h("tr", {}, ["tenant", "size", "bytes", "share"].map((t) => h("th", { scope: "col" }, t)))), table)),
           gpus),
         live.node),
     );

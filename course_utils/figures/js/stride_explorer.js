@@ -175,20 +175,20 @@
         h(
           "div",
           { class: "controls" },
-          h("div", { class: "block" }, h("h4", {}, "Start with x"), shapes),
-          h("div", { class: "block" }, h("h4", {}, "Make a view y"), form, problem),
+          h("div", { class: "block" }, h("p", { class: "heading" }, "Start with x"), shapes),
+          h("div", { class: "block" }, h("p", { class: "heading" }, "Make a view y"), form, problem),
         ),
         h("div", { class: "made" }, code, history),
         h(
           "div",
           { class: "views" },
-          h("div", { class: "block" }, h("h4", {}, "The view y"), h("div", { class: "scroll" }, grid)),
+          h("div", { class: "block" }, h("p", { class: "heading" }, "The view y"), h("div", { class: "scroll" }, grid)),
           h("div", { class: "block numbers" }, table, facts),
         ),
         h(
           "div",
           { class: "memory" },
-          h("h4", {}, "The storage"),
+          h("p", { class: "heading" }, "The storage"),
           formula,
           h("div", { class: "scroll", }, tape),
           h(
@@ -806,7 +806,7 @@
   --slot-near: #1b2f45; --slot-far: #2f6cad; --slot-ink: #f2f7fc;
 }
 .a0 { --axis: var(--a0); } .a1 { --axis: var(--a1); } .a2 { --axis: var(--a2); } .a3 { --axis: var(--a3); }
-h4 {
+.heading {
   font-size: 0.78em; font-weight: 650; letter-spacing: 0.06em; text-transform: uppercase; color: var(--muted);
   margin-bottom: 7px;
 }
