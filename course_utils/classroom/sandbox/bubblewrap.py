@@ -24,8 +24,8 @@ HIDDEN = tuple(
 SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib")
 DEVICES = ("null", "zero", "full", "random", "urandom")
 COVERED, MOVED = ("/tmp", "/dev", "/proc"), "/packages"
-"""A submission has a /tmp, /dev and /proc of its own: Python's packages that lie there are seen below
-`MOVED`."""
+"""A submission has a /tmp, /dev and /proc of its own, and does not see the course's own folder: Python's
+packages that lie in one of them are seen below `MOVED`."""
 STORES = ("/nix/store", "/gnu/store")
 CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL")
 """What the process that forks keeps, to give each submission namespaces and a user of its own. The
@@ -51,7 +51,8 @@ def search_path() -> list[str]:
 
 def inside(path: str) -> str:
     """Where a folder of this machine is seen: where it lies, or, if that is covered, elsewhere."""
-    covered = any(Path(path).is_relative_to(top) for top in COVERED)
+    own = package().parent in Path(path).parents
+    covered = own or any(Path(path).is_relative_to(top) for top in COVERED)
     return f"{MOVED}{path}" if covered else path
 
 
@@ -118,11 +119,10 @@ def parents(paths: list[str]) -> list[str]:
     """The folders above, open to all: bwrap itself would make them root's alone."""
     above = {parent for path in paths for parent in Path(path).parents}
     there = [Path(path) for path in SYSTEM if Path(path).is_symlink()]
+    there += [Path(inside(path)) for path in folders()]
     line: list[str] = []
     for folder in sorted(above, key=lambda p: len(p.parts)):
-        seen = map(Path, map(inside, folders()))
-        within = any(folder.is_relative_to(p) for p in (*there, *seen))
-        if not within and folder != Path("/"):
+        if not any(folder.is_relative_to(p) for p in there) and folder != Path("/"):
             line += ["--perms", "0755", "--dir", str(folder)]
     return line
 
