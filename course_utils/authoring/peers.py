@@ -1,6 +1,7 @@
 """nbgrader and otter-grader, in an environment of their own beside the course's (tools/peers.sh)."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -47,3 +48,15 @@ def run(*command: str, cwd: Path, timeout_s: float = 300, **env: str) -> str:
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: status {done.returncode}\n{done.stdout[-4000:]}")
     return done.stdout
+
+
+def nbgrader_scores(gradebook: Path, student: str) -> dict[str, float]:
+    """Points by cell, as nbgrader's database holds them."""
+    query = """
+        SELECT base_cell.name, grade.auto_score FROM grade
+        JOIN base_cell ON base_cell.id = grade.cell_id
+        JOIN submitted_notebook ON submitted_notebook.id = grade.notebook_id
+        JOIN submitted_assignment ON submitted_assignment.id = submitted_notebook.assignment_id
+        WHERE submitted_assignment.student_id = ?"""
+    with sqlite3.connect(gradebook) as database:
+        return dict(database.execute(query, [student]).fetchall())

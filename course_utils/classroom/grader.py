@@ -136,7 +136,6 @@ class Grader:
 
     def judged(self, item: Item, submission: "Submission", task: Task) -> Result:
         from course_utils.grading.grade import judge
-        from course_utils.grading.verdict import NOT_ATTEMPTED as STUB
 
         found = self.exercises[item.key]
         seed = seed_of(self.job.secret, task.student, item.key)
@@ -146,7 +145,7 @@ class Grader:
         if item.key not in submission.keys:
             return without_answer(item, MISSING, sizes, "no cell of the notebook answers it")
         verdict = judge(found, submission.answer(found), seed)
-        if verdict.outcome == STUB:
+        if verdict.outcome == NOT_ATTEMPTED:
             return without_answer(item, NOT_ATTEMPTED, sizes, "it is still the stub")
         return result_of(item, found, verdict, sizes)
 

@@ -22,7 +22,6 @@ from typing import Any
 
 from course_utils.grading.case import BY_HAND, EDGE, GRADIENTS, RANDOM
 from course_utils.grading.exercise import CONTRACTS, Exercise
-from course_utils.grading.verdict import PASSED as ALL_PASSED
 from course_utils.grading.verdict import Verdict
 
 from .plan import Item
@@ -84,7 +83,7 @@ def result_of(
     notes: tuple[str, ...] = (),
 ) -> Result:
     """What a verdict is worth. sizes: how many checks each rung of this ladder holds."""
-    all_passed = verdict.outcome == ALL_PASSED
+    all_passed = verdict.outcome == PASSED
     passed = {rung.name: rung.passed for rung in verdict.rungs}
     failure = verdict.failure
     return Result(

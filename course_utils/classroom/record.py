@@ -10,10 +10,14 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from course_utils.grading.verdict import FAILED as FAILED
+from course_utils.grading.verdict import NOT_ATTEMPTED as NOT_ATTEMPTED
+from course_utils.grading.verdict import PASSED as PASSED
+
 VERSION = 1
 
 GRADED, DAMAGED = "graded", "damaged"
-PASSED, FAILED, NOT_ATTEMPTED, MISSING = "passed", "failed", "not attempted", "missing"
+MISSING = "missing"  # the other outcomes are those of a verdict
 
 DATA = "compared by the grader"
 INSIDE = "measured inside the student's process"

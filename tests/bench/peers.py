@@ -9,7 +9,6 @@ by the peer, in alternating order. Ours is one worker, its start apart; one proc
 import argparse
 import json
 import secrets
-import sqlite3
 import sys
 import tempfile
 import time
@@ -138,14 +137,7 @@ class Nbgrader:
         return {student: self.marks(student) for student in students}
 
     def marks(self, student: str) -> dict[str, bool]:
-        query = """
-            SELECT base_cell.name, grade.auto_score FROM grade
-            JOIN base_cell ON base_cell.id = grade.cell_id
-            JOIN submitted_notebook ON submitted_notebook.id = grade.notebook_id
-            JOIN submitted_assignment ON submitted_assignment.id = submitted_notebook.assignment_id
-            WHERE submitted_assignment.student_id = ?"""
-        with sqlite3.connect(self.folder / "gradebook.db") as database:
-            scores = dict(database.execute(query, [student]).fetchall())
+        scores = peers.nbgrader_scores(self.folder / "gradebook.db", student)
         return {key: scores[f"{name}-checks"] == 1 for key, name in NAMES.items()}
 
 

@@ -10,6 +10,14 @@ from course_utils.grading.verdict import Verdict
 KEY = "strides.flat_index"
 PROBE = "course_utils.grading.probes.functions:call"
 
+REFUSED_EVERYWHERE = {
+    "fork": ("import os; os.fork()", "PermissionError"),
+    "a signal to the parent": ("import os; os.kill(os.getppid(), 9)", "PermissionError"),
+    "a socket": ("import socket; socket.socket()", "PermissionError"),
+    "the references": ("import course_utils.reference.strides", "ModuleNotFoundError"),
+}
+"""What is refused with bubblewrap and without: a statement, and the exception that it must raise."""
+
 RUNNER = f"""
 @exercise("{KEY}")
 def flat_index(source):

@@ -3,7 +3,6 @@
 import ast
 import csv
 import json
-import sqlite3
 from pathlib import Path
 
 import nbformat
@@ -11,6 +10,7 @@ import pytest
 
 from course_utils.authoring import notebooks as form
 from course_utils.authoring.counts import count
+from course_utils.authoring.peers import nbgrader_scores
 from course_utils.classroom import editions
 from course_utils.classroom.formats import nbgrader
 from course_utils.classroom.formats.marked import marked_cell
@@ -87,15 +87,7 @@ def graded(course, released, peers):  # noqa: F811
 
 
 def marks(course: Path, student: str) -> dict[str, float]:
-    """Points by cell, as nbgrader's database holds them."""
-    query = """
-        SELECT base_cell.name, grade.auto_score FROM grade
-        JOIN base_cell ON base_cell.id = grade.cell_id
-        JOIN submitted_notebook ON submitted_notebook.id = grade.notebook_id
-        JOIN submitted_assignment ON submitted_assignment.id = submitted_notebook.assignment_id
-        WHERE submitted_assignment.student_id = ?"""
-    with sqlite3.connect(course / "gradebook.db") as database:
-        return dict(database.execute(query, [student]).fetchall())
+    return nbgrader_scores(course / "gradebook.db", student)
 
 
 def of_exercise(found: dict[str, float], name: str) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from sandbox_cases import HONEST, KEY, WRONG, Runner, found_by, verdict_on
+from sandbox_cases import HONEST, KEY, REFUSED_EVERYWHERE, WRONG, Runner, found_by, verdict_on
 
 from course_utils.authoring.counts import count
 from course_utils.classroom.sandbox import seccomp
@@ -166,12 +166,10 @@ def tried(statement: str) -> str:
     return f"found = ''\ntry:\n{body}\nexcept BaseException as e:\n    found = type(e).__name__\n"
 
 
-REFUSED = {
-    "fork": ("import os; os.fork()", "PermissionError"),
+REFUSED = REFUSED_EVERYWHERE | {
     "fork, for ever": ("import os\nwhile True: os.fork()", "PermissionError"),
     "another program": ("import subprocess; subprocess.run(['/bin/true'])", "PermissionError"),
     "this Python again": ("import os, sys; os.execv(sys.executable, ['p'])", "PermissionError"),
-    "a signal to the parent": ("import os; os.kill(os.getppid(), 9)", "PermissionError"),
     "a signal to all": ("import os; os.kill(-1, 9)", "PermissionError"),
     "a signal to its group": ("import os; os.killpg(0, 9)", "PermissionError"),
     "memory: bytes": ("x = []\nwhile True: x.append(bytearray(10**7))", "MemoryError"),
@@ -205,7 +203,6 @@ REFUSED = {
     "/etc/passwd": ("open('/etc/passwd')", "FileNotFoundError"),
     "a home": ("import os; os.listdir('/home')", "FileNotFoundError"),
     "the tests": (f"import os; os.listdir({str(REPOSITORY / 'tests')!r})", "FileNotFoundError"),
-    "the references": ("import course_utils.reference.strides", "ModuleNotFoundError"),
     "the exercises": ("from course_utils.exercises import strides", "ModuleNotFoundError"),
     "the references as files": (
         "import os, course_utils; os.listdir(os.path.dirname(course_utils.__file__) + '/reference')",
@@ -218,7 +215,6 @@ REFUSED = {
     "writing into the course": ("import course_utils; open(course_utils.__file__, 'a')", "OSError"),
     "writing into torch": ("import torch; open(torch.__file__ + 'c', 'w')", "OSError"),
     "writing a device": ("open('/dev/x', 'w')", "OSError"),
-    "a socket": ("import socket; socket.socket()", "PermissionError"),
     "a Unix socket": ("import socket; socket.socket(socket.AF_UNIX)", "PermissionError"),
     "a name on the network": (
         "import socket; socket.create_connection(('example.org', 80), 1)",

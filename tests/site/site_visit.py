@@ -26,11 +26,13 @@ class Silent(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def served(html: Path, folder: Path) -> Iterator[str]:
+def served(
+    html: Path, folder: Path, handler: type[SimpleHTTPRequestHandler] = Silent
+) -> Iterator[str]:
     """Address of the site on this machine, below a path as on GitHub Pages."""
     (folder / SUBPATH).symlink_to(html)
-    handler = functools.partial(Silent, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    serve = functools.partial(handler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/{SUBPATH}/"
         server.shutdown()

@@ -1,15 +1,12 @@
 """The site where a host gives no help: from a folder, and at addresses that do not exist."""
 
-import functools
-import threading
 from collections.abc import Iterator
 from http import HTTPStatus
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
-from site_visit import LOOKS, SUBPATH, Silent, unfold, visiting
+from site_visit import LOOKS, SUBPATH, Silent, served, unfold, visiting
 from test_pages import PAGES
 
 from course_utils.authoring.counts import count
@@ -54,13 +51,8 @@ class WithPage404(Silent):
 
 @pytest.fixture(scope="module")
 def host(html: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("pages")
-    (folder / SUBPATH).symlink_to(html)
-    handler = functools.partial(WithPage404, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/{SUBPATH}/"
-        server.shutdown()
+    with served(html, tmp_path_factory.mktemp("pages"), WithPage404) as address:
+        yield address
 
 
 @pytest.mark.parametrize(
