@@ -17,7 +17,7 @@ import course_utils
 from course_utils.grading import Exercise, chapters, exercises_of, grade
 from course_utils.grading.differences import differs
 from course_utils.grading.elsewhere import Submission
-from course_utils.grading.grade import BY_HAND, CONTRACTS, EDGE, broken, checks_of, judge
+from course_utils.grading.judging import BY_HAND, CONTRACTS, EDGE, broken, checks_of, judge
 from course_utils.grading.observe import observe
 from course_utils.grading.remote import Process
 from course_utils.grading.session import library

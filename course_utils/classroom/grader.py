@@ -6,9 +6,11 @@ submission runs in the sandbox; what comes out of it is compared here.
 
 import hashlib
 import importlib
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import perf_counter
@@ -17,9 +19,12 @@ from typing import TYPE_CHECKING, Any
 from course_utils.grading.expected import remember
 from course_utils.grading.extract import DECORATED
 
+from . import sandboxes
 from .marking import SERIES, result_of, seed_of, without_answer
 from .plan import Item, Plan
 from .record import FAILED, GRADED, MISSING, NOT_ATTEMPTED, Record, Result
+from .sandboxes import CannotGrade as CannotGrade
+from .sandboxes import sandbox_of
 
 if TYPE_CHECKING:
     from course_utils.grading.elsewhere import Submission
@@ -28,11 +33,16 @@ if TYPE_CHECKING:
     from .sandbox import Sandbox
 
 NOT_JUDGED = "the grader itself failed on this answer (see errors.log in the run folder):"
-HIDES = "bubblewrap"  # the kind of isolation that hides files and the network
-
-
-class CannotGrade(RuntimeError):
-    """No submission can be graded here; the message says why and what to do."""
+SLOW_TO_LOAD = (
+    "einops",
+    "jaxtyping",
+    "sympy",
+    "torch._dynamo",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.profiler",
+)
+"""Where a reference has needed one of them, students' code will: the sandbox then loads it once for
+all. torch._dynamo alone, which the first optimizer asks for, takes a process a second."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,7 @@ class Grader:
         began, self.troubles = perf_counter(), []
         items = [self.job.plan.item(key) for key in task.keys]
         results: dict[str, Result] = {}
+        self.expect(task, items)
         for ranks in (False, True):
             chosen = [item for item in items if uses_ranks(self.exercises[item.key]) == ranks]
             if chosen:
@@ -116,6 +127,15 @@ class Grader:
         )
         return Graded(record, tuple(self.troubles))
 
+    def expect(self, task: Task, items: Sequence[Item]) -> None:
+        """Work out what is expected, before anything of the student runs; what fails, fails again."""
+        for item in items:
+            found = self.exercises[item.key]
+            if not uses_ranks(found):  # the others have processes of their own
+                with suppress(Exception):
+                    self.sizes_of(found, seed_of(self.job.secret, task.student, item.key))
+        self.sandbox.load(name for name in SLOW_TO_LOAD if name in sys.modules)
+
     def mark(
         self, task: Task, items: Sequence[Item], ask: Callable[[dict[str, Any], float], Any]
     ) -> Iterable[Result]:
@@ -135,7 +155,7 @@ class Grader:
                 yield without_answer(item, FAILED, {}, f"{NOT_JUDGED} {type(error).__name__}")
 
     def judged(self, item: Item, submission: "Submission", task: Task) -> Result:
-        from course_utils.grading.grade import judge
+        from course_utils.grading.judging import judge
 
         found = self.exercises[item.key]
         seed = seed_of(self.job.secret, task.student, item.key)
@@ -211,21 +231,6 @@ def check_versions(job: Job) -> None:
         importlib.import_module(name)
 
 
-def start_sandbox(job: Job) -> "Sandbox":
-    from .sandbox import Broken, Sandbox, SandboxMissing
-
-    isolation = HIDES if job.require_sandbox and job.isolation == "best" else job.isolation
-    try:
-        sandbox = Sandbox(isolation)
-    except (SandboxMissing, Broken) as error:
-        raise CannotGrade(f"no sandbox: {error}") from error
-    if job.require_sandbox and sandbox.kind != HIDES:
-        level = sandbox.level
-        sandbox.close()
-        raise CannotGrade(f"a sandbox is required, and this is none: {level}")
-    return sandbox
-
-
 def fingerprint(secret: bytes) -> str:
     """By which a record says of which secret its cases were drawn, and does not tell it."""
     return hashlib.sha256(secret).hexdigest()[:12]
@@ -235,25 +240,31 @@ def fingerprint(secret: bytes) -> str:
 
 _lock = threading.Lock()  # a Dask worker may have several threads; a grader is for one
 _graders: dict[Job, Grader] = {}
-_sandboxes: dict[tuple[str, bool], "Sandbox"] = {}
 
 
 def grader_of(job: Job) -> Grader:
-    """This process's grader for a run, with this process's sandbox; both are made once."""
-    kind = job.isolation, job.require_sandbox
-    if kind not in _sandboxes:
-        _sandboxes[kind] = start_sandbox(job)
+    """This process's grader for a run, with this process's sandbox; both are made once.
+
+    Raises CannotGrade if the sandbox does not start.
+    """
+    from .sandbox import Broken
+
+    sandbox = sandbox_of(job.isolation, job.require_sandbox)
     if job not in _graders:
         _graders.clear()  # of an earlier run
-        _graders[job] = Grader(job, _sandboxes[kind])
+        new = Grader(job, sandbox)  # loads torch while the sandbox loads its own
+        try:
+            sandbox.start()
+        except Broken as error:
+            raise CannotGrade(f"no sandbox: {error}") from error
+        _graders[job] = new
     return _graders[job]
 
 
 def close() -> None:
     """End this process's sandboxes."""
     _graders.clear()
-    while _sandboxes:
-        _sandboxes.popitem()[1].close()
+    sandboxes.close()
 
 
 def ready(job: Job) -> str:

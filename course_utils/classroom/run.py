@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import grader, intake, journal, workers
+from . import grader, intake, journal, sandboxes, workers
 from .grader import Graded, Job, Task
 from .intake import Submission
 from .journal import CannotRun, Journal
@@ -172,7 +172,8 @@ def in_workers(
     began = time.perf_counter()
     pool = pool_of(settings, len(tasks))
     try:
-        progress.say(f"isolation: {pool.submit(ready).result()}")
+        level, *_ = [pool.submit(ready) for _ in range(pool.size)]  # each starts a worker
+        progress.say(f"isolation: {level.result()}")
         summary.start_s = time.perf_counter() - began
         began = time.perf_counter()
         for task, found in workers.results(pool, work, ready, tasks):
@@ -192,7 +193,8 @@ def in_workers(
 def pool_of(settings: Settings, tasks: int) -> workers.Pool:
     if settings.dask:
         return workers.Dask(settings.dask)
-    return workers.Processes(max(1, min(settings.workers, tasks)))
+    begin = partial(sandboxes.begin, settings.isolation, settings.require_sandbox)
+    return workers.Processes(max(1, min(settings.workers, tasks)), begin)
 
 
 # ------------------------------------------------------------------------------ what is to do

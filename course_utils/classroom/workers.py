@@ -51,26 +51,33 @@ class Pool(Protocol):
 
 
 class Processes:
-    """Processes of this machine, started afresh: none holds a lock or a thread of its parent."""
+    """Processes of this machine, started afresh: none holds a lock or a thread of its parent.
+
+    begin: what each does first of all, before it loads anything.
+    """
 
     falls_together = True
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, begin: Callable[[], None] | None = None) -> None:
+        self.size, self.begin = size, begin
         self.executor: Executor = self._start()
 
     def _start(self) -> Executor:
         context = multiprocessing.get_context("spawn")
-        return ProcessPool(self.size, mp_context=context, initializer=settle)
+        return ProcessPool(
+            self.size, mp_context=context, initializer=settle, initargs=(self.begin,)
+        )
 
     def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
         return self.executor.submit(work, *given)
 
     def renew(self) -> None:
-        self.executor.shutdown(wait=True, cancel_futures=True)
+        self.close()
         self.executor = self._start()
 
     def close(self) -> None:
+        """End them all. The executor itself, where a worker has died, waits for ever for one that it
+        was just starting."""
         processes = list((getattr(self.executor, "_processes", None) or {}).values())
         self.executor.shutdown(wait=False, cancel_futures=True)
         for process in processes:
@@ -79,7 +86,7 @@ class Processes:
         self.executor.shutdown(wait=True)
 
 
-def settle() -> None:
+def settle(begin: Callable[[], None] | None) -> None:
     """In a new worker: an interrupt is its parent's business, and it does not outlive its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -90,6 +97,8 @@ def settle() -> None:
         os._exit(1)
 
     threading.Thread(target=follow, name="follows its parent", daemon=True).start()
+    if begin:
+        begin()
 
 
 class Dask:

@@ -10,13 +10,14 @@ from time import perf_counter
 from typing import Any
 
 from .case import Case
+from .channel import Ask, ChannelLost
 from .contracts import Contract, Measured
 from .exercise import Exercise
 from .expected import results_due
 from .given import PACKAGE, given
 from .observe import Observation
 from .raised import COSTLY, INTERRUPTED, TIME_LIMIT, Raised
-from .remote import BATCH_S, TO_DEFINE_S, Ask, ChannelLost, name_of
+from .remote import BATCH_S, TO_DEFINE_S, name_of
 from .signatures import Description, checked, description, methods_due
 from .values import cut
 

@@ -115,7 +115,7 @@ def is_python(source: str) -> bool:
 
 def names_needed(node: ast.stmt) -> set[str]:
     """The names that a definition uses; `exercise` is none of them."""
-    return names_used(undecorated(copy.deepcopy(node)) if key_of(node) else node)
+    return names_used(undecorated(copy.copy(node)) if key_of(node) else node)
 
 
 def one_by_one(node: ast.stmt) -> list[ast.stmt]:

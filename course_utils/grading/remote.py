@@ -17,6 +17,7 @@ from time import monotonic, perf_counter
 from typing import IO, Any
 
 from .case import Case
+from .channel import ChannelLost
 from .contracts import Contract
 from .crossing import dumps, extent, loads, snapshot
 from .driven import Driven
@@ -34,20 +35,6 @@ BATCH_S = 0.5  # after so long a batch of cases is cut short: the rest is asked 
 PIPE_BYTES = 4096  # a pipe that takes any takes so many
 BATCH_BYTES = 16 * 2**20
 TO_DEFINE_S = 60.0  # for the definitions and imports of an answer; torch alone may take ten
-
-Ask = Callable[[dict[str, Any], float], dict[str, Any]]
-
-
-class ChannelLost(Exception):
-    """The process on the other side is gone; the next question meets a fresh one.
-
-    reason: in words that follow "your code". how: "died", "timeout", "flood" or "garbage".
-    """
-
-    def __init__(self, reason: str, how: str) -> None:
-        super().__init__(reason)
-        self.reason, self.how = reason, how
-
 
 # ------------------------------------------------------------------------------ the student's side
 

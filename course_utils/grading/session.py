@@ -14,7 +14,7 @@ from .capture import capture, rebuild
 from .exercise import Exercise, exercises_of, find
 from .exercise import chapters as all_chapters
 from .extract import answers, build, read_cells
-from .grade import NoChecks, grade
+from .judging import NoChecks, grade
 from .limits import time_limit
 from .raised import raised_by
 from .show import MARKS

@@ -1,4 +1,4 @@
-"""How fast a class is graded: 60 notebooks of three small exercises, six cases each, in the sandbox.
+"""How fast a class is graded: 60 notebooks a worker, three small exercises of six cases each, sandboxed.
 
 Every submission is read from its notebook, defined and run in a process of its own, and compared with
 the reference on random cases. The time of a submission is a worker's, from cells to record; the
@@ -13,13 +13,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 CLASSROOM = Path(__file__).parents[1] / "classroom"
-sys.path.insert(0, str(CLASSROOM))
-
-import toy_class  # noqa: E402
-from submissions import folder_of  # noqa: E402
-
-from course_utils.classroom import run  # noqa: E402
-from course_utils.classroom.terminal import cores  # noqa: E402
+sys.path.insert(0, str(CLASSROOM))  # a worker imports this file before all else: so no torch here
 
 SUBMISSIONS, ROUNDS, SEED = 60, 3, 20261121
 MODULES = ("toy_class",)
@@ -42,6 +36,10 @@ class Timing:
 
 def measure(submissions: Path, workers: int) -> Timing:
     """One whole run in a new run folder."""
+    import toy_class
+
+    from course_utils.classroom import run
+
     settings = run.Settings(workers=workers, modules=MODULES)
     with tempfile.TemporaryDirectory() as folder:
         summary = run.grade(submissions, toy_class.PLAN, Path(folder), settings)
@@ -70,14 +68,20 @@ def told(rounds: list[Timing]) -> str:
 
 
 def main() -> None:
+    import toy_class
+    from submissions import folder_of
+
+    from course_utils.classroom.terminal import cores
+
     with tempfile.TemporaryDirectory() as folder:
-        place = folder_of(Path(folder) / "class", toy_class.class_of(SUBMISSIONS, SEED))
-        print(f"{SUBMISSIONS} submissions, three exercises of six cases, {ROUNDS} rounds")
+        print(f"{SUBMISSIONS} submissions a worker, three exercises of six cases, {ROUNDS} rounds")
         print(
             f"{'workers':>7}{'start s':>9}{'median ms':>11}  {'95 % interval':<17}"
             f"{'5 % to 95 %':<17}{'a minute':>9}"
         )
         for workers in dict.fromkeys((1, cores())):
+            students = toy_class.class_of(SUBMISSIONS * workers, SEED)
+            place = folder_of(Path(folder) / f"class{workers}", students)
             print(told([measure(place, workers) for _ in range(ROUNDS)]), flush=True)
 
 

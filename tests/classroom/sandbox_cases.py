@@ -4,7 +4,7 @@ from typing import Any
 
 from course_utils.grading import call, find
 from course_utils.grading.elsewhere import Submission
-from course_utils.grading.grade import judge
+from course_utils.grading.judging import judge
 from course_utils.grading.verdict import Verdict
 
 KEY = "strides.flat_index"

@@ -1,6 +1,7 @@
 """A run: what is graded, what is kept, and that nothing is lost whoever is killed when."""
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -25,7 +26,7 @@ from toy_class import ATTENTION, PLAN, ROWS, SOFTMAX, WRONG, cells
 from typer.testing import CliRunner
 
 from course_utils.authoring.counts import count
-from course_utils.classroom import grader, journal, run, terminal, workers
+from course_utils.classroom import grader, journal, run, sandboxes, terminal, workers
 from course_utils.classroom.grader import CannotGrade, Graded, Job, Task
 from course_utils.classroom.journal import CannotRun
 from course_utils.classroom.marking import without_answer
@@ -435,6 +436,24 @@ def test_where_no_worker_can_live_nobody_is_to_blame():
             pool.close()
 
 
+def test_a_worker_that_was_just_starting_holds_nobody_up():
+    """The executor ends those that it knows as it breaks; one more may have been started meanwhile."""
+    pool = workers.Processes(1)
+    assert pool.submit(deadly, "a").result() == "A"
+    late = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(100,))
+    late.start()
+    end, asked = late.terminate, []
+    late.terminate = lambda: asked.append("by the executor") if not asked else end()
+    pool.executor._processes[late.pid] = late
+    with pytest.raises(BrokenProcessPool):
+        pool.submit(deadly, "kills 1").result()
+    began = time.monotonic()
+    pool.renew()
+    assert asked
+    assert time.monotonic() - began < 30
+    pool.close()
+
+
 def test_a_grader_that_fails_costs_the_exercise_and_is_told(place, inline, monkeypatch):
     def judged(self, item, submission, task):
         if (task.student, item.key) == ("ada", ROWS):
@@ -489,9 +508,9 @@ def test_a_required_sandbox_that_is_absent_stops_the_run(place, inline, monkeypa
         def __init__(self, isolation):
             raise SandboxMissing("no bubblewrap: bwrap is not installed")
 
-    monkeypatch.setattr(grader, "_sandboxes", {})
+    monkeypatch.setattr(sandboxes, "_sandboxes", {})
     monkeypatch.setattr(grader, "_graders", {})
-    monkeypatch.setattr("course_utils.classroom.sandbox.Sandbox", Absent, raising=False)
+    monkeypatch.setattr(sandboxes, "Sandbox", Absent)
     with pytest.raises(CannotGrade, match="no sandbox: no bubblewrap: bwrap is not installed"):
         graded(place, require_sandbox=True)
     monkeypatch.setattr(Absent, "__init__", lambda self, isolation: None)

@@ -15,7 +15,7 @@ from sandbox_cases import HONEST, KEY, REFUSED_EVERYWHERE, WRONG, Runner, found_
 
 from course_utils.authoring.counts import count
 from course_utils.classroom.sandbox import seccomp
-from course_utils.grading.remote import ChannelLost
+from course_utils.grading.channel import ChannelLost
 from course_utils.grading.verdict import FAILED, NOT_ATTEMPTED, PASSED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap exists for Linux only")
@@ -33,8 +33,11 @@ def serves_the_next(sandbox: Any) -> Any:
 
 
 def leftover(sandbox: Any) -> list[psutil.Process]:
-    """Processes inside, but for those that fork (and bwrap's own)."""
+    """Processes inside, but for those that fork (and bwrap's own), and the one that waits for the next."""
     found = []
+    sandbox.drop_spare()
+    for zygote in sandbox.zygotes.values():
+        zygote.calm(0)
     for zygote in sandbox.zygotes.values():
         inside = psutil.Process(zygote.process.pid).children(recursive=True)
         found += [p for p in inside[2:] if p.status() != psutil.STATUS_ZOMBIE]

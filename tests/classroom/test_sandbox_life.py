@@ -1,6 +1,9 @@
 """The sandbox from outside: how it starts, ends, is bounded, and what it is where bubblewrap is not."""
 
+import ctypes
+import mmap
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,12 +17,20 @@ import psutil
 import pytest
 from sandbox_cases import HONEST, REFUSED_EVERYWHERE, WRONG, Runner, found_by, verdict_on
 
-from course_utils.classroom.sandbox import Limits, Sandbox, SandboxMissing, best_level, bubblewrap
+from course_utils.classroom.sandbox import (
+    Limits,
+    Sandbox,
+    SandboxMissing,
+    best_level,
+    bubblewrap,
+    namespaces,
+    zygote,
+)
 from course_utils.classroom.sandbox import levels as levels_module
 from course_utils.grading import find
+from course_utils.grading.channel import ChannelLost
 from course_utils.grading.elsewhere import Submission
-from course_utils.grading.grade import judge
-from course_utils.grading.remote import ChannelLost
+from course_utils.grading.judging import judge
 from course_utils.grading.verdict import FAILED, PASSED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap exists for Linux only")
@@ -39,18 +50,87 @@ def soon(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 
 def test_a_hundred_submissions_leave_nothing_open(sandbox: Any) -> None:
+    def quiet() -> None:
+        sandbox.drop_spare()
+        sandbox.zygotes[False].calm(0)
+
     found_by(sandbox, "found = 1")
+    quiet()
     this = psutil.Process()
     descriptors, children = this.num_fds(), len(this.children(recursive=True))
     for number in range(100):
         with sandbox.submission() as channel:
             assert Runner(channel).run(f"found = {number}") == number
+    quiet()
     assert this.num_fds() == descriptors
     assert len(this.children(recursive=True)) == children
     assert not any(zygote.processes for zygote in sandbox.zygotes.values())
 
 
+def test_the_process_of_the_next_submission_waits_ready(sandbox: Any) -> None:
+    found_by(sandbox, "open('/tmp/x', 'w'); found = 1")
+    ready = sandbox.spare
+    with sandbox.submission() as channel:
+        assert Runner(channel).run("import os; found = os.listdir('/tmp')") == []
+        assert channel.process is ready
+        assert sandbox.spare is not ready
+
+
+def test_one_that_dies_as_it_waits_is_no_loss(sandbox: Any) -> None:
+    found_by(sandbox, "found = 1")
+    sandbox.spare.abandon()
+    sandbox.zygotes[False].calm(0)
+    assert found_by(sandbox, "found = 2") == 2
+
+
+def test_what_the_grader_asks_for_is_loaded_for_all_that_come(sandbox: Any) -> None:
+    source = "import sys; found = 'colorsys' in sys.modules"
+    assert not found_by(sandbox, source)
+    sandbox.load(["colorsys"])
+    assert found_by(sandbox, source)
+    assert found_by(sandbox, source)
+    before = sandbox.zygotes[False]
+    psutil.Process(before.process.pid).children(recursive=True)[1].kill()
+    assert soon(lambda: before.process.poll() is not None)
+    assert found_by(sandbox, source)
+    assert sandbox.zygotes[False] is not before
+
+
+def test_nothing_is_left_of_the_rehearsal(sandbox: Any) -> None:
+    source = "import linecache; found = [n for n in linecache.cache if n.startswith('<')]"
+    assert found_by(sandbox, source) == ["<notebook, code cell 1>"]
+
+
+def test_a_process_that_forks_has_large_pages(sandbox: Any) -> None:
+    """60,000 entries of a page table would be copied at each fork, and taken down at each end."""
+    size = 4 * zygote.HUGE
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as own:
+        own.write(bytes(size))
+        at = ctypes.addressof(view := ctypes.c_char.from_buffer(own))
+        del view
+        first = -(-at // zygote.HUGE) * zygote.HUGE
+        if not namespaces.collapse(first, first + 2 * zygote.HUGE):
+            pytest.skip("this kernel makes no large pages on demand")
+    sandbox.start()
+    forks = psutil.Process(sandbox.zygotes[False].process.pid).children(recursive=True)[1]
+    rollup = Path(f"/proc/{forks.pid}/smaps_rollup").read_text()
+    huge, anonymous = (
+        int(re.search(rf"^{name}: *(\d+) kB", rollup, re.MULTILINE)[1])
+        for name in ("AnonHugePages", "Anonymous")
+    )
+    assert huge > anonymous / 2
+
+
+def test_a_grader_can_start_its_sandbox_before_it_loads_torch() -> None:
+    source = "import sys; from course_utils.classroom import sandboxes, workers; print('torch' in sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == "False\n"
+
+
 def test_the_process_that_forks_is_replaced(sandbox: Any) -> None:
+    sandbox.start()
     with sandbox.submission() as channel:
         runner = Runner(channel)
         inside = psutil.Process(sandbox.zygotes[False].process.pid).children(recursive=True)

@@ -24,7 +24,7 @@ from course_utils.classroom.editions import hidden, pack, removal, running, stor
 from course_utils.classroom.plan import plan_of
 from course_utils.grading import Exercise, call, contracts, exercises_of, find, grade, solution_cell
 from course_utils.grading.crossing import loads
-from course_utils.grading.grade import CONTRACTS
+from course_utils.grading.judging import CONTRACTS
 from course_utils.grading.stored import StoredExercise
 from course_utils.grading.verdict import FAILED, PASSED
 

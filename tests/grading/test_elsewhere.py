@@ -13,11 +13,12 @@ from course_utils.authoring import proofs
 from course_utils.grading import contracts, find, grade
 from course_utils.grading import elsewhere as elsewhere_module
 from course_utils.grading.case import call
+from course_utils.grading.channel import ChannelLost
 from course_utils.grading.elsewhere import Submission
 from course_utils.grading.extract import answers, build, read_cells
-from course_utils.grading.grade import judge
+from course_utils.grading.judging import judge
 from course_utils.grading.recent import Recent
-from course_utils.grading.remote import ChannelLost, StudentSide, name_of
+from course_utils.grading.remote import StudentSide, name_of
 from course_utils.grading.signatures import described, description, signature_problem
 from course_utils.grading.stubs import solution_cell
 from course_utils.grading.values import dumps, loads

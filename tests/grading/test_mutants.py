@@ -9,7 +9,7 @@ import course_utils
 from course_utils.authoring.counts import count
 from course_utils.authoring.mutation import Job, build, digest, mutants, original, run
 from course_utils.grading import Exercise, every, grade
-from course_utils.grading.grade import checks_of
+from course_utils.grading.judging import checks_of
 from course_utils.grading.stubs import source_of
 
 PACKAGE = Path(course_utils.__file__).parent

@@ -23,7 +23,7 @@ from torch.distributed import _functional_collectives as functional
 from course_utils.authoring import proofs
 from course_utils.grading import Exercise, call, contracts, grade, on_ranks, probes
 from course_utils.grading.agreement import disagreement
-from course_utils.grading.grade import broken
+from course_utils.grading.judging import broken
 from course_utils.grading.probes import collectives
 
 pytestmark = pytest.mark.timeout(300)

@@ -2,7 +2,8 @@
 
 The token is drawn anew for each request and its reply repeats it, so a frame that was written ahead
 of time is no reply. On the grader's side nothing waits for ever, nothing is larger than agreed, and
-what comes is only ever parsed as data.
+what comes is only ever parsed as data. The module loads no torch: the grader starts the sandbox first
+and loads its own beside it.
 """
 
 import os
@@ -11,9 +12,6 @@ import socket
 import struct
 from time import monotonic
 from typing import Any, Protocol
-
-from course_utils.grading.crossing import dumps, loads
-from course_utils.grading.values import tensors
 
 HEAD = struct.Struct("<8sQ")
 AT_ONCE = 1 << 20
@@ -117,6 +115,9 @@ def receive(
 
 def parsed(data: bytes, largest: int) -> dict[str, Any]:
     """The tree in a reply. Raises Garbage for whatever is none, Flood for one that is too much."""
+    from course_utils.grading.crossing import loads
+    from course_utils.grading.values import tensors
+
     try:
         tree = loads(data)
     except ValueError as error:
@@ -134,6 +135,8 @@ def parsed(data: bytes, largest: int) -> dict[str, Any]:
 
 def read_request(fd: int) -> tuple[bytes, dict[str, Any]] | None:
     """The next request and its token; None at the end."""
+    from course_utils.grading.crossing import loads
+
     head = read_exactly(fd, HEAD.size)
     if head is None:
         return None
@@ -153,6 +156,8 @@ def read_exactly(fd: int, size: int) -> bytes | None:
 
 
 def write_reply(fd: int, token: bytes, tree: dict[str, Any]) -> None:
+    from course_utils.grading.crossing import dumps
+
     data = dumps(tree)
     left = memoryview(HEAD.pack(token, len(data)) + data)
     while left:

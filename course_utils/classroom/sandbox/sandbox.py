@@ -1,4 +1,7 @@
-"""`Sandbox`: the grader's side. It starts the process that forks, and speaks with submissions."""
+"""`Sandbox`: the grader's side. It starts the process that forks, and speaks with submissions.
+
+Like `frames`, it loads no torch: the sandbox's process and the grader can load theirs side by side.
+"""
 
 import itertools
 import json
@@ -11,13 +14,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cached_property
 from time import monotonic, sleep
 from typing import Any
 
-from course_utils.grading.crossing import dumps
-from course_utils.grading.remote import ChannelLost
+from course_utils.grading.channel import ChannelLost
 
 from . import bubblewrap, frames, levels
 from .limits import Limits
@@ -65,6 +69,8 @@ class Process:
         self.cpu_s = 0.0
         self.why = ""
         self.unable = ""
+        self.apart = False  # has it namespaces of its own?
+        self.abandoned = False
 
     def fileno(self) -> int | None:
         return self.home.fileno()
@@ -81,10 +87,15 @@ class Process:
 
     def end(self) -> None:
         """Close the channel, kill, and wait until it is over."""
-        self.channel.close()
-        self.home.kill(self.number)
+        self.abandon()
         self.wait(KILL_S)
         self.home.processes.pop(self.number, None)
+
+    def abandon(self) -> None:
+        """Close the channel and kill; the home knows when it is over."""
+        self.abandoned = True
+        self.channel.close()
+        self.home.kill(self.number)
 
 
 class Zygote:
@@ -170,6 +181,20 @@ class Zygote:
             process.cpu_s = message.get("cpu_s", 0.0)
             process.why = message.get("why", "")
             process.unable = message.get("because", "")
+            if process.abandoned:
+                del self.processes[process.number]
+
+    def load(self, modules: list[str]) -> None:
+        self.tell({"load": modules})
+
+    def calm(self, most: int = 1) -> None:
+        """Until so few of the processes that were abandoned are left: a hostile one dies slowly."""
+        deadline = monotonic() + KILL_S
+        while self.alive and (left := deadline - monotonic()) > 0:
+            self.listen()
+            if sum(process.abandoned for process in self.processes.values()) <= most:
+                return
+            self.pause(left)
 
     def fork(self, order: dict[str, Any]) -> Process:
         mine, theirs = channel()
@@ -221,6 +246,12 @@ class Spawner:
             if pid:
                 popen.returncode = process.status = os.waitstatus_to_exitcode(status)
                 process.cpu_s = used.ru_utime + used.ru_stime
+
+    def load(self, modules: list[str]) -> None:
+        """Each submission loads what it needs."""
+
+    def calm(self, most: int = 1) -> None:
+        """Nothing is abandoned here: each end is waited for."""
 
     def kill(self, number: int) -> None:
         popen = self.started.get(number)
@@ -280,10 +311,10 @@ class Sandbox:
     """Runs the code of submissions apart from the grader. Use it in a `with` block, from one thread.
 
     isolation: "best" (what the machine gives), "bubblewrap" (that, or SandboxMissing) or "process".
-    limits: what one submission may use. level: the isolation in words for people. A process with
-    torch loaded starts at once (seconds), another one when a submission first needs ranks.
+    limits: what one submission may use. A process with torch loaded is started at once, and ready
+    after seconds (`start` waits for it); another one when a submission first needs ranks.
 
-    Raises SandboxMissing (from best_level) and Broken, if Python does not start inside.
+    Raises SandboxMissing (from best_level).
     """
 
     def __init__(
@@ -295,14 +326,26 @@ class Sandbox:
         layers: dict[str, bool] | None = None,
     ) -> None:
         self.kind, self.why = levels.chosen(isolation)
-        self.limits = limits or Limits()
+        self._limits = limits or Limits()
         self.handler = handler
         self.layers = LAYERS | (layers or {})
         self.own_user = bubblewrap.is_root() and (
             self.kind == levels.BUBBLEWRAP or levels.can_be_another()
         )
         self.zygotes: dict[bool, Zygote | Spawner] = {}
-        self.level = levels.described(self.kind, self.why, self.start()["namespaces"])
+        self.loads: list[str] = []
+        self.spare: Process | None = None
+        self.zygote(ranks=False)
+
+    @property
+    def limits(self) -> Limits:
+        """What one submission may use, from the next one on."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._limits = limits
+        self.drop_spare()
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -312,12 +355,21 @@ class Sandbox:
 
     def close(self) -> None:
         """End the process that forks, and with it everything inside."""
+        self.spare = None
         for zygote in self.zygotes.values():
             zygote.close()
         self.zygotes.clear()
 
+    @cached_property
+    def level(self) -> str:
+        """The isolation in words for people. Raises Broken if Python does not start inside."""
+        return levels.described(self.kind, self.why, self.start()["namespaces"])
+
     def start(self, *, ranks: bool = False) -> dict[str, Any]:
-        """Start the process that forks now, if it is not there."""
+        """Start the process that forks, if it is not there, and wait until it can.
+
+        Raises Broken if Python does not start inside.
+        """
         return self.zygote(ranks).wait_ready()
 
     def zygote(self, ranks: bool) -> Zygote | Spawner:
@@ -327,11 +379,53 @@ class Sandbox:
             if found.alive:
                 return found
             found.close()
+        new: Zygote | Spawner
         if self.layers["fork"]:
-            self.zygotes[ranks] = Zygote(self.kind, self.handler, ranks, self.layers["namespaces"])
+            new = Zygote(self.kind, self.handler, ranks, self.layers["namespaces"])
         else:
-            self.zygotes[ranks] = Spawner(self.handler, ranks)
-        return self.zygotes[ranks]
+            new = Spawner(self.handler, ranks)
+        if self.loads:
+            new.load(self.loads)
+        self.zygotes[ranks] = new
+        return new
+
+    def load(self, modules: Iterable[str]) -> None:
+        """Let submissions from now on find these modules loaded: each would take its time over them."""
+        new = [name for name in modules if name not in self.loads]
+        if new:
+            self.loads += new
+            for zygote in self.zygotes.values():
+                zygote.load(new)
+            self.drop_spare()
+
+    def fork(self, ranks: bool, cpu_s: float | None = None) -> Process:
+        """A process for a submission. cpu_s: what is left of its seconds, if not all of them.
+
+        Where every submission has namespaces of its own, one is always kept ready: the next
+        submission need not wait until its process has been made.
+        """
+        zygote = self.zygote(ranks)
+        apart = zygote.wait_ready()["namespaces"] and not ranks
+        zygote.calm()
+        if not apart or cpu_s is not None:
+            return zygote.fork(self.order(ranks, cpu_s))
+        process, self.spare = self.spare, None
+        if process is None or process.home is not zygote or process.gone():
+            process = zygote.fork(self.order(ranks))
+        self.spare = zygote.fork(self.order(ranks))
+        process.apart = self.spare.apart = True
+        return process
+
+    def drop_spare(self) -> None:
+        """Make no use of the one that is ready."""
+        if self.spare is not None:
+            self.spare.abandon()
+            self.spare = None
+
+    def order(self, ranks: bool, cpu_s: float | None = None) -> dict[str, Any]:
+        limits = asdict(self.limits) | ({} if cpu_s is None else {"cpu_s": cpu_s})
+        uid = FIRST_UID + secrets.randbelow(UIDS) if self.own_user else None
+        return {"limits": limits, "ranks": ranks, "uid": uid, "layers": self.layers}
 
     def submission(self, *, ranks: bool = False) -> "Submission":
         """A channel to the code of one submission; its process starts with the first request.
@@ -359,8 +453,14 @@ class Submission:
         self.close()
 
     def close(self) -> None:
-        """End the submission's processes, whatever they do. It answers no more."""
+        """End the submission's processes, whatever they do. It answers no more.
+
+        With namespaces of its own it can disturb nobody as it ends: nobody waits for that.
+        """
         self.closed = True
+        if self.process is not None and self.process.apart:
+            self.process.abandon()
+            self.process = None
         self.end()
 
     def end(self) -> None:
@@ -378,6 +478,8 @@ class Submission:
         """
         if self.closed:
             raise ValueError("this submission is closed")
+        from course_utils.grading.crossing import dumps
+
         self.within_budget()
         data = dumps(request)
         process = self.process or self.begin()
@@ -413,12 +515,8 @@ class Submission:
                 raise ChannelLost(f"had used up the {most:g} {what} of a submission", "timeout")
 
     def begin(self) -> Process:
-        sandbox = self.sandbox
-        sandbox.start(ranks=self.ranks)
-        limits = asdict(sandbox.limits) | {"cpu_s": sandbox.limits.cpu_s - self.cpu_s}
-        uid = FIRST_UID + secrets.randbelow(UIDS) if sandbox.own_user else None
-        order = {"limits": limits, "ranks": self.ranks, "uid": uid, "layers": sandbox.layers}
-        self.process = sandbox.zygote(self.ranks).fork(order)
+        left = self.sandbox.limits.cpu_s - self.cpu_s if self.cpu_s else None
+        self.process = self.sandbox.fork(self.ranks, left)
         return self.process
 
     def lost(self, reason: str, how: str) -> ChannelLost:
