@@ -29,6 +29,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from course_utils import forking
+
 # Making mutants -----------------------------------------------------------------------------------
 
 
@@ -621,8 +623,7 @@ def run(
     here: judge in this process, one job after the other, without limits: for a judge whose mutants
         run in other processes anyway (on ranks, which each fork would have to start for itself).
 
-    A process of its own means that no mutant is judged by what another left behind; with torch
-    loaded, a fork takes 10 ms.
+    A process of its own means that no mutant is judged by what another left behind.
     """
     if not (here or hasattr(os, "fork")):
         raise RuntimeError(
@@ -653,6 +654,8 @@ def run(
         return [outcomes[index] for index in range(len(jobs))]
     waiting.reverse()
     running: dict[int, _Child] = {}
+    if waiting:
+        forking.settle()
     with selectors.DefaultSelector() as selector:
         try:
             while waiting or running:

@@ -23,8 +23,6 @@ from course_utils.classroom.sandbox import (
     SandboxMissing,
     best_level,
     bubblewrap,
-    namespaces,
-    zygote,
 )
 from course_utils.classroom.sandbox import levels as levels_module
 from course_utils.grading import find
@@ -103,13 +101,13 @@ def test_nothing_is_left_of_the_rehearsal(sandbox: Any) -> None:
 
 def test_a_process_that_forks_has_large_pages(sandbox: Any) -> None:
     """60,000 entries of a page table would be copied at each fork, and taken down at each end."""
-    size = 4 * zygote.HUGE
+    size = 4 * forking.HUGE
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as own:
         own.write(bytes(size))
         at = ctypes.addressof(view := ctypes.c_char.from_buffer(own))
         del view
-        first = -(-at // zygote.HUGE) * zygote.HUGE
-        if not namespaces.collapse(first, first + 2 * zygote.HUGE):
+        first = -(-at // forking.HUGE) * forking.HUGE
+        if not forking.collapse_between(first, first + 2 * forking.HUGE):
             pytest.skip("this kernel makes no large pages on demand")
     sandbox.start()
     forks = psutil.Process(sandbox.zygotes[False].process.pid).children(recursive=True)[1]

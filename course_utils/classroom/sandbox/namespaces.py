@@ -17,8 +17,6 @@ CLONE_NEWNET = 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REC, MS_PRIVATE = 0x4000, 0x40000
 
-MADV_COLLAPSE = 25
-
 PR_SET_PDEATHSIG = 1
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
@@ -60,12 +58,6 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str = ""
 
 def prctl(option: int, first: int = 0, second: int = 0) -> int:
     return called("prctl", libc.prctl(option, Word(first), Word(second), Word(0), Word(0)))
-
-
-def collapse(first: int, last: int) -> bool:
-    """Memory between two addresses into large pages. Says whether the kernel could."""
-    length = ctypes.c_size_t(last - first)
-    return libc.madvise(ctypes.c_void_p(first), length, MADV_COLLAPSE) == 0
 
 
 def drop_bounding_set() -> None:

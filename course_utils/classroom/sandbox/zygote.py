@@ -8,7 +8,6 @@ start. When the grader is gone, even killed, the socket ends; so
 does this process, and all that it started.
 """
 
-import gc
 import importlib
 import json
 import os
@@ -23,8 +22,9 @@ from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from typing import Any
 
+from course_utils.forking import settle
+
 LARGEST_PACKET = 1 << 16
-HUGE = 1 << 21
 CHECK_PARENT_S = 1.0
 WATCH_S = 0.1
 
@@ -88,32 +88,6 @@ def rehearse() -> None:
     from course_utils.grading import rehearsal
 
     rehearsal.rehearse()
-
-
-def settle() -> None:
-    """Make what is loaded cheap to fork: no visits by the collector, few and large pages."""
-    gc.collect()
-    gc.freeze()  # what was loaded is never visited again, so its pages stay shared
-    if sys.platform == "linux":
-        collapse()
-
-
-def collapse() -> None:
-    """Put this process's own memory into pages of 2 MiB, where the kernel can (Linux 6.1).
-
-    A fork copies the table of pages and the end of a process takes it down, entry by entry: 60,000
-    entries of 4 KiB take ten milliseconds, and a few hundred take two.
-    """
-    from . import namespaces
-
-    with open("/proc/self/maps") as file:
-        lines = [line.split() for line in file]
-    for where, access, _, device, _, *name in lines:
-        if access == "rw-p" and device == "00:00" and name in ([], ["[heap]"]):
-            start, end = (int(text, 16) for text in where.split("-"))
-            first, last = -(-start // HUGE) * HUGE, end // HUGE * HUGE
-            if last > first:
-                namespaces.collapse(first, last)
 
 
 class Zygote:
