@@ -5,7 +5,7 @@ SHELL = /bin/sh
 WORKERS = 2
 NOTEBOOK = notebooks/01_tensors.ipynb
 RUN = .venv/bin/python
-PYTEST = $(RUN) -m pytest --complete -n $(WORKERS) --dist loadscope --nbval-lax --nbval-current-env --nbval-cell-timeout=120
+PYTEST = $(RUN) -m pytest --complete -n $(WORKERS) --dist loadscope --no-loadscope-reorder --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 
 .PHONY: help setup peers lab test check fix book bench lock clean
 

@@ -5,12 +5,14 @@ import socket
 import sys
 from collections.abc import Iterator
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
+TESTS = Path(__file__).parent
 REFERENCE = "course_utils.reference"
 
 if os.environ.get("COURSE_SHAPE_CHECKS", "1") != "0":
@@ -21,6 +23,29 @@ if os.environ.get("COURSE_SHAPE_CHECKS", "1") != "0":
 
 settings.register_profile("course", deadline=None, derandomize=True, database=None)
 settings.load_profile("course")
+
+
+LONGEST = (
+    "site/test_pages.py",
+    "grading/test_mutants.py",
+    "grading/test_proofs.py",
+    "site/test_languages.py",
+    "repo/test_plugin.py",
+    "reference/test_train.py",
+    "grading/test_probe_collectives.py",
+    "site/test_figures_on_pages.py",
+    "classroom/test_nbgrader.py",
+    "repo/test_authors_page.py",
+)
+"""Modules of a minute and more, which begin first: one that begins last keeps one worker waiting for
+the other. (Each module is one worker's: it builds or loads something for all of its tests.)"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {TESTS / name: number for number, name in enumerate(LONGEST)}
+    if gone := [str(path) for path in place if not path.exists()]:
+        raise pytest.UsageError(f"LONGEST names what is not there: {', '.join(gone)}")
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 def stays_here(address: Any) -> bool:
