@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from .sandbox import Sandbox, SandboxMissing
+from .sandbox import Sandbox, SandboxMissing, levels
 
 HIDES = "bubblewrap"  # the kind of isolation that hides files and the network
 
@@ -19,7 +19,7 @@ def begin(isolation: str, require: bool) -> None:
 
     What is wrong is raised when a sandbox is asked for.
     """
-    with suppress(CannotGrade):
+    with suppress(Exception):
         sandbox_of(isolation, require)
 
 
@@ -37,8 +37,8 @@ def started(isolation: str, require: bool) -> Sandbox:
     except SandboxMissing as error:
         raise CannotGrade(f"no sandbox: {error}") from error
     if require and sandbox.kind != HIDES:
-        level = sandbox.level
         sandbox.close()
+        level = levels.described(sandbox.kind, sandbox.why, namespaces=False)
         raise CannotGrade(f"a sandbox is required, and this is none: {level}")
     return sandbox
 

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 MOST_DEATHS = 2
 CONNECT_S = 10
+TO_END_S = 10
 AHEAD = 1  # submissions that wait for each worker, so that it need not wait for them
 
 
@@ -76,14 +77,19 @@ class Processes:
         self.executor = self._start()
 
     def close(self) -> None:
-        """End them all. The executor itself, where a worker has died, waits for ever for one that it
-        was just starting."""
+        """End them all, and wait until they are gone.
+
+        The executor itself, where a worker has died, would wait for ever for one that it was just
+        starting.
+        """
         processes = list((getattr(self.executor, "_processes", None) or {}).values())
         self.executor.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             with suppress(OSError, ValueError):
                 process.terminate()
-        self.executor.shutdown(wait=True)
+        for process in processes:
+            with suppress(OSError, ValueError, AssertionError):
+                process.join(TO_END_S)
 
 
 def settle(begin: Callable[[], None] | None) -> None:

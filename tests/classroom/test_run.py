@@ -503,7 +503,7 @@ def test_a_sandbox_that_breaks_is_started_again(place, inline, monkeypatch):
 
 def test_a_required_sandbox_that_is_absent_stops_the_run(place, inline, monkeypatch):
     class Absent:
-        kind, level = "process", "process only: the files of this user can be read"
+        kind, why = "process", "bwrap is not installed"
 
         def __init__(self, isolation):
             raise SandboxMissing("no bubblewrap: bwrap is not installed")

@@ -186,6 +186,10 @@ REFUSED = REFUSED_EVERYWHERE | {
         "for n in range(100): open(f'/tmp/{n}', 'wb').write(bytes(10**6))",
         "OSError",
     ),
+    "memory: empty files in /tmp": (
+        "for n in range(100_000): open(f'/tmp/{n}', 'w').close()",
+        "OSError",
+    ),
     "memory: files in /dev/shm": (
         "for n in range(100): open(f'/dev/shm/{n}', 'wb').write(bytes(10**6))",
         "OSError",

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +18,9 @@ import psutil
 import pytest
 from sandbox_cases import HONEST, REFUSED_EVERYWHERE, WRONG, Runner, found_by, verdict_on
 
+from course_utils import forking
 from course_utils.classroom.sandbox import (
+    Broken,
     Limits,
     Sandbox,
     SandboxMissing,
@@ -75,10 +78,34 @@ def test_the_process_of_the_next_submission_waits_ready(sandbox: Any) -> None:
 
 
 def test_one_that_dies_as_it_waits_is_no_loss(sandbox: Any) -> None:
+    zygote = sandbox.zygote(ranks=False)
+    for number in range(3):
+        assert found_by(sandbox, f"found = {number}") == number
+        zygote.kill(sandbox.spare.number)
+        assert soon(sandbox.spare.gone)
+        if number:
+            sandbox.drop_spare()
+    began = time.monotonic()
+    zygote.calm(0)
+    assert time.monotonic() - began < 5
+    assert zygote.processes == {}
+
+
+def test_a_module_that_the_sandbox_lacks_costs_nobody_anything(sandbox: Any) -> None:
+    sandbox.load(["no_such_module"])
+    assert verdict_on(sandbox, HONEST).outcome == PASSED
+
+
+def test_the_time_to_load_is_nobodys(sandbox: Any) -> None:
     found_by(sandbox, "found = 1")
-    sandbox.spare.abandon()
-    sandbox.zygotes[False].calm(0)
-    assert found_by(sandbox, "found = 2") == 2
+    zygote = sandbox.zygotes[False]
+    forks = psutil.Process(zygote.process.pid).children(recursive=True)[1]
+    forks.suspend()
+    threading.Timer(2.0, forks.resume).start()
+    sandbox.load(["mailbox"])
+    with sandbox.submission() as channel:
+        assert Runner(channel).run("import sys; found = 'mailbox' in sys.modules")
+        assert channel.wall_s < 1.5
 
 
 def test_what_the_grader_asks_for_is_loaded_for_all_that_come(sandbox: Any) -> None:
@@ -133,7 +160,7 @@ def test_the_process_that_forks_is_replaced(sandbox: Any) -> None:
         runner = Runner(channel)
         inside = psutil.Process(sandbox.zygotes[False].process.pid).children(recursive=True)
         inside[1].kill()
-        with pytest.raises(ChannelLost, match="ended the process"):
+        with pytest.raises(Broken, match="the process that forks has ended"):
             runner.run("import time; time.sleep(5)")
         assert Runner(channel).run("found = 'again'") == "again"
     assert verdict_on(sandbox, HONEST).outcome == PASSED

@@ -67,8 +67,9 @@ def separate(limits: dict[str, Any], ranks: bool) -> None:
         proc(safe)
     else:
         namespaces.mount("none", "/proc", "tmpfs", safe | namespaces.MS_RDONLY, "size=4k")
-    namespaces.mount("none", "/tmp", "tmpfs", safe, f"size={limits['tmp']},mode=1777")
-    namespaces.mount("none", "/dev/shm", "tmpfs", safe, f"size={limits['tmp']},mode=1777")
+    room = f"size={limits['tmp']},nr_inodes={limits['tmp_files']},mode=1777"
+    namespaces.mount("none", "/tmp", "tmpfs", safe, room)
+    namespaces.mount("none", "/dev/shm", "tmpfs", safe, room)
     os.chdir("/tmp")
 
 

@@ -13,7 +13,8 @@ class Limits:
     processes in turn. memory: bytes of address space of one process, beyond what Python and torch
     had before; with ranks, of what all its processes hold together as well. tasks: threads at a time;
     tasks_on_ranks: threads and processes, where it may start processes. files: open files of one
-    process. file_size: bytes of one file. tmp: bytes of all files in /tmp. reply: bytes of one reply.
+    process. file_size: bytes of one file. tmp: bytes of all files in /tmp; tmp_files: their number, since
+    an empty one takes the kernel's memory. reply: bytes of one reply.
     """
 
     wall_s: float = 300.0
@@ -24,4 +25,5 @@ class Limits:
     files: int = 512
     file_size: int = 64 * MIB
     tmp: int = 128 * MIB
+    tmp_files: int = 16_384
     reply: int = 64 * MIB

@@ -92,10 +92,12 @@ class Process:
         self.home.processes.pop(self.number, None)
 
     def abandon(self) -> None:
-        """Close the channel and kill; the home knows when it is over."""
+        """Close the channel and kill; the home forgets it when it is over."""
         self.abandoned = True
         self.channel.close()
         self.home.kill(self.number)
+        if self.status is not None:
+            self.home.processes.pop(self.number, None)
 
 
 class Zygote:
@@ -108,6 +110,7 @@ class Zygote:
         self.numbers = itertools.count(1)
         self.alive = True
         self.ready: dict[str, Any] | None = None
+        self.awaited = 1  # how often it is still to say that it is ready
         inside = level == levels.BUBBLEWRAP
         self.folder = "" if inside else tempfile.mkdtemp(prefix="course-sandbox-")
         given = settings(inside, handler, ranks) | {"folder": self.folder or "/tmp"}
@@ -127,7 +130,7 @@ class Zygote:
 
     def wait_ready(self) -> dict[str, Any]:
         deadline = monotonic() + START_S
-        while self.ready is None:
+        while self.ready is None or self.awaited:
             left = deadline - monotonic()
             if not self.alive or left <= 0:
                 said = self.complaint()
@@ -176,6 +179,7 @@ class Zygote:
     def heed(self, message: dict[str, Any]) -> None:
         if "ready" in message:
             self.ready = message["ready"]
+            self.awaited -= 1
         elif process := self.processes.get(message.get("ended") or message["unable"]):
             process.status = message.get("status", -1)
             process.cpu_s = message.get("cpu_s", 0.0)
@@ -185,16 +189,26 @@ class Zygote:
                 del self.processes[process.number]
 
     def load(self, modules: list[str]) -> None:
+        self.awaited += 1
         self.tell({"load": modules})
 
     def calm(self, most: int = 1) -> None:
-        """Until so few of the processes that were abandoned are left: a hostile one dies slowly."""
+        """Until so few of the processes that were abandoned are left: a hostile one dies slowly.
+
+        Those that have not died after `KILL_S` are not waited for again.
+        """
         deadline = monotonic() + KILL_S
-        while self.alive and (left := deadline - monotonic()) > 0:
-            self.listen()
-            if sum(process.abandoned for process in self.processes.values()) <= most:
+        self.listen()
+        while (
+            self.alive and len(left := [p for p in self.processes.values() if p.abandoned]) > most
+        ):
+            seconds = deadline - monotonic()
+            if seconds <= 0:
+                for process in left:
+                    del self.processes[process.number]
                 return
-            self.pause(left)
+            self.pause(seconds)
+            self.listen()
 
     def fork(self, order: dict[str, Any]) -> Process:
         mine, theirs = channel()
@@ -207,6 +221,8 @@ class Zygote:
     def close(self) -> None:
         self.alive = False
         self.control.close()
+        for process in self.processes.values():
+            process.channel.close()
         try:
             self.process.wait(2.0)
         except subprocess.TimeoutExpired:
@@ -410,8 +426,10 @@ class Sandbox:
         if not apart or cpu_s is not None:
             return zygote.fork(self.order(ranks, cpu_s))
         process, self.spare = self.spare, None
-        if process is None or process.home is not zygote or process.gone():
-            process = zygote.fork(self.order(ranks))
+        if process is not None and (process.home is not zygote or process.gone()):
+            process.end()
+            process = None
+        process = process or zygote.fork(self.order(ranks))
         self.spare = zygote.fork(self.order(ranks))
         process.apart = self.spare.apart = True
         return process
@@ -520,10 +538,13 @@ class Submission:
         return self.process
 
     def lost(self, reason: str, how: str) -> ChannelLost:
-        unable = self.process.unable if self.process else ""
+        """What is said of a loss. Raises Broken where the code of the submission has no part in it."""
+        process = self.process
         self.end()
-        if unable:
-            raise Broken(f"no process can be started for a submission: {unable}")
+        if process and process.unable:
+            raise Broken(f"no process can be started for a submission: {process.unable}")
+        if process and process.status is None and not process.home.alive:
+            raise Broken("the process that forks has ended")
         return ChannelLost(reason, how)
 
 

@@ -2,9 +2,9 @@
 
 It runs inside the sandbox and never sees anything of a student. Over a socket of packets the grader
 sends {"fork": n, "limits", "ranks"} with the submission's end of its channel, {"kill": n}, and
-{"load": [modules]} for what the next ones will need as well; it hears {"ready": …} once,
-{"ended": n, "status", "cpu_s"} when a submission is over, and {"unable": n, "why"} if one cannot
-start. When the grader is gone, even killed, the socket ends; so
+{"load": [modules]} for what the next ones will need as well; it hears {"ready": …} at the start and
+after each load, {"ended": n, "status", "cpu_s"} when a submission is over, and {"unable": n, "why"}
+if one cannot start. When the grader is gone, even killed, the socket ends; so
 does this process, and all that it started.
 """
 
@@ -113,7 +113,7 @@ class Zygote:
     def serve(self) -> None:
         signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self.tell({"ready": {"namespaces": self.apart}})
+        self.say_ready()
         try:
             while os.getppid() == self.parent:
                 patience = WATCH_S if self.watched and self.submissions else CHECK_PARENT_S
@@ -134,6 +134,9 @@ class Zygote:
             for pid in self.submissions:
                 kill(pid)
 
+    def say_ready(self) -> None:
+        self.tell({"ready": {"namespaces": self.apart}})
+
     def tell(self, message: dict[str, Any]) -> None:
         self.control.sendall(json.dumps(message).encode())
 
@@ -150,8 +153,10 @@ class Zygote:
                 os.close(fd)
         elif "load" in message:
             for name in message["load"]:
-                importlib.import_module(name)
+                with suppress(Exception):  # each submission then has it to do, or does not need it
+                    importlib.import_module(name)
             settle()
+            self.say_ready()
         else:
             for pid, number in self.submissions.items():
                 if number == message["kill"]:
