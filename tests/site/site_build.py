@@ -47,10 +47,13 @@ def build_languages(english: Built) -> Built:
 
 
 def _python(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python as `make book` does: without what the suite sets for itself."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    env = os.environ | {"PYTHONPATH": path, "NO_COLOR": "1"} | environment
+    env.pop("OMP_NUM_THREADS", None)
     return subprocess.run(
         [sys.executable, *command],
-        env=os.environ | {"PYTHONPATH": path, "NO_COLOR": "1"} | environment,
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
