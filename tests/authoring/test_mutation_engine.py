@@ -518,9 +518,11 @@ def test_a_time_limit_is_remembered_only_for_limits_as_short():
 
 def test_an_interruption_ends_the_children_and_keeps_only_what_was_finished(tmp_path):
     script = textwrap.dedent("""
-        import os, sys, time
+        import os, signal, sys, time
         from pathlib import Path
         from course_utils.authoring.mutation import Job, run
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 
         def judge(job):
             if job.payload == "slow":

@@ -1,5 +1,6 @@
 """What a well-kept repository has, and what must never be in it."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -127,3 +128,15 @@ def test_hooks_are_local() -> None:
     for hook in config["repos"][0]["hooks"]:
         assert hook["language"] == "system"
         assert hook["entry"].startswith(".venv/bin/python -m ")
+
+
+def test_the_modules_that_begin_first_exist() -> None:
+    tree = ast.parse((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    (value,) = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LONGEST"
+    )
+    names = ast.literal_eval(value)
+    assert names
+    assert [name for name in names if not (ROOT / "tests" / name).exists()] == []
