@@ -1,8 +1,8 @@
 # `make lab` and `make test` do all of their own set-up, in .venv. Each target says what it is: `make help`.
-# Choices:  TORCH=cu130 (a CUDA build; kept until changed)   PYTHON=/path/to/python3.12   WORKERS=6
+# Choices:  TORCH=cu130 (a CUDA build; kept until changed)   PYTHON=/path/to/python3.12   WORKERS=4
 .POSIX:
 SHELL = /bin/sh
-WORKERS = 3
+WORKERS = 2
 NOTEBOOK = notebooks/01_tensors.ipynb
 RUN = .venv/bin/python
 PYTEST = $(RUN) -m pytest --complete -n $(WORKERS) --dist loadscope --no-loadscope-reorder --nbval-lax --nbval-current-env --nbval-cell-timeout=120

@@ -1,6 +1,7 @@
 """What holds for every unit test: shapes are checked, hypothesis repeats itself, nothing leaves this machine."""
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background begins so
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).parent
 REFERENCE = "course_utils.reference"
