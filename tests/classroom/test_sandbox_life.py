@@ -101,11 +101,11 @@ def test_the_time_to_load_is_nobodys(sandbox: Any) -> None:
     zygote = sandbox.zygotes[False]
     forks = psutil.Process(zygote.process.pid).children(recursive=True)[1]
     forks.suspend()
-    threading.Timer(2.0, forks.resume).start()
+    threading.Timer(5.0, forks.resume).start()
     sandbox.load(["mailbox"])
     with sandbox.submission() as channel:
         assert Runner(channel).run("import sys; found = 'mailbox' in sys.modules")
-        assert channel.wall_s < 1.5
+        assert channel.wall_s < 4
 
 
 def test_what_the_grader_asks_for_is_loaded_for_all_that_come(sandbox: Any) -> None:
@@ -143,7 +143,7 @@ def test_a_process_that_forks_has_large_pages(sandbox: Any) -> None:
         int(re.search(rf"^{name}: *(\d+) kB", rollup, re.MULTILINE)[1])
         for name in ("AnonHugePages", "Anonymous")
     )
-    assert huge > anonymous / 2
+    assert huge > anonymous / 4
 
 
 def test_a_grader_can_start_its_sandbox_before_it_loads_torch() -> None:
