@@ -4,8 +4,6 @@ from contextlib import suppress
 
 from .sandbox import Sandbox, SandboxMissing, levels
 
-HIDES = "bubblewrap"  # the kind of isolation that hides files and the network
-
 
 class CannotGrade(RuntimeError):
     """No submission can be graded here; the message says why and what to do."""
@@ -33,10 +31,10 @@ def sandbox_of(isolation: str, require: bool) -> Sandbox:
 
 def started(isolation: str, require: bool) -> Sandbox:
     try:
-        sandbox = Sandbox(HIDES if require and isolation == "best" else isolation)
+        sandbox = Sandbox(levels.BUBBLEWRAP if require and isolation == levels.BEST else isolation)
     except SandboxMissing as error:
         raise CannotGrade(f"no sandbox: {error}") from error
-    if require and sandbox.kind != HIDES:
+    if require and sandbox.kind != levels.BUBBLEWRAP:
         sandbox.close()
         level = levels.described(sandbox.kind, sandbox.why, namespaces=False)
         raise CannotGrade(f"a sandbox is required, and this is none: {level}")
