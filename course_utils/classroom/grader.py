@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -185,16 +186,23 @@ def without_stubs(cells: Sequence[str], keys: Sequence[str]) -> list[str]:
 
     Of several answers to one exercise the last counts; a copy of the stub below it is no answer.
     """
-    from course_utils.grading import stub_cell
+    from course_utils.grading import find
 
     texts = {number: plain(cell) for number, cell in enumerate(cells) if "@exercise" in cell}
     drop: set[int] = set()
     for key in keys:
         mine = [number for number, text in texts.items() if key in DECORATED.findall(text)]
-        stubs = {number for number in mine if texts[number] == plain(stub_cell(key))}
+        stubs = {number for number in mine if texts[number] == plain_stub(find(key))}
         if len(stubs) < len(mine):
             drop |= stubs
     return [cell for number, cell in enumerate(cells) if number not in drop]
+
+
+@cache
+def plain_stub(found: "Exercise") -> str:
+    from course_utils.grading import stub_cell
+
+    return plain(stub_cell(found.key))
 
 
 def plain(cell: str) -> str:

@@ -11,10 +11,11 @@ import linecache
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .stubs import names_bound, names_used
+from .stubs import defines_a_stub, names_bound, names_used
 
 MAGIC = re.compile(r"^(\s*)[%!?].*$", re.MULTILINE)
 DECORATED = re.compile(r"""^@exercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
@@ -24,21 +25,31 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 @dataclass(frozen=True)
 class Answer:
     """key: of the exercise. statements: what defines it, in order. names: of its parts. sources:
-    the cells' texts by number. problem: why there is none (a syntax error), with cell and line."""
+    the cells' texts by number. problem: why there is none (a syntax error), with cell and line.
+    untouched: is each of its definitions still the stub?"""
 
     key: str
     statements: tuple["Statement", ...] = ()
     names: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     problem: str = ""
+    untouched: bool = False
 
 
 @dataclass(frozen=True)
 class Statement:
+    """A statement of a cell, the names that it binds, and those that it needs."""
+
     cell: int
     node: ast.stmt
-    binds: frozenset[str]
-    uses: frozenset[str]
+
+    @cached_property
+    def binds(self) -> frozenset[str]:
+        return frozenset(names_bound(self.node))
+
+    @cached_property
+    def uses(self) -> frozenset[str]:
+        return frozenset(names_needed(self.node))
 
 
 def read_cells(path: str | Path) -> list[str]:
@@ -76,21 +87,29 @@ def answers(cells: list[str]) -> dict[str, Answer]:
             mine[name] = i
     for key, names in parts.items():
         places = list(names.values())
-        found[key] = Answer(key, closure(statements, places), tuple(names), tuple(cells))
+        try:
+            needed = closure(statements, places)
+            untouched = all(defines_a_stub(statements[place].node) for place in places)
+            found[key] = Answer(key, needed, tuple(names), tuple(cells), untouched=untouched)
+        except UNREADABLE as error:  # of Python that nests too deeply
+            found[key] = Answer(key, problem=f"code cell {statements[places[0]].cell + 1}: {error}")
     return found
 
 
 def statements_of(number: int, source: str) -> list[Statement]:
     """A cell's statements. Raises one of UNREADABLE for a text that is no Python, magics aside."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        tree = ast.parse(MAGIC.sub(r"\1pass", source))
     return [
-        Statement(number, node, frozenset(names_bound(node)), frozenset(names_needed(node)))
-        for statement in tree.body
+        Statement(number, node)
+        for statement in parsed(source).body
         for node in one_by_one(statement)
     ]
+
+
+def parsed(source: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except SyntaxError:
+        return ast.parse(MAGIC.sub(r"\1pass", source))
 
 
 def rejoined(cells: Sequence[str]) -> list[str]:
@@ -107,7 +126,7 @@ def rejoined(cells: Sequence[str]) -> list[str]:
 
 def is_python(source: str) -> bool:
     try:
-        statements_of(0, source)
+        parsed(source)
     except UNREADABLE:
         return False
     return True

@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -152,6 +153,11 @@ def description(tree: Tree) -> Description:
         raise ValueError(f"this describes no object: {type(error).__name__}: {error}") from error
 
 
+@lru_cache(maxsize=512)
+def description_of(reference: Any) -> Description:
+    return description(described(reference, methods_due(reference)))
+
+
 def call(tree: Tree) -> Call | None:
     if tree is None:
         return None
@@ -177,7 +183,7 @@ def signature_problem(references: Sequence[Any], answers: Sequence[Description])
     """What is wrong with the kind or the parameters of the student's objects, in words."""
     for reference, mine in zip(references, answers, strict=True):
         name = reference.__name__
-        want = description(described(reference, methods_due(reference)))
+        want = description_of(reference)
         problem = kind_problem(name, want, mine) or parameters_problem(name, want, mine)
         if problem:
             return problem

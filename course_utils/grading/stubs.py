@@ -104,6 +104,11 @@ def is_stub(obj: Any) -> bool:
         (node,) = ast.parse(source_of(obj)).body
     except (OSError, TypeError, SyntaxError, ValueError):
         return raises_only(obj)
+    return defines_a_stub(node)
+
+
+def defines_a_stub(node: ast.stmt) -> bool:
+    """Is every body in this definition of a function or class empty?"""
     if isinstance(node, ast.FunctionDef):
         return is_empty(node)
     methods = [item for item in ast.walk(node) if isinstance(item, ast.FunctionDef)]

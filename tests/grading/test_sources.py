@@ -50,3 +50,24 @@ def test_the_source_of_a_class_of_static_methods_is_found():
     exec(compile(FUNCTION_CLASS, name, "exec"), space)
     assert source_of(space["Twice"]) == FUNCTION_CLASS.rstrip()
     assert is_stub(space["Twice"])
+
+
+def test_an_answer_is_untouched_until_one_of_its_bodies_is_written():
+    stub = f'@exercise("toys.twice")\n{FUNCTION_CLASS}'
+    written = stub.replace('raise NotImplementedError("your turn")', "return 2 * x", 1)
+    pair = '@exercise("toys.pair")\ndef f(x): ...\n\n@exercise("toys.pair")\ndef g(x): {}\n'
+    for cell, untouched in (
+        (stub, True),
+        (written, False),
+        (pair.format("..."), True),
+        (pair.format("return x"), False),
+    ):
+        (answer,) = answers([cell]).values()
+        assert answer.untouched == untouched, cell
+
+
+def test_python_that_nests_too_deeply_is_a_problem_of_its_answer_alone():
+    deep = '@exercise("toys.deep")\ndef deep(x):\n    return ' + "-" * 60_000 + "x"
+    found = answers([deep, CELLS[1]])
+    assert "code cell 1" in found["toys.deep"].problem
+    assert not found["toys.f"].problem

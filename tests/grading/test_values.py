@@ -3,12 +3,14 @@
 import math
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from course_utils.grading import draws
 from course_utils.grading.compare import allowed_error, compare
+from course_utils.grading.crossing import packed, unpacked
 from course_utils.grading.values import dumps, fresh, loads, same, upcast
 
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -52,6 +54,16 @@ def test_dtypes_survive(dtype):
     x = torch.ones(3, 2).to(dtype)
     back = loads(dumps(x))
     assert back.dtype == dtype and torch.equal(back, x)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=4))
+def test_a_frame_is_a_file_as_safetensors_writes_it(texts):
+    arrays = {str(i): torch.tensor(list(t), dtype=torch.uint8) for i, t in enumerate(texts)}
+    data = packed(arrays, "[]")
+    assert data == safetensors.torch.save(arrays, metadata={"tree": "[]"})
+    for found in (unpacked(data), safetensors.torch.load(data)):
+        assert found.keys() == arrays.keys()
+        assert all(torch.equal(found[name], arrays[name]) for name in arrays)
 
 
 def test_objects_do_not_cross():
