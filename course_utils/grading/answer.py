@@ -32,8 +32,11 @@ class Answer(Protocol):
         """Of each object: its kind and its parameters."""
         ...
 
-    def announce(self, cases: Sequence[Case]) -> None:
-        """These will be observed next, in this order, unless one of them ends it."""
+    def announce(self, groups: Sequence[Sequence[Case]]) -> None:
+        """These will be observed, in this order, unless one of them ends it.
+
+        After the last of each group it may be asked what has been overwritten.
+        """
 
     def observe(self, case: Case, keep: bool = True) -> Observation:
         """What the probe sees. keep: watch whether a later call changes it."""
@@ -65,7 +68,7 @@ class Here:
             for mine, reference in zip(self.objects, self.exercise.parts, strict=True)
         )
 
-    def announce(self, cases: Sequence[Case]) -> None:
+    def announce(self, groups: Sequence[Sequence[Case]]) -> None:
         """Nothing is gained by knowing them."""
 
     def observe(self, case: Case, keep: bool = True) -> Observation:

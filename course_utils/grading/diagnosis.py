@@ -21,7 +21,6 @@ def diagnose(ladder: Ladder) -> str | None:
         return only(mistake.says for mistake in cost_mistakes_like(ladder))
     if not ladder.observations or not ladder.failure or ladder.failure.case is None:
         return None
-    ladder.announce(ladder.checks)
     for check in ladder.checks:  # the more cases, the fewer mistakes can look alike
         ladder.observation(check)
     return only(

@@ -4,8 +4,8 @@ Whatever comes from there is data that somebody may have forged: it is read stri
 be read, or does not come, is an observation like any other.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -83,6 +83,15 @@ class Submission:
         return modules
 
 
+@dataclass(frozen=True)
+class Come:
+    """What was seen of a case; and of which case the result had been changed by then."""
+
+    case: Case
+    found: Observation
+    changed: Case | None = None
+
+
 class Elsewhere:
     """An answer behind a channel. Defined there when it is first asked, and again after each loss."""
 
@@ -96,8 +105,8 @@ class Elsewhere:
             self.problem = f"syntax error in {submission.problems[exercise.key]}"
         self.descriptions: tuple[Description, ...] = ()
         self.defined_after = -1
-        self.announced: list[Case] = []
-        self.come: dict[int, tuple[Case, Observation]] = {}
+        self.announced: list[list[Case]] = []
+        self.come: dict[int, Come] = {}
         self.kept: list[Case] = []
         self.changed: Case | None = None
         self.losses = 0
@@ -159,56 +168,74 @@ class Elsewhere:
 
     # ---------------------------------------------------------------------- observing
 
-    def announce(self, cases: Sequence[Case]) -> None:
-        self.announced, self.singly = list(cases), False
+    def announce(self, groups: Sequence[Sequence[Case]]) -> None:
+        self.announced, self.singly = [list(group) for group in groups], False
 
     def observe(self, case: Case, keep: bool = True) -> Observation:
         if id(case) not in self.come:
-            for one, found in self.fetch(self.batch(case), keep):
-                self.come[id(one)] = one, found
-        return self.come.pop(id(case))[1]
+            for one in self.fetch(self.batch(case), keep):
+                self.come[id(one.case)] = one
+        come = self.come.pop(id(case))
+        self.changed = come.changed or self.changed
+        return come.found
 
-    def batch(self, case: Case) -> list[Case]:
+    def batch(self, case: Case) -> list[list[Case]]:
         """The case, and those announced after it."""
-        places = [i for i, one in enumerate(self.announced) if one is case]
-        if not places or self.singly:
-            return [case]
-        return self.announced[places[0] :]
+        if not self.singly:
+            for number, group in enumerate(self.announced):
+                for place, one in enumerate(group):
+                    if one is case:
+                        return [group[place:], *self.announced[number + 1 :]]
+        return [[case]]
 
-    def fetch(self, cases: list[Case], keep: bool) -> list[tuple[Case, Observation]]:
+    def fetch(self, groups: list[list[Case]], keep: bool) -> list["Come"]:
         """What is seen of the first of these cases, at least of one."""
-        limit, start = self.exercise.limit_s, perf_counter()
+        limit, start, first = self.exercise.limit_s, perf_counter(), groups[0][0]
+        several = len(groups) + len(groups[0]) > 2
         request = {
             "do": "observe",
-            "cases": [case.as_tree() for case in cases],
+            "groups": [[case.as_tree() for case in group] for group in groups],
             "limit_s": limit,
             "keep": keep,
         }
         try:
-            reply = self.ask(request, limit + BATCH_S * (len(cases) > 1))
+            reply = self.ask(request, limit + BATCH_S * several)
         except ChannelLost as lost:
-            if len(cases) > 1:  # which of them it was shows when they are asked one by one
+            if several:  # which of them it was shows when they are asked one by one
                 self.singly = True
-                return self.fetch(cases[:1], keep)
-            return [(cases[0], self.lost(lost, perf_counter() - start))]
+                return self.fetch([[first]], keep)
+            return [Come(first, self.lost(lost, perf_counter() - start))]
         try:
-            found = [Observation.from_tree(one) for one in checked(reply["observations"], list)]
-            if not 1 <= len(found) <= len(cases):
-                raise ValueError(f"{len(found)} observations came of {len(cases)} cases")
-            self.note(cases[: len(found)], reply["overwritten"], keep)
+            return list(self.received(groups, checked(reply["groups"], list), keep))
         except (KeyError, TypeError, ValueError) as error:
-            return [(cases[0], unreadable(error))]
-        return list(zip(cases, map(uninterrupted, found), strict=False))
+            return [Come(first, unreadable(error))]
 
-    def note(self, cases: list[Case], overwritten: Any, keep: bool) -> None:
-        """Remember which cases were kept there, by number, and which result has changed."""
+    def received(
+        self, groups: list[list[Case]], replies: list[Any], keep: bool
+    ) -> Iterator["Come"]:
+        """The observations of these cases; the last group may have been cut short, or be missing."""
+        if not 1 <= len(replies) <= len(groups):
+            raise ValueError(f"{len(replies)} groups came of {len(groups)}")
+        for number, (group, reply) in enumerate(zip(groups, replies, strict=False)):
+            found = [Observation.from_tree(one) for one in checked(reply["observations"], list)]
+            least = 1 if number + 1 == len(replies) else len(group)
+            if not least <= len(found) <= len(group):
+                raise ValueError(f"{len(found)} observations came of {len(group)} cases")
+            changed = self.note(group[: len(found)], reply["overwritten"], keep)
+            for case, one in zip(group, found[:-1], strict=False):
+                yield Come(case, uninterrupted(one))
+            yield Come(group[len(found) - 1], uninterrupted(found[-1]), changed)
+
+    def note(self, cases: list[Case], overwritten: Any, keep: bool) -> Case | None:
+        """Remember which cases were kept there, by number; the one whose result has changed."""
         if keep:
             self.kept += cases
-        if overwritten is not None:
-            number = checked(overwritten, int)
-            if not 0 <= number < len(self.kept):
-                raise ValueError(f"there is no result {number}")
-            self.changed = self.kept[number]
+        if overwritten is None:
+            return None
+        number = checked(overwritten, int)
+        if not 0 <= number < len(self.kept):
+            raise ValueError(f"there is no result {number}")
+        return self.kept[number]
 
     def overwritten(self) -> Case | None:
         return self.changed

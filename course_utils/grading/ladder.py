@@ -64,11 +64,18 @@ class Ladder:
                 self.stopped = found
         return self.observations[number]
 
-    def announce(self, checks: list[Check]) -> None:
-        """Say which cases come next: behind a channel, many cross together."""
-        self.answer.announce([c.case for c in checks if id(c) not in self.observations])
+    def in_order(self) -> list[list[Case]]:
+        """The cases as the rungs come to them. Behind a channel, all of them cross together."""
+        rungs = [self.on(rung) for rung in (BY_HAND, RANDOM, GRADIENTS, EDGE)]
+        groups, met = [], set()
+        for checks in (self.shaped(), *rungs):
+            new = [check for check in checks if id(check) not in met]
+            met |= set(map(id, new))
+            groups.append([check.case for check in new])
+        return [group for group in groups if group]
 
     def climb(self) -> None:
+        self.answer.announce(self.in_order())
         steps: dict[str, Callable[[], RungResult]] = {
             SIGNATURE: self.signature,
             TYPES: lambda: self.compare_on(TYPES, self.shaped(), frozenset({DTYPE, DEVICE})),
@@ -110,7 +117,6 @@ class Ladder:
     ) -> RungResult:
         passed = ran = empty = 0
         failures: list[Failure] = []
-        self.announce(checks)
         for check in checks:
             if self.stopped:
                 break

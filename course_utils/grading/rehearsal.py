@@ -11,7 +11,7 @@ import torch
 
 from .case import call
 from .probes import functions, views
-from .remote import StudentSide, name_of
+from .remote import in_a_process_of_its_own, name_of
 
 TIMES = 12  # Python settles how it runs a line after eight times
 CELLS = [
@@ -40,7 +40,7 @@ def requests() -> list[dict[str, Any]]:
         trees = [one.as_tree() for one in cases]
         about: dict[str, Any] = {"key": key, "limit_s": 60.0}
         defined = {"names": [name], "methods": [[]], "probe": name_of(probe), "given": {}}
-        told += [about | {"do": "define"} | defined, about | {"do": "observe", "cases": trees}]
+        told += [about | {"do": "define"} | defined, about | {"do": "observe", "groups": [trees]}]
         if len(shapes) > 1:
             told += [about | {"do": "measure", "cases": trees[:1]}]
     return told
@@ -55,10 +55,10 @@ def rehearse() -> None:
 
     told, known = [dumps(request) for request in requests()], set(linecache.cache)
     for _ in range(TIMES):
-        side = StudentSide()
+        side = in_a_process_of_its_own()
         for request in told:
             reply = loads(dumps(side.handle(loads(request))))
-            seen = reply.get("observations", ())
+            seen = [one for group in reply.get("groups", ()) for one in group["observations"]]
             if reply.get("problem") or reply.get("ended") or any(one["raised"] for one in seen):
                 raise RuntimeError(f"the rehearsal failed: {reply}")
     for name in set(linecache.cache) - known:

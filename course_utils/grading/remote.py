@@ -27,8 +27,7 @@ from .limits import time_limit
 from .observe import Observation
 from .raised import ENDS, Raised, raised_by
 from .signatures import described
-from .stubs import is_stub
-from .surroundings import quiet
+from .surroundings import only_answers_here, quiet
 
 LARGEST_FRAME = 64 * 2**20
 BATCH_S = 0.5  # after so long a batch of cases is cut short: the rest is asked for again
@@ -79,37 +78,43 @@ class StudentSide:
         given: modules of the book, by name, as sources, to be found where the book is missing.
         """
         try:
+            answer = self.found[key]
             with quiet(), time_limit(limit_s):
                 install(given)
-                objects = build(self.found[key], names=names)
-                attempted = not all(map(is_stub, objects))
+                objects = build(answer, names=names)
                 tree = [described(obj, m) for obj, m in zip(objects, methods, strict=True)]
         except BaseException as error:  # anything a student's cell may do
             problem = Observation(None, raised_by(error)).as_tree()
             return {"attempted": True, "problem": problem, "descriptions": []}
         subject = objects[0] if len(objects) == 1 else dict(zip(names, objects, strict=True))
         self.driven[key] = Driven(subject, called(probe))
-        return {"attempted": attempted, "problem": None, "descriptions": tree}
+        return {"attempted": not answer.untouched, "problem": None, "descriptions": tree}
 
     def observe(
-        self, key: str, cases: list[Any], limit_s: float, keep: bool = True
+        self, key: str, groups: list[list[Any]], limit_s: float, keep: bool = True
     ) -> dict[str, Any]:
         """What the probe sees on these cases, or on the first of them, and at least on one.
 
         The rest is left out after an observation that ends a ladder, and when the batch has become
-        long or large. overwritten: the number of a kept result that a later call has changed.
+        long or large. overwritten: the number of a kept result that a later call has changed, as it
+        was when the group was through.
         """
-        driven, start, size = self.driven[key], perf_counter(), 0
-        observations = []
-        for case in cases:
-            found, more = bounded(driven.observe(Case.from_tree(case), limit_s, keep))
-            observations.append(snapshot(found.as_tree()))  # before a later call may change it
-            size += more
-            if found.raised and ENDS.intersection(found.raised.kinds):
+        driven, start, size, over = self.driven[key], perf_counter(), 0, False
+        replies = []
+        for group in groups:
+            observations: list[Any] = []
+            for case in group:
+                found, more = bounded(driven.observe(Case.from_tree(case), limit_s, keep))
+                observations.append(snapshot(found.as_tree()))  # before a later call may change it
+                size += more
+                over = bool(found.raised and ENDS.intersection(found.raised.kinds))
+                over |= perf_counter() - start > BATCH_S or size > BATCH_BYTES
+                if over:
+                    break
+            replies.append({"observations": observations, "overwritten": driven.overwritten()})
+            if over:
                 break
-            if perf_counter() - start > BATCH_S or size > BATCH_BYTES:
-                break
-        return {"observations": observations, "overwritten": driven.overwritten()}
+        return {"groups": replies}
 
     def measure(
         self,
@@ -134,6 +139,12 @@ class StudentSide:
         if isinstance(runs, Observation):
             return {"runs": [], "ended": runs.as_tree()}
         return {"runs": [run.as_tree(results) for run in runs], "ended": None}
+
+
+def in_a_process_of_its_own() -> StudentSide:
+    """The student's side where nothing else runs."""
+    only_answers_here()
+    return StudentSide()
 
 
 def bounded(found: Observation) -> tuple[Observation, int]:
@@ -189,7 +200,7 @@ def read_frame(stream: IO[bytes], largest: int = LARGEST_FRAME) -> Any:
 
 def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
     """Answer requests until there are no more."""
-    side = StudentSide()
+    side = in_a_process_of_its_own()
     while True:
         try:
             request = read_frame(requests)

@@ -52,8 +52,9 @@ class Runner:
     def run(self, source: str, limit_s: float = 30.0, own_limit_s: float = 60.0) -> Any:
         """What the source binds to `found`, or the name of the exception that ended it."""
         case = call(source).as_tree()
-        request = {"do": "observe", "key": KEY, "cases": [case], "limit_s": own_limit_s}
-        (observation,) = self.channel.ask(request, limit_s)["observations"]
+        request = {"do": "observe", "key": KEY, "groups": [[case]], "limit_s": own_limit_s}
+        (group,) = self.channel.ask(request, limit_s)["groups"]
+        (observation,) = group["observations"]
         if observation["raised"]:
             return observation["raised"]["kinds"][0]
         return observation["seen"]["result"]

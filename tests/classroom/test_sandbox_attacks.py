@@ -456,7 +456,7 @@ def result(index, stride, offset):
 from course_utils.grading import crossing, remote
 def handle(self, request):
     return {"keys": ["strides.flat_index"], "problems": {}, "attempted": True, "problem": None,
-            "descriptions": [], "observations": [], "overwritten": None, "runs": [], "passed": True}
+            "descriptions": [], "groups": [], "runs": [], "passed": True}
 remote.StudentSide.handle = handle
 crossing.dumps = lambda tree: b"passed"
 result = lambda *a: 3
@@ -464,8 +464,8 @@ result = lambda *a: 3
     "a verdict instead of an observation": """
 from course_utils.grading import remote
 remote.StudentSide.observe = lambda self, **k: {"verdict": "passed", "points": 1000,
-    "observations": [{"seen": {"result": True, "passed": True}, "raised": None, "left": [],
-    "seconds": 0.0}] * len(k["cases"]), "overwritten": None}
+    "groups": [{"observations": [{"seen": {"result": True, "passed": True}, "raised": None,
+    "left": [], "seconds": 0.0}] * len(group), "overwritten": None} for group in k["groups"]]}
 result = lambda *a: 3
 """,
     "the channel hunted down": """

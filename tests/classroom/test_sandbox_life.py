@@ -121,6 +121,13 @@ def test_what_the_grader_asks_for_is_loaded_for_all_that_come(sandbox: Any) -> N
     assert sandbox.zygotes[False] is not before
 
 
+def test_random_numbers_are_the_same_each_time(sandbox: Any) -> None:
+    source = "import random, numpy; found = [random.random(), float(numpy.random.rand())]"
+    first, second = found_by(sandbox, source), found_by(sandbox, f"{source}; {source}")
+    assert first[0] != first[1] and second != first
+    assert found_by(sandbox, source) == first
+
+
 def test_nothing_is_left_of_the_rehearsal(sandbox: Any) -> None:
     source = "import linecache; found = [n for n in linecache.cache if n.startswith('<')]"
     assert found_by(sandbox, source) == ["<notebook, code cell 1>"]

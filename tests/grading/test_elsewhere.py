@@ -79,6 +79,12 @@ def answer(x, temperature=1.0):
     "one buffer": "def answer(x, temperature=1.0):\n    if temperature <= 0: raise ValueError\n"
     "    y = KEPT[: x.numel()].view(x.shape).type_as(x)\n"
     "    return y.copy_(torch.softmax(x / temperature, -1))",
+    "one buffer for matrices": "def answer(x, temperature=1.0):\n"
+    "    if temperature <= 0: raise ValueError\n"
+    "    y = torch.softmax(x / temperature, -1)\n"
+    "    return KEPT[: x.numel()].view(x.shape).type_as(x).copy_(y) if x.ndim > 1 else y",
+    "slowly": "def answer(x, temperature=1.0):\n    if temperature <= 0: raise ValueError\n"
+    "    time.sleep(0.015)\n    return torch.softmax(x / temperature, -1)",
     "changes x": "def answer(x, temperature=1.0):\n    x.div_(temperature)\n    return x.softmax(-1)",
     "sets a default": "def answer(x, temperature=1.0):\n"
     "    torch.set_default_dtype(torch.float64)\n    return x.softmax(-1)",
@@ -154,6 +160,7 @@ def told(verdict):
     return verdict.outcome, verdict.rungs, verdict.total, what, verdict.diagnosis
 
 
+RIGHT = ("the book's", "torch's own", "any arguments", "slowly")
 IN_OTHER_WORDS = {
     "itself": "maximum recursion",
     "a huge list": "too large to look at",
@@ -171,7 +178,7 @@ def test_functions_get_the_same_verdict(what):
         assert there.failure.sentence.isprintable()
     else:
         assert told(here) == told(there)
-    assert (there.outcome == "passed") == (what in ("the book's", "torch's own", "any arguments"))
+    assert (there.outcome == "passed") == (what in RIGHT)
 
 
 @pytest.mark.parametrize("what", MOMENTUM)
@@ -306,7 +313,8 @@ def fragile(on):
     side = [near()]
 
     def ask(request, limit_s):
-        given = [case["kwargs"].get("temperature") for case in request.get("cases", ())]
+        cases = [case for group in request.get("groups", ()) for case in group]
+        given = [case["kwargs"].get("temperature") for case in cases]
         if request["do"] == "observe" and on in given:
             side[0] = near()
             raise ChannelLost("ended the process that ran it", "died")
@@ -319,7 +327,7 @@ def test_a_loss_in_a_batch_costs_only_its_own_case():
     cells = [IMPORTS, cell_of(toys.softmax, SOFTMAX["the book's"])]
     answer = Submission(fragile(on=3.0), cells).answer(toys.softmax)
     cases = [call(torch.zeros(2), temperature=t) for t in (1.0, 2.0, 3.0, 4.0, 5.0)]
-    answer.announce(cases)
+    answer.announce([cases])
     seen = [answer.observe(case) for case in cases]
     assert [bool(one.raised) for one in seen] == [False, False, True, False, False]
     assert answer.overwritten() is None
@@ -342,16 +350,20 @@ def test_a_notebook_that_cannot_be_read_is_one_problem():
     assert judge(toys.softmax, submission.answer(toys.softmax)).outcome == "failed"
 
 
+SEEN = {"seen": {"result": 1}, "raised": None, "left": [], "seconds": 0.1}
+ONE = {"observations": [SEEN], "overwritten": None}
 FORGED = {
     "no reply": {},
-    "nothing observed": {"observations": [], "overwritten": None},
-    "more than was asked": {"observations": [{}] * 500, "overwritten": None},
-    "no observation": {"observations": [{"passed": True}], "overwritten": None},
-    "no result of that number": {
-        "observations": [{"seen": {"result": 1}, "raised": None, "left": [], "seconds": 0.1}],
-        "overwritten": 99,
-    },
-    "no list": {"observations": "all passed", "overwritten": None},
+    "nothing at all": {"groups": []},
+    "nothing observed": {"groups": [{"observations": [], "overwritten": None}]},
+    "more than was asked": {"groups": [{"observations": [{}] * 500, "overwritten": None}]},
+    "more groups than were asked": {"groups": [ONE] * 99},
+    "a gap before the last group": {"groups": [ONE | {"observations": []}, ONE]},
+    "no observation": {"groups": [{"observations": [{"passed": True}], "overwritten": None}]},
+    "no result of that number": {"groups": [ONE | {"overwritten": 99}]},
+    "no list": {"groups": [{"observations": "all passed", "overwritten": None}]},
+    "no groups": {"groups": "all passed"},
+    "no dict": {"groups": ["all passed"]},
 }
 
 
@@ -379,7 +391,8 @@ def test_any_reply_of_another_form_is_a_failure(do):
         assert verdict.outcome == "failed" and "cannot be read" in verdict.failure.sentence
 
 
-def test_many_cases_cross_together():
+def asked_of(what):
+    """What a channel was asked over an answer, and the verdict."""
     asked = []
     honest = near()
 
@@ -387,9 +400,23 @@ def test_many_cases_cross_together():
         asked.append(request["do"])
         return honest(request, limit_s)
 
-    cells = [IMPORTS, cell_of(toys.softmax, SOFTMAX["the book's"])]
-    verdict = judge(toys.softmax, Submission(ask, cells).answer(toys.softmax))
-    assert verdict.ran == 54 and len(asked) <= 8, asked
+    cells = [IMPORTS, cell_of(toys.softmax, SOFTMAX[what])]
+    return asked, judge(toys.softmax, Submission(ask, cells).answer(toys.softmax))
+
+
+def test_all_cases_of_an_answer_cross_together():
+    asked, verdict = asked_of("the book's")
+    assert verdict.ran == 54 and asked == ["read", "define", "observe", "measure"]
+
+
+def test_a_slow_answer_sends_what_it_has():
+    asked, verdict = asked_of("slowly")
+    assert verdict.outcome == "passed" and 2 <= asked.count("observe") < 20
+
+
+def test_a_buffer_is_complained_of_on_the_rung_that_fills_it_again():
+    for verdict in both(toys.softmax, SOFTMAX["one buffer for matrices"]):
+        assert verdict.failure.rung == "random cases" and "you keep" in verdict.failure.sentence
 
 
 # ------------------------------------------------------------------ the parts
