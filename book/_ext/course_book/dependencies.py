@@ -8,7 +8,7 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -48,8 +48,8 @@ def closure(sources: Iterable[str], chapter: str, package: Path) -> set[Path]:
         file = waiting.pop()
         if file not in found:
             found.add(file)
-            dotted = _dotted(file, package)
-            waiting += [f for name in _module_imports(file, dotted) for f in _files(name, package)]
+            imports, _ = _module(file, package)
+            waiting += [f for name in imports for f in _files(name, package)]
     return found | {data for file in found for data in _data(file, package)}
 
 
@@ -69,13 +69,15 @@ def _parse(source: str) -> ast.Module:
         return ast.Module(body=[], type_ignores=[])
 
 
-@lru_cache
-def _module_imports_at(file: Path, dotted: str, _mtime: int) -> tuple[str, ...]:
-    return tuple(_imports(ast.parse(file.read_bytes()), dotted, dotted.split(".")[0]))
+@cache
+def _read(file: Path, dotted: str, _mtime: int) -> tuple[tuple[str, ...], frozenset[str]]:
+    """What a module imports, and its strings; a file is read again when it has changed."""
+    tree = ast.parse(file.read_bytes())
+    return tuple(_imports(tree, dotted, dotted.split(".")[0])), frozenset(_strings(tree))
 
 
-def _module_imports(file: Path, dotted: str) -> tuple[str, ...]:
-    return _module_imports_at(file, dotted, file.stat().st_mtime_ns)
+def _module(file: Path, package: Path) -> tuple[tuple[str, ...], frozenset[str]]:
+    return _read(file, _dotted(file, package), file.stat().st_mtime_ns)
 
 
 def _imports(tree: ast.Module, dotted: str, root: str) -> Iterator[str]:
@@ -126,7 +128,7 @@ def _dotted(file: Path, package: Path) -> str:
 
 def _data(file: Path, package: Path) -> Iterator[Path]:
     """Settings that lie beside a module and that it names; the scripts, if it names any."""
-    strings = set(_strings(ast.parse(file.read_bytes())))
+    _, strings = _module(file, package)
     for pattern in ("*.toml", "*.json"):
         yield from (data for data in file.parent.glob(pattern) if data.name in strings)
     if any(re.search(r"(^|/)js($|/)|\.js$", text) for text in strings):
