@@ -1,13 +1,43 @@
-"""Runs of the course's training scripts: by plain Python, or by torchrun on several processes."""
+"""Runs of the course's training scripts: by plain Python, by torchrun, or in forks of one process."""
 
+import json
 import os
+import select
+import socket
 import subprocess
 import sys
-from functools import partial
+import tempfile
+from functools import cache, partial
+from pathlib import Path
 
 import psutil
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+LIMIT_S = 120
+LOADED_ONCE = """
+import importlib, json, os, sys, traceback
+script = importlib.import_module(sys.argv[1])
+for line in sys.stdin:
+    order = json.loads(line)
+    children = []
+    for place in order["places"]:
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                os.environ.update(place)
+                for stream in (1, 2):
+                    os.dup2(os.open(order["files"][stream - 1], os.O_WRONLY | os.O_APPEND), stream)
+                script.main(order["arguments"])
+                sys.stdout.flush()
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        children.append(child)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]), flush=True)
+"""
 
 
 def start(module: str, *arguments: str, processes: int | None = None) -> subprocess.Popen[str]:
@@ -25,15 +55,59 @@ def run(module: str, *arguments: str, processes: int | None = None) -> str:
     """The script's output; a script that fails or hangs fails the test, with what it wrote."""
     process = start(module, *arguments, processes=processes)
     try:
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
-        for child in (*psutil.Process(process.pid).children(recursive=True), process):
-            child.kill()
+        kill(process)
         raise
     assert process.returncode == 0, errors
     return output
 
 
-def script(module: str, *settings: str) -> tuple[partial, partial]:
-    """`start` and `run` of one script with these settings, which later arguments override."""
-    return partial(start, module, *settings), partial(run, module, *settings)
+def run_forked(module: str, *arguments: str, processes: int = 1) -> str:
+    """As `run`, in processes that need not load torch: the places that torchrun would give them."""
+    process = loaded_once(module)
+    with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
+        probe.bind(("127.0.0.1", 0))
+        world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+        world["WORLD_SIZE"] = str(processes)
+        probe.close()
+        ranks = map(str, range(processes))
+        files = [Path(folder, name) for name in ("out", "err")]
+        for file in files:
+            file.touch()
+        order = {
+            "arguments": arguments,
+            "files": [str(file) for file in files],
+            "places": [world | {"RANK": rank, "LOCAL_RANK": rank} for rank in ranks],
+        }
+        process.stdin.write(json.dumps(order) + "\n")
+        process.stdin.flush()
+        if not select.select([process.stdout], [], [], LIMIT_S)[0]:
+            kill(process)
+            loaded_once.cache_clear()
+        statuses = json.loads(process.stdout.readline() or "[]")
+        assert statuses == [0] * processes, f"{statuses}: {files[1].read_text()}"
+        return files[0].read_text()
+
+
+@cache
+def loaded_once(module: str) -> subprocess.Popen[str]:
+    """A process that has loaded the script, and goes when this one does (its input ends)."""
+    return subprocess.Popen(
+        [sys.executable, "-c", LOADED_ONCE, module],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    for child in (*psutil.Process(process.pid).children(recursive=True), process):
+        child.kill()
+
+
+def script(module: str, *settings: str) -> tuple[partial, partial, partial]:
+    """`start`, `run` and `run_forked` of one script with these settings, which later arguments
+    override."""
+    return tuple(partial(how, module, *settings) for how in (start, run, run_forked))

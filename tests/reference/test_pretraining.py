@@ -26,7 +26,7 @@ from tests.training_script import script
 
 SMALL = ["--steps", "8", "--batch", "8", "--context", "16", "--warmup", "3", "--log-every", "1"]
 SMALL += ["--eval-every", "4", "--eval-batches", "2", "--text-bytes", "100000"]
-start, run = script(pretraining.__name__, *SMALL)
+start, run, run_forked = script(pretraining.__name__, *SMALL)
 
 
 def losses_in(output):
@@ -41,18 +41,18 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "micro_batch"), [("ddp", 2), ("fsdp", 2)], ids=["ddp", "fsdp"]
+    ("by", "strategy"), [(run, "ddp"), (run_forked, "fsdp")], ids=["ddp", "fsdp"]
 )
-def test_two_processes_and_micro_batches_compute_the_same(alone, strategy, micro_batch):
+def test_two_processes_and_micro_batches_compute_the_same(alone, by, strategy):
     one = losses_in(alone[0])
-    two = losses_in(run("--strategy", strategy, "--micro-batch", str(micro_batch), processes=2))
+    two = losses_in(by("--strategy", strategy, "--micro-batch", "2", processes=2))
     assert one.keys() == two.keys() == set(range(1, 9))
     assert all(abs(one[step] - two[step]) < 3e-4 for step in one)
 
 
 def test_killed_and_started_again_it_ends_bit_for_bit_the_same(tmp_path):
     whole, file = tmp_path / "whole.pt", tmp_path / "run.pt"
-    losses = losses_in(run("--dropout", "0.1", "--save", str(whole)))
+    losses = losses_in(run_forked("--dropout", "0.1", "--save", str(whole)))
     options = ("--dropout", "0.1", "--save", str(file), "--save-every", "2")
     process = start(*options)
     for line in process.stdout:
@@ -60,7 +60,7 @@ def test_killed_and_started_again_it_ends_bit_for_bit_the_same(tmp_path):
             process.send_signal(signal.SIGKILL)
             break
     process.communicate(timeout=60)
-    again = losses_in(run(*options))
+    again = losses_in(run_forked(*options))
     assert max(again) == 8 and 2 < min(again) <= 6
     assert all(again[step] == losses[step] for step in again)
     one, two = (torch.load(path, weights_only=True) for path in (whole, file))

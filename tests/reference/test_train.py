@@ -7,7 +7,7 @@ from course_utils.reference import train
 from tests.training_script import script
 
 SMALL = ["--steps", "8", "--batch", "8", "--context", "16", "--width", "16", "--log-every", "1"]
-_, run = script(train.__name__, *SMALL)
+_, run, run_forked = script(train.__name__, *SMALL)
 
 
 def losses_in(output):
@@ -21,10 +21,18 @@ def alone():
     return losses_in(run("--strategy", "none"))
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-@pytest.mark.parametrize("processes", [None, 2])
-def test_the_losses_are_those_of_one_process(alone, strategy, processes):
-    many = losses_in(run("--strategy", strategy, processes=processes))
+@pytest.mark.parametrize(
+    ("by", "strategy", "processes"),
+    [
+        (run, "ddp", 2),
+        (run, "fsdp", None),
+        (run_forked, "fsdp", 2),
+        (run_forked, "ddp", 1),
+    ],
+    ids=["torchrun-ddp-2", "python-fsdp-1", "fork-fsdp-2", "fork-ddp-1"],
+)
+def test_the_losses_are_those_of_one_process(alone, by, strategy, processes):
+    many = losses_in(by("--strategy", strategy, processes=processes))
     assert many.keys() == alone.keys() == set(range(1, 9))
     assert torch.allclose(
         torch.tensor(list(many.values())), torch.tensor(list(alone.values())), atol=2e-4
@@ -33,9 +41,9 @@ def test_the_losses_are_those_of_one_process(alone, strategy, processes):
 
 def test_any_strategy_goes_on_from_the_file_of_another(alone, tmp_path):
     file = ("--save", str(tmp_path / "run.pt"))
-    run("--strategy", "ddp", "--steps", "3", *file, processes=2)
-    run("--strategy", "fsdp", "--steps", "6", *file, processes=2)
-    output = run("--strategy", "none", *file)
+    run_forked("--strategy", "ddp", "--steps", "3", *file, processes=2)
+    run_forked("--strategy", "fsdp", "--steps", "6", *file, processes=2)
+    output = run_forked("--strategy", "none", *file)
     assert "from step 6" in output and losses_in(output).keys() == {7, 8}
     assert losses_in(output)[8] == pytest.approx(alone[8], abs=2e-4)
     assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
@@ -46,9 +54,9 @@ def test_any_strategy_goes_on_from_the_file_of_another(alone, tmp_path):
 
 def test_resumed_is_bit_for_bit_the_same_as_never_stopped(tmp_path):
     whole, halves = tmp_path / "whole.pt", tmp_path / "halves.pt"
-    run("--save", str(whole))
-    run("--save", str(halves), "--steps", "5")
-    run("--save", str(halves))
+    run_forked("--save", str(whole))
+    run_forked("--save", str(halves), "--steps", "5")
+    run_forked("--save", str(halves))
     one, two = (torch.load(path, weights_only=True) for path in (whole, halves))
     assert all(torch.equal(one["model"][name], two["model"][name]) for name in one["model"])
 

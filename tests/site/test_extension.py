@@ -272,38 +272,67 @@ def test_the_digest_changes_exactly_when_it_must(package: Path) -> None:
         before = now()
 
 
-@pytest.mark.parametrize("page", [*NOTEBOOKS, "book/index"])
-def test_no_module_that_a_page_loads_is_missing_from_its_closure(page: str) -> None:
+EXECUTED = [*NOTEBOOKS, "book/index"]
+LOADED = """
+import importlib, json, os, sys
+scripts = json.load(sys.stdin)
+for library in ("torch", "einops", "hypothesis", "jaxtyping", "matplotlib.pyplot", "peft", "transformers"):
+    importlib.import_module(library)  # once for all pages, each of which is a fork
+assert not any(name.startswith("course_utils") for name in sys.modules)
+for page, script in scripts.items():
+    child = os.fork()
+    if not child:
+        exec(script, {"__name__": "__main__"})
+        files = [getattr(m, "__file__", None) for n, m in sys.modules.items() if n.startswith("course_utils")]
+        print(json.dumps([page, [file for file in files if file]]), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, page
+"""
+
+
+def sources_and_keys(page: str) -> tuple[list[str], list[str]]:
+    """A page's code cells, and the exercises that it looks up."""
+    if not (ROOT / f"{page}.ipynb").exists():
+        text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
+        return [found["source"] for found in notebooks.CODE_CELL.finditer(text)], [KEY]
+    cells = json.loads((ROOT / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return sources, [key for cell in cells if (key := cell["metadata"].get("exercise"))]
+
+
+def imports_of(page: str) -> str:
+    """A script of the page's imports, which looks its exercises up."""
+    sources, keys = sources_and_keys(page)
+    lines = [line for source in sources for line in source.split("\n")]
+    imports = [
+        line for line in lines if line.startswith(("import ", "from ")) and "import " in line[:80]
+    ]
+    look_up = f"from course_utils.grading import find\n[find(key) for key in {keys!r}]"
+    return "\n".join([*(line for line in imports if not line.endswith("(")), look_up])
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, set[Path]]:
+    """By page, the modules of the course that its imports load."""
+    scripts = json.dumps({page: imports_of(page) for page in EXECUTED})
+    command = [sys.executable, "-c", LOADED]
+    ran = subprocess.run(
+        command, cwd=ROOT, input=scripts, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith('["')]
+    return {page: set(map(Path, files)) for page, files in lines}
+
+
+@pytest.mark.parametrize("page", EXECUTED)
+def test_no_module_that_a_page_loads_is_missing_from_its_closure(
+    page: str, loaded: dict[str, set[Path]]
+) -> None:
     """Run the imports of the page, look its exercises up, and compare with what was loaded."""
     chapter = page.split("/")[-1].split("_", 1)[-1]
-    if (ROOT / f"{page}.ipynb").exists():
-        cells = json.loads((ROOT / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
-        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        keys = [key for cell in cells if (key := cell["metadata"].get("exercise"))]
-    else:
-        text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
-        sources = [found["source"] for found in notebooks.CODE_CELL.finditer(text)]
-        keys = [KEY]
-    imports = [line for source in sources for line in source.split("\n") if "import " in line[:80]]
-    imports = [line for line in imports if line.startswith(("import ", "from "))]
-    script = "\n".join(
-        [
-            *[line for line in imports if not line.endswith("(")],
-            "import sys",
-            "from course_utils.grading import find",
-            f"[find(key) for key in {keys!r}]",
-            "for name, module in list(sys.modules.items()):",
-            "    if name.startswith('course_utils') and getattr(module, '__file__', None):",
-            "        print(module.__file__)",
-        ]
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    package = notebooks.engine.package()
-    loaded = {Path(line) for line in ran.stdout.splitlines()}
-    assert loaded
-    assert loaded - closure(sources, chapter, package) == set()
+    assert loaded[page]
+    sources, _ = sources_and_keys(page)
+    assert loaded[page] - closure(sources, chapter, notebooks.engine.package()) == set()
 
 
 def test_a_digest_in_the_metadata_changes_what_the_cache_looks_for(tmp_path: Path) -> None:

@@ -123,6 +123,18 @@ def test_in_a_browser(html: Path, site: str, browser: Browser, page: str, look: 
         count("browser checks", 6 + len(solutions))
         if look == "light" and page in NOTEBOOKS:
             count("notebooks solved")  # the build ran each cell, and every verdict is a pass
+            check_download(visit, page)
+
+
+def check_download(visit: Visit, page: str) -> None:
+    """The button gives the committed notebook."""
+    visit.page.locator(".dropdown-download-buttons > button").click()
+    button = visit.page.locator("a.btn-download-source-button")
+    assert button.is_visible()
+    served = visit.page.request.get(button.evaluate("link => link.href"))
+    assert served.ok
+    assert served.body() == (ROOT / f"{page}.ipynb").read_bytes()
+    count("browser checks")
 
 
 def check_dark(visit: Visit) -> None:
@@ -149,19 +161,4 @@ def test_the_root_leads_to_the_landing_page(site: str, browser: Browser, look: s
     with visiting(browser, site, "", look) as visit:
         visit.page.wait_for_url(f"**/{PAGES[0]}.html")
         assert visit.errors == []
-        count("browser checks")
-
-
-@pytest.mark.parametrize("page", NOTEBOOKS)
-def test_the_downloaded_notebook_is_the_committed_one(
-    site: str, browser: Browser, page: str
-) -> None:
-    with visiting(browser, site, f"{page}.html") as visit:
-        visit.page.locator(".dropdown-download-buttons > button").click()
-        button = visit.page.locator("a.btn-download-source-button")
-        assert button.is_visible()
-        address = button.evaluate("link => link.href")
-        served = visit.page.request.get(address)
-        assert served.ok
-        assert served.body() == (ROOT / f"{page}.ipynb").read_bytes()
         count("browser checks")
