@@ -3,19 +3,26 @@
 import json
 import os
 import select
-import socket
 import subprocess
 import sys
 import tempfile
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import psutil
 
+from course_utils.ranks.pool import free_port
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 LIMIT_S = 120
 LOADED_ONCE = """
-import importlib, json, os, sys, traceback
+import ctypes, importlib, json, os, sys, traceback
+
+def go_with_the_parent():
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+
+go_with_the_parent()
 script = importlib.import_module(sys.argv[1])
 for line in sys.stdin:
     order = json.loads(line)
@@ -25,6 +32,7 @@ for line in sys.stdin:
         if not child:
             status = 1
             try:
+                go_with_the_parent()
                 os.environ.update(place)
                 for stream in (1, 2):
                     os.dup2(os.open(order["files"][stream - 1], os.O_WRONLY | os.O_APPEND), stream)
@@ -66,11 +74,9 @@ def run(module: str, *arguments: str, processes: int | None = None) -> str:
 def run_forked(module: str, *arguments: str, processes: int = 1) -> str:
     """As `run`, in processes that need not load torch: the places that torchrun would give them."""
     process = loaded_once(module)
-    with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
-        probe.bind(("127.0.0.1", 0))
-        world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    with tempfile.TemporaryDirectory() as folder:
+        world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         world["WORLD_SIZE"] = str(processes)
-        probe.close()
         ranks = map(str, range(processes))
         files = [Path(folder, name) for name in ("out", "err")]
         for file in files:
@@ -84,27 +90,32 @@ def run_forked(module: str, *arguments: str, processes: int = 1) -> str:
         process.stdin.flush()
         if not select.select([process.stdout], [], [], LIMIT_S)[0]:
             kill(process)
-            loaded_once.cache_clear()
+            del loaded[module]
         statuses = json.loads(process.stdout.readline() or "[]")
         assert statuses == [0] * processes, f"{statuses}: {files[1].read_text()}"
         return files[0].read_text()
 
 
-@cache
+loaded: dict[str, subprocess.Popen[str]] = {}
+
+
 def loaded_once(module: str) -> subprocess.Popen[str]:
     """A process that has loaded the script, and goes when this one does (its input ends)."""
-    return subprocess.Popen(
-        [sys.executable, "-c", LOADED_ONCE, module],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    if module not in loaded:
+        loaded[module] = subprocess.Popen(
+            [sys.executable, "-c", LOADED_ONCE, module],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    return loaded[module]
 
 
 def kill(process: subprocess.Popen[str]) -> None:
     for child in (*psutil.Process(process.pid).children(recursive=True), process):
         child.kill()
+    process.wait()
 
 
 def script(module: str, *settings: str) -> tuple[partial, partial, partial]:

@@ -169,7 +169,7 @@ class Elsewhere:
     # ---------------------------------------------------------------------- observing
 
     def announce(self, groups: Sequence[Sequence[Case]]) -> None:
-        self.announced, self.singly = [list(group) for group in groups], False
+        self.announced, self.singly = [list(group) for group in groups if group], False
 
     def observe(self, case: Case, keep: bool = True) -> Observation:
         if id(case) not in self.come:
@@ -217,7 +217,8 @@ class Elsewhere:
         if not 1 <= len(replies) <= len(groups):
             raise ValueError(f"{len(replies)} groups came of {len(groups)}")
         for number, (group, reply) in enumerate(zip(groups, replies, strict=False)):
-            found = [Observation.from_tree(one) for one in checked(reply["observations"], list)]
+            come = checked(checked(reply, dict)["observations"], list)
+            found = [Observation.from_tree(one) for one in come]
             least = 1 if number + 1 == len(replies) else len(group)
             if not least <= len(found) <= len(group):
                 raise ValueError(f"{len(found)} observations came of {len(group)} cases")

@@ -9,6 +9,7 @@ import copy
 import json
 import linecache
 import re
+import symtable
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from .stubs import defines_a_stub, names_bound, names_used
 
 MAGIC = re.compile(r"^(\s*)[%!?].*$", re.MULTILINE)
 DECORATED = re.compile(r"""^@exercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
+TOO_DEEP = "an expression nests too deeply to be read"
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -26,14 +28,18 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 class Answer:
     """key: of the exercise. statements: what defines it, in order. names: of its parts. sources:
     the cells' texts by number. problem: why there is none (a syntax error), with cell and line.
-    untouched: is each of its definitions still the stub?"""
+    stubs: of each of its definitions, is it still the stub?"""
 
     key: str
     statements: tuple["Statement", ...] = ()
     names: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     problem: str = ""
-    untouched: bool = False
+    stubs: tuple[bool, ...] = ()
+
+    def is_untouched(self, parts: int) -> bool:
+        """Is it still the stub? Where one part is asked for, the last definition is the answer."""
+        return all(self.stubs[-1:] if parts == 1 else self.stubs)
 
 
 @dataclass(frozen=True)
@@ -89,10 +95,11 @@ def answers(cells: list[str]) -> dict[str, Answer]:
         places = list(names.values())
         try:
             needed = closure(statements, places)
-            untouched = all(defines_a_stub(statements[place].node) for place in places)
-            found[key] = Answer(key, needed, tuple(names), tuple(cells), untouched=untouched)
-        except UNREADABLE as error:  # of Python that nests too deeply
-            found[key] = Answer(key, problem=f"code cell {statements[places[0]].cell + 1}: {error}")
+            stubs = tuple(defines_a_stub(statements[place].node) for place in places)
+            found[key] = Answer(key, needed, tuple(names), tuple(cells), stubs=stubs)
+        except UNREADABLE:
+            cell = statements[places[0]].cell + 1
+            found[key] = Answer(key, problem=f"code cell {cell}, or what it needs: {TOO_DEEP}")
     return found
 
 
@@ -106,10 +113,14 @@ def statements_of(number: int, source: str) -> list[Statement]:
 
 
 def parsed(source: str) -> ast.Module:
+    """Its syntax tree, if Python would compile it: a parameter that comes twice, say, has one too."""
     try:
-        return ast.parse(source)
+        tree = ast.parse(source)
     except SyntaxError:
-        return ast.parse(MAGIC.sub(r"\1pass", source))
+        source = MAGIC.sub(r"\1pass", source)
+        tree = ast.parse(source)
+    symtable.symtable(source, "<cell>", "exec")
+    return tree
 
 
 def rejoined(cells: Sequence[str]) -> list[str]:

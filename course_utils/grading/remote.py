@@ -88,7 +88,11 @@ class StudentSide:
             return {"attempted": True, "problem": problem, "descriptions": []}
         subject = objects[0] if len(objects) == 1 else dict(zip(names, objects, strict=True))
         self.driven[key] = Driven(subject, called(probe))
-        return {"attempted": not answer.untouched, "problem": None, "descriptions": tree}
+        return {
+            "attempted": not answer.is_untouched(len(names)),
+            "problem": None,
+            "descriptions": tree,
+        }
 
     def observe(
         self, key: str, groups: list[list[Any]], limit_s: float, keep: bool = True

@@ -137,8 +137,8 @@ def description(tree: Tree) -> Description:
     """The description that a tree holds. Raises ValueError for a tree that is none."""
     try:
         methods = {
-            checked(name, str): (checked(one["there"], bool), call(one["call"]))
-            for name, one in checked(tree["methods"], dict).items()
+            checked(name, str): (checked(checked(one, dict)["there"], bool), call(one["call"]))
+            for name, one in checked(checked(tree, dict)["methods"], dict).items()
         }
         return Description(
             cut(checked(tree["named"], str)),
@@ -162,8 +162,8 @@ def call(tree: Tree) -> Call | None:
     if tree is None:
         return None
     found = []
-    for one in checked(tree["parameters"], list)[:MOST_PARAMETERS]:
-        default, name = checked(one["default"], list), cut(checked(one["name"], str))
+    for one in checked(checked(tree, dict)["parameters"], list)[:MOST_PARAMETERS]:
+        default, name = checked(checked(one, dict)["default"], list), cut(checked(one["name"], str))
         kind = KINDS[checked(one["kind"], str)]
         found.append(inspect.Parameter(name, kind, default=default[0] if default else NO_DEFAULT))
     return Call(inspect.Signature(found), cut(checked(tree["text"], str)))

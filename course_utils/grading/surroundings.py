@@ -51,8 +51,8 @@ def quiet() -> Iterator[list[str]]:
 
     The block finds torch as it is when just imported: float32, on the CPU, recording gradients.
     The states of Python's and NumPy's generators are those outside; in a process that only runs
-    answers they are always the same (`only_answers_here`). Yields a list. After the block it says, in words that follow "your code", which settings the
-    block had changed and left so.
+    answers they are always the same (`only_answers_here`). Yields a list: after the block it says, in
+    words that follow "your code", which settings the block had changed and left so.
     """
     left: list[str] = []
     outside = {name: value_of(get) for name, (get, _) in SETTINGS.items()}

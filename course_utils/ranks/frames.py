@@ -28,6 +28,8 @@ NOT_THE_CALLERS = tuple(
 WAITS = re.compile(r"\bwait(_tensor|_all|_stream)?\s*\(|\.wait\b")
 """What a call that waits for a message looks like where it is written: `work.wait()`."""
 
+MEETS = ("init_process_group", "new_group", "rendezvous", "_new_process_group_helper")
+
 COMMUNICATES = ("distributed", "autograd", "nn/parallel", "futures", "_ops.py", "_tensor.py")
 """Parts of torch in whose frames the main thread of a rank waits for others. autograd: DDP waits
 for its buckets inside the engine of the backward pass."""
@@ -99,6 +101,11 @@ def waits_for_others(frames: list[FrameType]) -> bool:
     if torch and part.startswith(COMMUNICATES):
         return True
     return bool(WAITS.search(expression(top)))
+
+
+def connects(frames: list[FrameType]) -> bool:
+    """Is a group being made, or a store looked for?"""
+    return any(f.f_code.co_name in MEETS and communicates([f.f_code.co_filename]) for f in frames)
 
 
 def expression(frame: FrameType) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from . import launch
@@ -34,8 +34,10 @@ FIRST_ASK_S = 0.1
 ASK_S = 0.15
 ANSWER_S = 0.25
 QUIET_S = 0.3
-"""How long all ranks that are left must have been quiet (see `watch`) to be called stuck. Half of it
-was enough on two cores with eighteen other busy processes and ranks at the lowest priority."""
+"""How long all ranks that are left must have been quiet (see `watch`) to be called stuck, and then be
+found quiet once more. Half of it, and once, was enough on two cores with eighteen other busy processes
+and ranks at the lowest priority."""
+AGAIN_S = 0.1
 
 NEW_PROCESSES = "These are new processes: the variables of before are lost."
 
@@ -456,8 +458,19 @@ class Conversation:
         return found
 
     def all_quiet(self, seconds: float) -> bool:
+        """Is every rank that is left quiet, and still so a moment later?
+
+        One that the machine did not let run in between has not become quieter (see `watch`): what
+        it would do next, nobody knows.
+        """
         found = self.states(ANSWER_S)
-        return len(found) == len(self.open) and all(q >= seconds for q, _, _ in found.values())
+        if len(found) < len(self.open) or any(quiet < seconds for quiet, _, _ in found.values()):
+            return False
+        sleep(AGAIN_S)
+        again = self.states(ANSWER_S)
+        return all(
+            rank in again and again[rank][0] > quiet for rank, (quiet, _, _) in found.items()
+        )
 
     def give_up(self, how: str) -> None:
         """Nobody who is still at it will come to an end in time."""

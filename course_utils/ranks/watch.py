@@ -17,13 +17,17 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .frames import lines_of_stack, stack, waits_for_others
+from .frames import connects, lines_of_stack, stack, waits_for_others
 from .report import Line
 
 EVERY_S = 0.05
 LATE_S = 0.03
 IDLE_SHARE = 0.04
 """CPU time per second below which a process does nothing: the watching costs it a part of this."""
+
+CONNECTING = 0.2
+"""How much a second of quiet counts while ranks meet: who comes before the store is there sleeps for up
+to 0.75 s before it tries again (torch 2.13)."""
 
 OWN_THREADS = ("ranks-watch", "ranks-leave")
 
@@ -69,7 +73,7 @@ class Watch:
         if still and slept > EVERY_S + LATE_S:
             return  # the machine is busy: this moment says nothing
         if still and waits_for_others(frames) and not runnable(self.native) and self.alone():
-            self.quiet_s += slept
+            self.quiet_s += slept * (CONNECTING if connects(frames) else 1.0)
         else:
             self.quiet_s = 0.0
 
@@ -89,9 +93,9 @@ class Watch:
 
 
 def runnable(native: int | None) -> bool:
-    """Does this thread have something to do right now? (Linux; elsewhere CPU time has to tell.)"""
+    """Does this thread run, or wait for the disk? (Linux; elsewhere CPU time has to tell.)"""
     try:
         with open(f"/proc/self/task/{native}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] == "R"
+            return file.read().rpartition(")")[2].split()[0] in "RD"
     except OSError:
         return False

@@ -364,6 +364,7 @@ FORGED = {
     "no list": {"groups": [{"observations": "all passed", "overwritten": None}]},
     "no groups": {"groups": "all passed"},
     "no dict": {"groups": ["all passed"]},
+    "a tensor": {"groups": [torch.zeros(3)]},
 }
 
 
@@ -382,7 +383,8 @@ def test_a_forged_reply_is_a_failure(what):
 @pytest.mark.parametrize("do", ["define", "measure"])
 def test_any_reply_of_another_form_is_a_failure(do):
     honest = near()
-    for reply in ({}, {"runs": [], "ended": None}, {"attempted": 1}, {"problem": None}):
+    tensor = {"attempted": True, "problem": None, "descriptions": [torch.zeros(3)]}
+    for reply in ({}, {"runs": [], "ended": None}, {"attempted": 1}, {"problem": None}, tensor):
         cells = [IMPORTS, cell_of(toys.softmax, SOFTMAX["the book's"])]
         submission = Submission(
             lambda r, s, reply=reply: reply if r["do"] == do else honest(r, s), cells

@@ -56,18 +56,33 @@ def test_an_answer_is_untouched_until_one_of_its_bodies_is_written():
     stub = f'@exercise("toys.twice")\n{FUNCTION_CLASS}'
     written = stub.replace('raise NotImplementedError("your turn")', "return 2 * x", 1)
     pair = '@exercise("toys.pair")\ndef f(x): ...\n\n@exercise("toys.pair")\ndef g(x): {}\n'
-    for cell, untouched in (
-        (stub, True),
-        (written, False),
-        (pair.format("..."), True),
-        (pair.format("return x"), False),
+    for cell, parts, untouched in (
+        (stub, 1, True),
+        (written, 1, False),
+        (pair.format("..."), 2, True),
+        (pair.format("return x"), 2, False),
+        (pair.format("return x"), 1, False),  # the last is the answer
+        (pair.replace("...", "return x").format("..."), 1, True),
     ):
         (answer,) = answers([cell]).values()
-        assert answer.untouched == untouched, cell
+        assert answer.is_untouched(parts) == untouched, cell
 
 
 def test_python_that_nests_too_deeply_is_a_problem_of_its_answer_alone():
-    deep = '@exercise("toys.deep")\ndef deep(x):\n    return ' + "-" * 60_000 + "x"
-    found = answers([deep, CELLS[1]])
-    assert "code cell 1" in found["toys.deep"].problem
-    assert not found["toys.f"].problem
+    for depth in (
+        60_000,
+        2_000,
+    ):  # too deep to be parsed; parsed, but too deep to be looked through
+        deep = '@exercise("toys.deep")\ndef deep(x):\n    return ' + "-" * depth + "x"
+        found = answers([deep, CELLS[1]])
+        assert "code cell 1" in found["toys.deep"].problem
+        assert not found["toys.f"].problem
+
+
+def test_a_cell_that_would_not_compile_is_left_out():
+    broken = "def scale_by(x, x):\n    return x"
+    whole = '@exercise("toys.whole")\ndef whole(x):\n    return scale_by(x)'
+    found = answers(["def scale_by(x):\n    return 2 * x", broken, whole])["toys.whole"]
+    assert build(found)[0](3) == 6
+    found = answers([f"{whole}\n{broken}"])["toys.whole"]
+    assert "line 4: duplicate argument" in found.problem

@@ -171,9 +171,14 @@ def test_the_environment_is_torchruns(pool: Ranks) -> None:
     assert texts(pool.run("torch.get_num_threads()")) == ["1\n"] * 4
 
 
-def test_a_cell_can_make_the_group_itself(pool: Ranks) -> None:
-    """MASTER_PORT is free: `init_process_group` works as in a script."""
+@pytest.mark.parametrize("late_s", [0.0, 0.02, 0.05])
+def test_a_cell_can_make_the_group_itself(pool: Ranks, late_s: float) -> None:
+    """MASTER_PORT is free: `init_process_group` works as in a script.
+
+    Who comes before rank 0 sleeps and tries again, while rank 0 waits for it: no deadlock.
+    """
     source = (
+        f"import time\nif rank == 0:\n    time.sleep({late_s})\n"
         "dist.destroy_process_group()\ndist.init_process_group('gloo')\n"
         "x = torch.ones(1)\ndist.all_reduce(x)\nx.item()"
     )
