@@ -16,11 +16,12 @@ from course_utils.ranks.pool import free_port
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 LIMIT_S = 120
 LOADED_ONCE = """
-import ctypes, importlib, json, os, sys, traceback
+import importlib, json, os, signal, sys, traceback
 
 def go_with_the_parent():
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+        from course_utils.classroom.sandbox import namespaces
+        namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 go_with_the_parent()
 script = importlib.import_module(sys.argv[1])

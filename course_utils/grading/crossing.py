@@ -63,11 +63,12 @@ def packed(arrays: dict[str, Tensor], header: str) -> bytes:
 
 
 def unpacked(data: bytes) -> dict[str, Tensor]:
-    found = {name: one["data"] for name, one in deserialize(data)}
-    nothing = torch.empty(0, dtype=torch.uint8)
+    """The arrays of bytes in a file; `frombuffer` takes no empty ones."""
     return {
-        name: torch.frombuffer(raw, dtype=torch.uint8) if raw else nothing.clone()
-        for name, raw in found.items()
+        name: torch.frombuffer(one["data"], dtype=torch.uint8)
+        if one["data"]
+        else torch.empty(0, dtype=torch.uint8)
+        for name, one in deserialize(data)
     }
 
 

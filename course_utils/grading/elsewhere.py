@@ -191,7 +191,7 @@ class Elsewhere:
     def fetch(self, groups: list[list[Case]], keep: bool) -> list["Come"]:
         """What is seen of the first of these cases, at least of one."""
         limit, start, first = self.exercise.limit_s, perf_counter(), groups[0][0]
-        several = len(groups) + len(groups[0]) > 2
+        several = sum(map(len, groups)) > 1
         request = {
             "do": "observe",
             "groups": [[case.as_tree() for case in group] for group in groups],
@@ -217,8 +217,8 @@ class Elsewhere:
         if not 1 <= len(replies) <= len(groups):
             raise ValueError(f"{len(replies)} groups came of {len(groups)}")
         for number, (group, reply) in enumerate(zip(groups, replies, strict=False)):
-            come = checked(checked(reply, dict)["observations"], list)
-            found = [Observation.from_tree(one) for one in come]
+            trees = checked(checked(reply, dict)["observations"], list)
+            found = [Observation.from_tree(tree) for tree in trees]
             least = 1 if number + 1 == len(replies) else len(group)
             if not least <= len(found) <= len(group):
                 raise ValueError(f"{len(found)} observations came of {len(group)} cases")

@@ -29,6 +29,7 @@ WAITS = re.compile(r"\bwait(_tensor|_all|_stream)?\s*\(|\.wait\b")
 """What a call that waits for a message looks like where it is written: `work.wait()`."""
 
 MEETS = ("init_process_group", "new_group", "rendezvous", "_new_process_group_helper")
+"""Functions of torch.distributed in which ranks find one another."""
 
 COMMUNICATES = ("distributed", "autograd", "nn/parallel", "futures", "_ops.py", "_tensor.py")
 """Parts of torch in whose frames the main thread of a rank waits for others. autograd: DDP waits

@@ -398,7 +398,7 @@ class Conversation:
             for conn in wait(list(self.open), min(ask, end) - now if self.watch else end - now):
                 self.hear(self.open[conn])  # type: ignore[index]
             if self.watch and self.open and monotonic() >= ask:
-                if self.all_quiet(QUIET_S):
+                if self.all_quiet():
                     self.give_up(STUCK)
                     break
                 ask = monotonic() + ASK_S
@@ -457,14 +457,14 @@ class Conversation:
                 found[worker.rank] = quiet, waits, tuple(with_source(line) for line in lines)
         return found
 
-    def all_quiet(self, seconds: float) -> bool:
+    def all_quiet(self) -> bool:
         """Is every rank that is left quiet, and still so a moment later?
 
         One that the machine did not let run in between has not become quieter (see `watch`): what
         it would do next, nobody knows.
         """
         found = self.states(ANSWER_S)
-        if len(found) < len(self.open) or any(quiet < seconds for quiet, _, _ in found.values()):
+        if len(found) < len(self.open) or any(quiet < QUIET_S for quiet, _, _ in found.values()):
             return False
         sleep(AGAIN_S)
         again = self.states(ANSWER_S)

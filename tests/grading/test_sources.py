@@ -69,10 +69,8 @@ def test_an_answer_is_untouched_until_one_of_its_bodies_is_written():
 
 
 def test_python_that_nests_too_deeply_is_a_problem_of_its_answer_alone():
-    for depth in (
-        60_000,
-        2_000,
-    ):  # too deep to be parsed; parsed, but too deep to be looked through
+    # The first is too deep to be parsed; the second is parsed, but too deep to be looked through.
+    for depth in (60_000, 2_000):
         deep = '@exercise("toys.deep")\ndef deep(x):\n    return ' + "-" * depth + "x"
         found = answers([deep, CELLS[1]])
         assert "code cell 1" in found["toys.deep"].problem
