@@ -7,8 +7,8 @@ A notebook needs these verbs: `exercise` and the helpers around it, `predict` an
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .grading.session import (
-        exercise,
+    from course_utils.grading.notebook.checking import exercise
+    from course_utils.grading.notebook.verbs import (
         hint,
         mine,
         progress,
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
         solution,
         use_book,
     )
+
     from .meters import measure
     from .questions import predict, quiz
 
 _HOMES = {
-    "course_utils.grading.session": (
-        "exercise",
+    "course_utils.grading.notebook.checking": ("exercise",),
+    "course_utils.grading.notebook.verbs": (
         "hint",
         "mine",
         "progress",

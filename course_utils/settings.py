@@ -1,5 +1,6 @@
-"""The course's settings, read once from ``course.toml`` beside this file."""
+"""The course's settings, read once from ``course.toml`` beside this file; and where a student's files are."""
 
+import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,3 +22,8 @@ class Settings:
 
 
 settings = Settings(**tomllib.loads((PACKAGE / "course.toml").read_text(encoding="utf-8")))
+
+
+def home() -> Path:
+    """The folder of the progress file: $COURSE_HOME, or ~/.strides-to-shards."""
+    return Path(os.environ.get("COURSE_HOME") or Path.home() / ".strides-to-shards")

@@ -20,7 +20,7 @@ import importlib, json, os, signal, sys, traceback
 
 def go_with_the_parent():
     if sys.platform == "linux":
-        from course_utils.classroom.sandbox import namespaces
+        from course_utils.sandbox import namespaces
         namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 go_with_the_parent()

@@ -29,7 +29,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from course_utils import forking
+from course_utils.processes import pages as forking
 
 # Making mutants -----------------------------------------------------------------------------------
 

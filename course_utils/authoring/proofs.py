@@ -15,23 +15,19 @@ from typing import Any
 
 import course_utils
 from course_utils.grading import Exercise, chapters, exercises_of, grade
-from course_utils.grading.differences import differs
-from course_utils.grading.elsewhere import Submission
-from course_utils.grading.judging import BY_HAND, CONTRACTS, EDGE, broken, checks_of, judge
-from course_utils.grading.observe import observe
-from course_utils.grading.remote import Process
-from course_utils.grading.session import library
-from course_utils.grading.stubs import (
-    cell,
-    first_line,
-    is_stub,
-    names_bound,
-    names_used,
-    source_of,
-    stub_source,
-)
-from course_utils.grading.values import tensors
-from course_utils.grading.verdict import FAILED, NOT_ATTEMPTED, PASSED
+from course_utils.grading.comparing.observations import differs
+from course_utils.grading.declaring.cells import cell
+from course_utils.grading.driving.observe import observe
+from course_utils.grading.judging.judge import BY_HAND, CONTRACTS, EDGE, broken, checks_of, judge
+from course_utils.grading.judging.verdict import FAILED, NOT_ATTEMPTED, PASSED
+from course_utils.grading.notebook.binding import library
+from course_utils.grading.pytrees.tree import tensors
+from course_utils.grading.remote.client import Submission
+from course_utils.source.names import first_line, names_bound, names_used
+from course_utils.source.stub import is_stub, stub_source
+from course_utils.source.text import source_of
+
+from .plain_process import Process
 
 SEEDS = (0, 1, 2)
 TO_LOAD_S = 60.0  # a library's optimizer loads much on first use

@@ -17,8 +17,8 @@ from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from course_utils.grading.expected import remember
-from course_utils.grading.extract import DECORATED
+from course_utils.grading.expecting.from_reference import remember
+from course_utils.source.cells import DECORATED
 
 from . import sandboxes
 from .marking import SERIES, result_of, seed_of, without_answer
@@ -28,10 +28,9 @@ from .sandboxes import CannotGrade as CannotGrade
 from .sandboxes import sandbox_of
 
 if TYPE_CHECKING:
-    from course_utils.grading.elsewhere import Submission
-    from course_utils.grading.exercise import Exercise
-
-    from .sandbox import Sandbox
+    from course_utils.grading.declaring.exercise import Exercise
+    from course_utils.grading.remote.client import Submission
+    from course_utils.sandbox import Sandbox
 
 NOT_JUDGED = "the grader itself failed on this answer (see errors.log in the run folder):"
 SLOW_TO_LOAD = (
@@ -141,9 +140,8 @@ class Grader:
         self, task: Task, items: Sequence[Item], ask: Callable[[dict[str, Any], float], Any]
     ) -> Iterable[Result]:
         """The results of these exercises, whose code is asked through one channel."""
-        from course_utils.grading.elsewhere import Submission
-
-        from .sandbox import Broken
+        from course_utils.grading.remote.client import Submission
+        from course_utils.sandbox import Broken
 
         submission = Submission(ask, without_stubs(task.cells, [item.key for item in items]))
         for item in items:
@@ -156,7 +154,7 @@ class Grader:
                 yield without_answer(item, FAILED, {}, f"{NOT_JUDGED} {type(error).__name__}")
 
     def judged(self, item: Item, submission: "Submission", task: Task) -> Result:
-        from course_utils.grading.judging import judge
+        from course_utils.grading.judging.judge import judge
 
         found = self.exercises[item.key]
         seed = seed_of(self.job.secret, task.student, item.key)
@@ -172,8 +170,8 @@ class Grader:
 
     def sizes_of(self, found: "Exercise", seed: int) -> dict[str, int]:
         """How many checks each rung of an exercise's ladder holds."""
-        from course_utils.grading.answer import Here
-        from course_utils.grading.ladder import Ladder
+        from course_utils.grading.judging.answer import Here
+        from course_utils.grading.judging.ladder import Ladder
 
         if (found.key, seed) not in self.sizes:
             ladder = Ladder(found, Here(found, found.parts), seed)
@@ -225,7 +223,7 @@ def exercise(key: str) -> "Exercise":
 
 def uses_ranks(found: "Exercise") -> bool:
     """Does its probe start processes that talk with one another?"""
-    return bool(getattr(found.probe, "keeps_limit", False))
+    return found.probe.on_ranks
 
 
 def check_versions(job: Job) -> None:
@@ -255,7 +253,7 @@ def grader_of(job: Job) -> Grader:
 
     Raises CannotGrade if the sandbox does not start.
     """
-    from .sandbox import Broken
+    from course_utils.sandbox import Broken
 
     sandbox = sandbox_of(job.isolation, job.require_sandbox)
     if job not in _graders:
@@ -283,7 +281,7 @@ def ready(job: Job) -> str:
 
 def grade_one(job: Job, task: Task) -> Graded:
     """One submission graded. A sandbox that breaks is started again, once."""
-    from .sandbox import Broken
+    from course_utils.sandbox import Broken
 
     with _lock:
         try:

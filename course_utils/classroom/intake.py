@@ -46,7 +46,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from unicodedata import category, normalize
 
-from course_utils.grading.extract import DECORATED
+from course_utils.source.cells import DECORATED
 
 LARGEST_NOTEBOOK = 200 * 10**6
 LARGEST_CODE = 4 * 10**6

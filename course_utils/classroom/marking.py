@@ -20,9 +20,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from course_utils.grading.case import BY_HAND, EDGE, GRADIENTS, RANDOM
-from course_utils.grading.exercise import CONTRACTS, Exercise
-from course_utils.grading.verdict import Verdict
+from course_utils.grading.declaring.exercise import CONTRACTS, Exercise
+from course_utils.grading.driving.case import BY_HAND, EDGE, GRADIENTS, RANDOM
+from course_utils.grading.judging.verdict import Verdict
 
 from .plan import Item
 from .record import DATA, FAILED, INSIDE, MISSING, NOT_ATTEMPTED, PASSED, Result, Rung

@@ -18,11 +18,12 @@ from typing import Any
 from course_utils.classroom import marking
 from course_utils.classroom.plan import Item
 from course_utils.grading import Exercise, Verdict, find, grade
-from course_utils.grading.answer import Here
-from course_utils.grading.ladder import Ladder
-from course_utils.grading.session import ipython, names_bound_to
-from course_utils.grading.stubs import is_stub
-from course_utils.grading.verdict import PASSED
+from course_utils.grading.judging.answer import Here
+from course_utils.grading.judging.ladder import Ladder
+from course_utils.grading.judging.verdict import PASSED
+from course_utils.grading.notebook.binding import names_bound_to
+from course_utils.grading.notebook.panels import ipython
+from course_utils.source.stub import is_stub
 
 RUNNING = "NBGRADER_EXECUTION"
 """nbgrader sets this in the kernels that it starts."""

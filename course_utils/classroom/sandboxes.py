@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from .sandbox import Sandbox, SandboxMissing, levels
+from course_utils.sandbox import Sandbox, SandboxMissing, levels
 
 
 class CannotGrade(RuntimeError):

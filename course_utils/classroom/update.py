@@ -23,9 +23,9 @@ from typing import Any
 
 import nbformat
 
-from course_utils.grading.extract import DECORATED, MAGIC, key_of
-from course_utils.grading.stubs import is_empty
 from course_utils.settings import settings
+from course_utils.source.cells import DECORATED, MAGIC, key_of
+from course_utils.source.stub import is_empty
 
 Cell = dict[str, Any]
 STAMP = "course"

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import checkpoint_sequential
 
 from course_utils.grading import Exercise, call, contracts, draws, probes
-from course_utils.grading.probes import memory
+from course_utils.grading.probes.chapters import cuda_memory as memory
 from course_utils.reference import caching_allocator as ca
 from course_utils.reference import cuda_memory as cm
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from course_utils.grading import Exercise, call, contracts, draws, probes
 from course_utils.grading.probes import prepared
-from course_utils.grading.probes.gpt2 import gpt2_tree
-from course_utils.grading.values import tensors
+from course_utils.grading.probes.chapters.gpt2 import gpt2_tree
+from course_utils.grading.pytrees.tree import tensors
 from course_utils.reference import gpt2
 from course_utils.reference.gpt2 import GPT2Config, Parts
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from course_utils.grading import Exercise, call, contracts, draws, probes
 from course_utils.grading.probes import prepared
-from course_utils.grading.values import tensors
+from course_utils.grading.pytrees.tree import tensors
 from course_utils.reference import modules
 
 FLOATS = st.sampled_from([torch.float32, torch.float64])

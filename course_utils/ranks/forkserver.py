@@ -27,7 +27,7 @@ PRELOADED = (
     "torch",
     "torch.distributed",
     "course_utils.ranks.worker",
-    "course_utils.grading.on_a_rank",
+    "course_utils.grading.distributed.on_rank",
     "torch._dynamo",
     "torch.nn.parallel",
     "torch.distributed.fsdp",

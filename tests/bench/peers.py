@@ -26,7 +26,7 @@ from course_utils.authoring import peers
 from course_utils.authoring.pairs import Comparison, interval
 from course_utils.classroom import grader, intake, run
 from course_utils.classroom.grader import Job
-from course_utils.grading.extract import read_cells
+from course_utils.source.cells import read_cells
 
 BATCH = 10
 FASTER = {"nbgrader autograde": 100, "otter run": 200}

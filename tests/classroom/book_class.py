@@ -19,8 +19,8 @@ from submissions import folder_of, notebook
 
 from course_utils.classroom.plan import Late, Plan, plan_of
 from course_utils.grading import Exercise, exercises_of, solution_cell, stub_cell
-from course_utils.grading.capture import capture
-from course_utils.grading.stubs import names_used
+from course_utils.source.capture import capture
+from course_utils.source.names import names_used
 
 SET_UP = (
     "import math\nfrom math import prod\n\nimport numpy as np\nimport torch\nfrom jaxtyping import "

@@ -11,7 +11,7 @@ from submissions import notebook
 from course_utils.classroom import grader, run
 from course_utils.classroom.plan import Plan
 from course_utils.classroom.record import Record
-from course_utils.classroom.sandbox import Limits, Sandbox
+from course_utils.sandbox import Limits, Sandbox
 from tests.browser import browser, open_page
 
 __all__ = ["browser", "open_page"]  # pages made from records are opened in a real browser

@@ -3,9 +3,9 @@
 from typing import Any
 
 from course_utils.grading import call, find
-from course_utils.grading.elsewhere import Submission
-from course_utils.grading.judging import judge
-from course_utils.grading.verdict import Verdict
+from course_utils.grading.judging.judge import judge
+from course_utils.grading.judging.verdict import Verdict
+from course_utils.grading.remote.client import Submission
 
 KEY = "strides.flat_index"
 PROBE = "course_utils.grading.probes.functions:call"

@@ -16,7 +16,7 @@ from course_utils.classroom.record import (
     Result,
 )
 from course_utils.grading import exercises_of
-from course_utils.grading.exercise import CONTRACTS
+from course_utils.grading.declaring.exercise import CONTRACTS
 
 CHAPTER = "strides"
 EXERCISES = exercises_of(CHAPTER)

@@ -20,7 +20,7 @@ from course_utils.classroom.record import (
     Result,
     Rung,
 )
-from course_utils.grading.ladder import LADDER as RUNGS
+from course_utils.grading.judging.ladder import LADDER as RUNGS
 from tests.browser import screenshot
 from tests.classroom.html_read import harmless
 from tests.classroom.synthetic_class import (

@@ -17,9 +17,9 @@ from course_utils.classroom import editions
 from course_utils.classroom.formats import gradescope
 from course_utils.classroom.out.services import gradescope_problems
 from course_utils.classroom.plan import Plan, plan_of
-from course_utils.classroom.sandbox import levels
-from course_utils.classroom.sandbox.bubblewrap import VISIBLE
 from course_utils.grading import solution_cell, stub_cell
+from course_utils.sandbox import levels
+from course_utils.sandbox.bubblewrap import VISIBLE
 
 ROOT = Path(__file__).parents[2]
 KEYS = ("strides.flat_index", "strides.transpose_view", "strides.is_contiguous")

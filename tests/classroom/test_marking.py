@@ -22,10 +22,10 @@ from course_utils.classroom.record import (
     Rung,
 )
 from course_utils.grading import call, exercises_of, grade
-from course_utils.grading.case import BY_HAND, EDGE, GRADIENTS, RANDOM
-from course_utils.grading.exercise import CONTRACTS
-from course_utils.grading.ladder import LADDER, SIGNATURE, TYPES
-from course_utils.grading.verdict import Failure, RungResult, Verdict
+from course_utils.grading.declaring.exercise import CONTRACTS
+from course_utils.grading.driving.case import BY_HAND, EDGE, GRADIENTS, RANDOM
+from course_utils.grading.judging.ladder import LADDER, SIGNATURE, TYPES
+from course_utils.grading.judging.verdict import Failure, RungResult, Verdict
 
 SIZES = {SIGNATURE: 3, TYPES: 2, BY_HAND: 2, RANDOM: 40, GRADIENTS: 6, EDGE: 5, CONTRACTS: 2}
 

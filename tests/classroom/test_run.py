@@ -32,8 +32,8 @@ from course_utils.classroom.journal import CannotRun
 from course_utils.classroom.marking import without_answer
 from course_utils.classroom.plan import Late
 from course_utils.classroom.record import DAMAGED, FAILED, Record
-from course_utils.classroom.sandbox import Broken, SandboxMissing
 from course_utils.cli import app
+from course_utils.sandbox import Broken, SandboxMissing
 
 MODULES = ("toy_class",)
 KILLS = int(os.environ.get("COURSE_KILLS", "10"))  # more of them by hand

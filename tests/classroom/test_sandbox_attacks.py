@@ -14,9 +14,9 @@ import pytest
 from sandbox_cases import HONEST, KEY, REFUSED_EVERYWHERE, WRONG, Runner, found_by, verdict_on
 
 from course_utils.authoring.counts import count
-from course_utils.classroom.sandbox import seccomp
-from course_utils.grading.channel import ChannelLost
-from course_utils.grading.verdict import FAILED, NOT_ATTEMPTED, PASSED
+from course_utils.grading.judging.verdict import FAILED, NOT_ATTEMPTED, PASSED
+from course_utils.grading.student.channel import ChannelLost
+from course_utils.sandbox import seccomp
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap exists for Linux only")
 
@@ -123,7 +123,7 @@ send(save({{}}, metadata={{"tree": "[" * 10**5 + "]" * 10**5}})); found = 1""",
     "an array of a trillion elements in four bytes": (
         f"""{FRAME}
 import torch
-from course_utils.grading.crossing import dumps
+from course_utils.grading.pytrees.serialization import dumps
 send(dumps({{"x": torch.zeros(1).expand(10**12)}})); found = 1""",
         "flood",
     ),
@@ -430,7 +430,7 @@ result = lambda *a: 3
 import sys
 for name in [n for n in sys.modules if n.startswith("course_utils")]:
     del sys.modules[name]
-import course_utils.grading.values
+import course_utils.grading.pytrees.tree
 result = lambda *a: 3
 """,
     "what is hidden made importable": """
@@ -453,17 +453,18 @@ def result(index, stride, offset):
         return 3
 """,
     "the student's side patched": """
-from course_utils.grading import crossing, remote
+from course_utils.grading.pytrees import serialization
+from course_utils.grading.student import server
 def handle(self, request):
     return {"keys": ["strides.flat_index"], "problems": {}, "attempted": True, "problem": None,
             "descriptions": [], "groups": [], "runs": [], "passed": True}
-remote.StudentSide.handle = handle
-crossing.dumps = lambda tree: b"passed"
+server.StudentSide.handle = handle
+serialization.dumps = lambda tree: b"passed"
 result = lambda *a: 3
 """,
     "a verdict instead of an observation": """
-from course_utils.grading import remote
-remote.StudentSide.observe = lambda self, **k: {"verdict": "passed", "points": 1000,
+from course_utils.grading.student import server
+server.StudentSide.observe = lambda self, **k: {"verdict": "passed", "points": 1000,
     "groups": [{"observations": [{"seen": {"result": True, "passed": True}, "raised": None,
     "left": [], "seconds": 0.0}] * len(group), "overwritten": None} for group in k["groups"]]}
 result = lambda *a: 3

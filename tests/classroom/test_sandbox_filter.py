@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from course_utils.classroom.sandbox import seccomp
-from course_utils.classroom.sandbox.seccomp import ALLOW, ARCHITECTURES, ERRNO, KILL
+from course_utils.sandbox import seccomp
+from course_utils.sandbox.seccomp import ALLOW, ARCHITECTURES, ERRNO, KILL
 
 EPERM, ENOSYS = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
 PID = 42

@@ -18,21 +18,14 @@ import psutil
 import pytest
 from sandbox_cases import HONEST, REFUSED_EVERYWHERE, WRONG, Runner, found_by, verdict_on
 
-from course_utils import forking
-from course_utils.classroom.sandbox import (
-    Broken,
-    Limits,
-    Sandbox,
-    SandboxMissing,
-    best_level,
-    bubblewrap,
-)
-from course_utils.classroom.sandbox import levels as levels_module
 from course_utils.grading import find
-from course_utils.grading.channel import ChannelLost
-from course_utils.grading.elsewhere import Submission
-from course_utils.grading.judging import judge
-from course_utils.grading.verdict import FAILED, PASSED
+from course_utils.grading.judging.judge import judge
+from course_utils.grading.judging.verdict import FAILED, PASSED
+from course_utils.grading.remote.client import Submission
+from course_utils.grading.student.channel import ChannelLost
+from course_utils.processes import pages as forking
+from course_utils.sandbox import Broken, Limits, Sandbox, SandboxMissing, best_level, bubblewrap
+from course_utils.sandbox import levels as levels_module
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap exists for Linux only")
 
@@ -204,7 +197,7 @@ def test_a_submission_has_so_much_of_the_processor(
 
 ORPHANED = """
 import os, sys, time
-from course_utils.classroom.sandbox import Sandbox
+from course_utils.sandbox import Sandbox
 sys.path.insert(0, sys.argv[1])
 from sandbox_cases import Runner
 kept = []

@@ -16,7 +16,7 @@ from course_utils.classroom.out.similarity import (
     tokens,
 )
 from course_utils.grading import exercises_of
-from course_utils.grading.stubs import solution_cell, stub_cell
+from course_utils.grading.declaring.cells import solution_cell, stub_cell
 from tests.classroom.html_read import harmless
 from tests.classroom.synthetic_class import HOSTILE
 

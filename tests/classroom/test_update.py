@@ -18,7 +18,8 @@ from course_utils.classroom import editions, update
 from course_utils.classroom.plan import plan_of
 from course_utils.cli import app
 from course_utils.grading import solution_cell, stub_cell
-from course_utils.grading.extract import answers, read_cells
+from course_utils.source.answers import answers
+from course_utils.source.cells import read_cells
 
 ROOT = Path(__file__).parents[2]
 DAY = date(2026, 11, 21)

@@ -23,10 +23,10 @@ from course_utils.classroom import editions
 from course_utils.classroom.editions import hidden, pack, removal, running, storing
 from course_utils.classroom.plan import plan_of
 from course_utils.grading import Exercise, call, contracts, exercises_of, find, grade, solution_cell
-from course_utils.grading.crossing import loads
-from course_utils.grading.judging import CONTRACTS
-from course_utils.grading.stored import StoredExercise
-from course_utils.grading.verdict import FAILED, PASSED
+from course_utils.grading.expecting.from_file import StoredExercise
+from course_utils.grading.judging.judge import CONTRACTS
+from course_utils.grading.judging.verdict import FAILED, PASSED
+from course_utils.grading.pytrees.strict import loads
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = ("strides", "modules")
@@ -405,8 +405,8 @@ VERBS = """
 import torch
 from course_utils import exercise, hint, mine, progress, provenance, solution, use_book
 from course_utils.grading import find
-from course_utils.grading.session import NoAnswer
-from course_utils.grading.stubs import stub_cell
+from course_utils.grading.notebook.binding import NoAnswer
+from course_utils.grading.declaring.cells import stub_cell
 
 scope = {"exercise": exercise, "torch": torch, "nn": torch.nn, "Tensor": torch.Tensor}
 import course_utils.reference.modules, course_utils.reference.strides

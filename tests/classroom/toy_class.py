@@ -9,7 +9,7 @@ from submissions import notebook
 
 from course_utils.classroom.plan import Item, Plan
 from course_utils.grading import Exercise, call, draws, probes, register
-from course_utils.grading.stubs import stub_cell
+from course_utils.grading.declaring.cells import stub_cell
 
 rows = Exercise(
     ref.every_second_row,

@@ -3,17 +3,16 @@
 import pytest
 import toys
 
-from course_utils.grading import exercise as registry
-from course_utils.grading import session
+from course_utils.grading.declaring import registry
+from course_utils.grading.notebook import answers, binding, checking
 
 
 @pytest.fixture(autouse=True)
 def toys_registered(monkeypatch, tmp_path):
     monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(registry, "_extra", {toy.key: toy for toy in toys.TOYS})
-    monkeypatch.setattr(session, "_bound", {})
-    monkeypatch.setattr(session, "_parts", {})
-    monkeypatch.setattr(session, "_mine", {})
+    for kept in (binding.stands_for, checking._parts, answers._mine):
+        kept.clear()
 
 
 @pytest.fixture

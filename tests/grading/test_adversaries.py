@@ -22,7 +22,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from course_utils.grading import find, grade
-from course_utils.grading.judging import broken
+from course_utils.grading.judging.judge import broken
 from course_utils.reference import strides, tensors
 
 WRONG, RIGHT = [], []

@@ -11,17 +11,21 @@ import toys
 
 from course_utils.authoring import proofs
 from course_utils.grading import contracts, find, grade
-from course_utils.grading import elsewhere as elsewhere_module
-from course_utils.grading.case import call
-from course_utils.grading.channel import ChannelLost
-from course_utils.grading.elsewhere import Submission
-from course_utils.grading.extract import answers, build, read_cells
-from course_utils.grading.judging import judge
-from course_utils.grading.recent import Recent
-from course_utils.grading.remote import StudentSide, name_of
-from course_utils.grading.signatures import described, description, signature_problem
-from course_utils.grading.stubs import solution_cell
-from course_utils.grading.values import dumps, loads
+from course_utils.grading.comparing.signatures import description, signature_problem
+from course_utils.grading.declaring.cells import solution_cell
+from course_utils.grading.driving.case import call
+from course_utils.grading.driving.describe import described
+from course_utils.grading.expecting.recent import Recent
+from course_utils.grading.judging.judge import judge
+from course_utils.grading.pytrees.serialization import dumps
+from course_utils.grading.pytrees.strict import loads
+from course_utils.grading.remote import client as elsewhere_module
+from course_utils.grading.remote.client import Submission
+from course_utils.grading.student.channel import ChannelLost
+from course_utils.grading.student.protocol import name_of
+from course_utils.grading.student.server import StudentSide
+from course_utils.source.answers import answers, build
+from course_utils.source.cells import read_cells
 
 IMPORTS = """import math, os, signal, threading, time
 import numpy as np

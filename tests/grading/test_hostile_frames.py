@@ -15,12 +15,15 @@ from safetensors.torch import save
 from test_values import trees
 
 from course_utils.authoring.counts import count
-from course_utils.grading.compare import compare
-from course_utils.grading.contracts import Measured
-from course_utils.grading.observe import Observation
-from course_utils.grading.raised import Raised
-from course_utils.grading.signatures import described, description
-from course_utils.grading.values import Opaque, dumps, leaves, loads
+from course_utils.grading.comparing.signatures import description
+from course_utils.grading.comparing.trees import compare
+from course_utils.grading.driving.cost import Measured
+from course_utils.grading.driving.describe import described
+from course_utils.grading.driving.errors import Raised
+from course_utils.grading.driving.observe import Observation
+from course_utils.grading.pytrees.serialization import dumps
+from course_utils.grading.pytrees.strict import loads
+from course_utils.grading.pytrees.tree import Opaque, leaves
 from course_utils.meters import Cost
 
 

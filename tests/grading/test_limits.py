@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from course_utils.grading.limits import TimeLimit, time_limit
+from course_utils.processes.time_limit import TimeLimit, time_limit
 
 
 def loops_for_ever():

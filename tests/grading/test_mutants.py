@@ -9,8 +9,8 @@ import course_utils
 from course_utils.authoring.counts import count
 from course_utils.authoring.mutation import Job, build, digest, mutants, original, run
 from course_utils.grading import Exercise, every, grade
-from course_utils.grading.judging import checks_of
-from course_utils.grading.stubs import source_of
+from course_utils.grading.judging.judge import checks_of
+from course_utils.source.text import source_of
 
 PACKAGE = Path(course_utils.__file__).parent
 CPU_SECONDS = 20.0
@@ -54,7 +54,7 @@ def judge(job: Job) -> dict:
 
 def on_ranks(exercise: Exercise) -> bool:
     """Is the exercise judged on ranks, in processes of their own?"""
-    return getattr(exercise.probe, "keeps_limit", False)
+    return exercise.probe.on_ranks
 
 
 def survivors(exercise: Exercise, cache_dir: Path | None = None) -> tuple[int, list[str]]:

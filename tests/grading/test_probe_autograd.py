@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from course_utils.grading import call, probes
-from course_utils.grading.case import Case
-from course_utils.grading.probes.autograd import FUNCTIONS, function
-from course_utils.grading.values import dumps, loads
+from course_utils.grading.driving.case import Case
+from course_utils.grading.probes.chapters.autograd import FUNCTIONS, function
+from course_utils.grading.pytrees.serialization import dumps
+from course_utils.grading.pytrees.strict import loads
 from course_utils.reference import autograd as ref
 
 CUBES = "lambda x: (x ** 3).sum()"

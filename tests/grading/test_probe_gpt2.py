@@ -8,8 +8,8 @@ from torch import nn
 
 from course_utils.authoring.proofs import standalone
 from course_utils.grading import call, find, probes
-from course_utils.grading.probes.gpt2 import Sizes, annotated, config_for, named, parts_for
-from course_utils.grading.stubs import solution_cell
+from course_utils.grading.declaring.cells import solution_cell
+from course_utils.grading.probes.chapters.gpt2 import Sizes, annotated, config_for, named, parts_for
 from course_utils.reference import gpt2
 
 SIZES = {"vocab_size": 7, "n_positions": 4, "n_embd": 4, "n_layer": 1, "n_head": 2, "dropout": 0.0}

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from course_utils.grading import call, probes
-from course_utils.grading.probes.lora import Adapted, adapted_class, model_of
+from course_utils.grading.probes.chapters.lora import Adapted, adapted_class, model_of
 from course_utils.reference import lora
 
 

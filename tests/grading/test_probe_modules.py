@@ -5,7 +5,7 @@ from torch import nn
 
 from course_utils.grading import call
 from course_utils.grading.probes import assembled, dropout, module, registry, tied
-from course_utils.grading.probes.modules import assemble, described
+from course_utils.grading.probes.chapters.modules import assemble, described
 
 X = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
 WEIGHTS = {"weight": torch.tensor([2.0, 3.0])}

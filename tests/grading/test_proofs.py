@@ -10,7 +10,7 @@ import toys
 from course_utils.authoring import proofs
 from course_utils.authoring.counts import count
 from course_utils.grading import Exercise, NoChecks, call, every, grade
-from course_utils.grading.elsewhere import Submission
+from course_utils.grading.remote.client import Submission
 
 EVERY = every() | {toy.key: toy for toy in toys.TOYS}
 

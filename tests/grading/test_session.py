@@ -131,11 +131,11 @@ def test_use_book_mine_provenance_reset(notebook):
 
 
 def test_progress_counts_what_passed(notebook, monkeypatch):
-    from course_utils.grading import session
+    from course_utils.grading.notebook import verbs
 
-    assert "0 of" in str(session.progress())
+    assert "0 of" in str(verbs.progress())
     with pytest.raises(UnknownKey, match="no chapter"):
-        session.progress("nosuch")
+        verbs.progress("nosuch")
 
 
 # ------------------------------------------------------------------ bad input

@@ -4,8 +4,10 @@ import linecache
 
 import torch
 
-from course_utils.grading.extract import answers, build
-from course_utils.grading.stubs import is_stub, names_used, source_of
+from course_utils.source.answers import answers, build
+from course_utils.source.names import names_used
+from course_utils.source.stub import is_stub
+from course_utils.source.text import source_of
 
 CELLS = [
     "import torch\nw = torch.tensor(broken_elsewhere)\nx = w * 2\nscale = 3",

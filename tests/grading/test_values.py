@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_utils.grading import draws
-from course_utils.grading.compare import allowed_error, compare
-from course_utils.grading.crossing import packed, unpacked
-from course_utils.grading.values import dumps, fresh, loads, same, upcast
+from course_utils.grading.comparing.trees import allowed_error, compare
+from course_utils.grading.pytrees.serialization import dumps, packed
+from course_utils.grading.pytrees.strict import loads, unpacked
+from course_utils.grading.pytrees.tree import fresh, same, upcast
 
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 trees = st.recursive(

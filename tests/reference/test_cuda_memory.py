@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from course_utils.figures.cuda_memory import draw_timeline
 from course_utils.grading import find, grade
 from course_utils.grading.probes import checkpointed
-from course_utils.grading.values import same
+from course_utils.grading.pytrees.tree import same
 from course_utils.meters import measure
 from course_utils.reference.caching_allocator import CudaAllocator, recorded_requests
 from course_utils.reference.cuda_memory import (

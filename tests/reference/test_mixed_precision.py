@@ -7,7 +7,7 @@ import torch
 
 from course_utils.grading import call, find
 from course_utils.grading.probes import scaler_run
-from course_utils.grading.values import same
+from course_utils.grading.pytrees.tree import same
 from course_utils.reference.mixed_precision import (
     OPERATIONS,
     GradScaler,

@@ -101,7 +101,7 @@ def completed(edition: Edition, root: Path) -> Edition:
 
 def sources(edition: Edition) -> list[str]:
     """Every Python text of an edition: its modules, and its notebooks' code cells without magics."""
-    from course_utils.grading.extract import MAGIC
+    from course_utils.source.cells import MAGIC
 
     found = [data.decode() for path, data in edition.files.items() if path.endswith(".py")]
     for data in edition.notebooks.values():

@@ -9,7 +9,7 @@ import nbformat
 
 import course_utils
 from course_utils.grading import Exercise, exercises_of, find
-from course_utils.grading.stored import FOLDER, SUFFIX
+from course_utils.grading.expecting.from_file import FOLDER, SUFFIX
 
 from .edition import CannotRelease, Edition
 from .needs import Graph, asked_keys, names_in, needs
@@ -23,7 +23,7 @@ ROOMS = tuple(f"{PACKAGE}.{room}" for room in ("reference", "exercises", "questi
 
 CHAPTER = '''"""The chapter's exercises, from what was observed of the answers, which this edition leaves out."""
 
-from {package}.grading.stored import chapter
+from {package}.grading.expecting.from_file import chapter
 
 globals().update(chapter(__name__))
 '''

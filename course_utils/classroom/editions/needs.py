@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from course_utils.grading.stubs import names_bound, names_used
+from course_utils.source.names import names_bound, names_used
 
 from .reach import Imports, Source, Taken, attributes, module_source, modules, taken_in
 

@@ -12,8 +12,8 @@ from nbformat import NotebookNode
 from course_utils.authoring import notebooks
 from course_utils.classroom.plan import Late, Plan
 from course_utils.grading import find
-from course_utils.grading.extract import MAGIC, is_definition
-from course_utils.grading.stubs import import_of, names_bound, names_used
+from course_utils.source.cells import MAGIC, is_definition
+from course_utils.source.names import import_of, names_bound, names_used
 
 VERBS = ("exercise", "hint", "measure", "mine", "progress", "provenance", "reset", "solution")
 EVERYWHERE = {"einops", "jaxtyping", "numpy", "torch"}

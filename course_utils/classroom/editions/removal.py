@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from course_utils.grading import Exercise
-from course_utils.grading.stubs import first_line, names_bound, names_used, stub_source
+from course_utils.source.names import first_line, names_bound, names_used
+from course_utils.source.stub import stub_source
 
 
 @dataclass(frozen=True)

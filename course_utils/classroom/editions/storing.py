@@ -1,6 +1,5 @@
 """What an edition without answers keeps of an exercise: observations, made here beside the answers."""
 
-from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,22 +11,16 @@ from torch.nn import Parameter
 from course_utils.authoring.proofs import stub_objects
 from course_utils.classroom.editions.removal import home
 from course_utils.grading import Exercise
-from course_utils.grading.case import Case
-from course_utils.grading.contracts import JUDGES, Contract, resolve
-from course_utils.grading.crossing import dumps
-from course_utils.grading.diagnosis import broken_by, mistaken
-from course_utils.grading.expected import (
-    Check,
-    Expectation,
-    checks_of,
-    results_due,
-)
-from course_utils.grading.ladder import suits_by_name
-from course_utils.grading.observe import Observation
-from course_utils.grading.remote import name_of
-from course_utils.grading.signatures import described, methods_due
-from course_utils.grading.stored import BY_NAME_CHECKS
-from course_utils.grading.values import (
+from course_utils.grading.comparing.check import Check, Expectation
+from course_utils.grading.declaring.judges import JUDGES, resolve
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.contract import Contract
+from course_utils.grading.driving.describe import described, methods_due
+from course_utils.grading.driving.observe import Observation
+from course_utils.grading.expecting import expectations_of
+from course_utils.grading.judging.ladder import BY_NAME_CHECKS
+from course_utils.grading.pytrees.serialization import dumps
+from course_utils.grading.pytrees.tree import (
     Tree,
     fresh,
     is_plain_tensor,
@@ -36,6 +29,7 @@ from course_utils.grading.values import (
     same,
     slots,
 )
+from course_utils.grading.student.protocol import name_of
 
 SEED = 0
 LEFT_OUT = ("course_utils.reference", "course_utils.exercises", "course_utils.authoring")
@@ -57,7 +51,8 @@ def stored(exercise: Exercise, hidden: bool) -> bytes:
 def recorded(exercise: Exercise, hidden: bool) -> Tree:
     """Everything that verdicts, diagnoses and hints need of an exercise, as a tree."""
     keeping = Keeping(exercise.key)
-    checks = checks_of(exercise, SEED)
+    expectations = expectations_of(exercise)
+    checks = expectations.checks(SEED)
     stub_tells_as_much(exercise)
     return {
         "key": exercise.key,
@@ -80,13 +75,13 @@ def recorded(exercise: Exercise, hidden: bool) -> Tree:
                 **keeping.expectation(check.expected),
                 "by_name": number < BY_NAME_CHECKS
                 and not exercise.is_class
-                and suits_by_name(exercise, check),
+                and expectations.suits_by_name(check),
             }
             for number, check in enumerate(checks)
         ],
         "contracts": [keeping.contract(contract) for contract in exercise.contracts],
         "due": [
-            [one and keeping.expectation(one) for one in results_due(exercise, contract)]
+            [one and keeping.expectation(one) for one in expectations.due(contract)]
             for contract in exercise.contracts
         ],
         "mistakes": [
@@ -96,9 +91,10 @@ def recorded(exercise: Exercise, hidden: bool) -> Tree:
                 "observations": []
                 if mistake.cost
                 else [
-                    keeping.mistake(mistaken(exercise, mistake, check), check) for check in checks
+                    keeping.mistake(expectations.mistaken(mistake, check), check)
+                    for check in checks
                 ],
-                "breaks": broken_by(exercise, mistake) if mistake.cost else [],
+                "breaks": expectations.broken_by(mistake) if mistake.cost else [],
             }
             for mistake in exercise.mistakes
         ],
@@ -126,7 +122,7 @@ class Keeping:
     def stop(self, what: str) -> NotStorable:
         return NotStorable(f"{self.key}: {what}")
 
-    def name(self, function: Callable[..., Any]) -> str:
+    def name(self, function: Any) -> str:
         """A function by its name. It must live where every edition has it."""
         try:
             name = name_of(function)

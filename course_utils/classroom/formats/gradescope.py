@@ -12,7 +12,7 @@ from dataclasses import replace
 from course_utils.classroom.editions import package
 from course_utils.classroom.editions.edition import Edition
 from course_utils.classroom.editions.pack import zipped
-from course_utils.classroom.sandbox.bubblewrap import VISIBLE, VISIBLE_OF_CLASSROOM
+from course_utils.sandbox.bubblewrap import VISIBLE, VISIBLE_OF_CLASSROOM
 
 from .package import ROOT, grading_files
 

@@ -8,7 +8,9 @@ definition (imports, private helpers) is a region that becomes nothing.
 import ast
 
 from course_utils.grading import Exercise, find
-from course_utils.grading.stubs import YOUR_TURN, cell, needed_source, source_of, stub_source
+from course_utils.grading.declaring.cells import cell, needed_source
+from course_utils.source.stub import YOUR_TURN, stub_source
+from course_utils.source.text import source_of
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 BEGIN_HELPERS = "### BEGIN HIDDEN TESTS (none here: what the solution needs above it)"

@@ -15,7 +15,7 @@ from nbformat import NotebookNode
 from course_utils.classroom.editions.edition import Edition
 from course_utils.classroom.editions.pack import slug
 from course_utils.classroom.plan import Item, Plan
-from course_utils.grading.stubs import YOUR_TURN
+from course_utils.source.stub import YOUR_TURN
 
 from .marked import marked_cell
 from .package import classroom_files

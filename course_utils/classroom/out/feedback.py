@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 
-from course_utils.grading.case import BY_HAND, EDGE, GRADIENTS, RANDOM
-from course_utils.grading.exercise import CONTRACTS
-from course_utils.grading.ladder import SIGNATURE, TYPES
+from course_utils.grading.declaring.exercise import CONTRACTS
+from course_utils.grading.driving.case import BY_HAND, EDGE, GRADIENTS, RANDOM
+from course_utils.grading.judging.ladder import SIGNATURE, TYPES
 
 from ..marking import DEFINITION, WORTH
 from ..plan import Plan

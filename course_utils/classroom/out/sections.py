@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from course_utils.grading import find
-from course_utils.grading.extract import DECORATED
+from course_utils.source.cells import DECORATED
 
 HEADING = re.compile(r"^(#{1,6}) +(.+?) *$", re.MULTILINE)
 NOTEBOOKS = Path(__file__).parents[3] / "notebooks"

@@ -20,8 +20,9 @@ from itertools import combinations
 from typing import Any
 
 from course_utils.grading import find
-from course_utils.grading.extract import DECORATED
-from course_utils.grading.stubs import solution_cell, source_of, stub_cell
+from course_utils.grading.declaring.cells import solution_cell, stub_cell
+from course_utils.source.cells import DECORATED
+from course_utils.source.text import source_of
 
 from .page import page, table
 from .text import escaped, isolated, plural

@@ -3,28 +3,34 @@
 A probe takes the object (a function, a class, or a dict of several by name) and a case, and
 returns named arrays and plain values. It runs wherever the student's code runs: in the notebook,
 on many ranks, in an instructor's sandbox. So these modules import nothing of the references or of
-the exercises, and what a probe returns is data. A probe may carry an attribute `called`, a function
-of the object's name and the case, that says in a verdict what was called.
+the exercises, and what a probe returns is data. What the engine must know of one besides, such as
+how a verdict writes its call, it carries itself: see `driving.probe.Probe`.
 """
 
-from collections.abc import Callable
-from typing import Any
-
-from ..case import Case
-from .allocators import allocator
-from .autograd import accumulates, custom_function, straight_through, takes_function
-from .collectives import module_on_ranks, on_ranks, steps_on_ranks
-from .ddp import accumulated, averaged, bucketed, saved, started_apart, wrapped
-from .functions import call, named_arguments, never_negative, there_and_back
-from .gpt2 import checkpoint, gpt2_count, gpt2_model, gpt2_part, initialised
-from .lora import adapter_state, injected, lora_layer, merge_run
-from .memory import attempts, checkpointed, layers, timeline, trace
-from .modules import assembled, dropout, module, registry, tied
-from .objects import steps
-from .optimizers import optimizer, parameter_groups, state_bytes
-from .precision import amp_run, master_run, scaler_run
-from .randomness import glorot_weight
-from .sharding import (
+from course_utils.grading.driving.probe import Probe
+from course_utils.grading.probes.chapters.autograd import (
+    accumulates,
+    custom_function,
+    straight_through,
+    takes_function,
+)
+from course_utils.grading.probes.chapters.caching_allocator import allocator
+from course_utils.grading.probes.chapters.cuda_memory import (
+    attempts,
+    checkpointed,
+    layers,
+    timeline,
+    trace,
+)
+from course_utils.grading.probes.chapters.ddp import (
+    accumulated,
+    averaged,
+    bucketed,
+    saved,
+    started_apart,
+    wrapped,
+)
+from course_utils.grading.probes.chapters.fsdp import (
     flat_shards,
     resharded,
     sharded_layer,
@@ -32,10 +38,23 @@ from .sharding import (
     sharded_optimizer,
     sharded_state,
 )
-from .views import strides_of, view
+from course_utils.grading.probes.chapters.gpt2 import (
+    checkpoint,
+    gpt2_count,
+    gpt2_model,
+    gpt2_part,
+    initialised,
+)
+from course_utils.grading.probes.chapters.lora import adapter_state, injected, lora_layer, merge_run
+from course_utils.grading.probes.chapters.mixed_precision import amp_run, master_run, scaler_run
+from course_utils.grading.probes.chapters.modules import assembled, dropout, module, registry, tied
+from course_utils.grading.probes.chapters.optimizers import optimizer, parameter_groups, state_bytes
 
-Probe = Callable[[Any, Case], dict[str, Any]]
-"""What every probe is: (object, case) → what was seen, by name."""
+from .functions import call, named_arguments, never_negative, there_and_back
+from .objects import steps
+from .on_ranks import module_on_ranks, on_ranks, steps_on_ranks
+from .randomness import glorot_weight
+from .views import strides_of, view
 
 __all__ = [
     "Probe",

@@ -1,21 +1,21 @@
 """Probes that call a function: its result, what it changed, the gradients that flow through it."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..case import Case
-from ..values import fresh, is_plain_tensor, untouched
-
-Probe = Callable[[Any, Case], dict[str, Any]]
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.probe import probe
+from course_utils.grading.pytrees.tree import fresh, is_plain_tensor, untouched
 
 TOO_LARGE = 10_000_000  # elements; a wrong `expand` asks for more memory than there is
 UNASKED_GRAD = "the result requires grad, though no argument does"
 
 
+@probe(by_name=True)
 def call(subject: Any, case: Case) -> dict[str, Any]:
     """Call it: the result, the arguments that it changed, and the gradients that the case names.
 
@@ -92,6 +92,7 @@ def flat_tensors(tree: Any) -> Iterator[Tensor]:
             yield from flat_tensors(item)
 
 
+@probe(by_name=True)
 def never_negative(subject: Any, case: Case) -> dict[str, Any]:
     """Call it, and say whether the result has a negative element, however small."""
     seen = call(subject, case)
@@ -101,6 +102,7 @@ def never_negative(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
+@probe
 def there_and_back(subject: dict[str, Any], case: Case) -> dict[str, Any]:
     """A pair, in the order of its names: what the first makes, and what the second makes of that."""
     there, back = subject.values()

@@ -4,10 +4,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ..case import Case
-from ..render import shown
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.probe import probe
+from course_utils.grading.pytrees.shown import shown
 
 
+@probe
 def steps(subject: Any, case: Case) -> dict[str, Any]:
     """Build the class with the case's keyword arguments, then call it once for each positional one.
 
@@ -38,4 +40,4 @@ def called_in_steps(name: str, case: Case) -> str:
     return f"{name}({built}), called with {calls}"
 
 
-steps.called = called_in_steps  # type: ignore[attr-defined]
+steps.called = called_in_steps

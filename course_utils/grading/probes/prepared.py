@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..case import Case
-from .autograd import with_function
-from .gpt2 import config_for
-from .lora import linear
+from course_utils.grading.driving.case import Case
+from course_utils.grading.probes.chapters.autograd import with_function
+from course_utils.grading.probes.chapters.gpt2 import config_for
+from course_utils.grading.probes.chapters.lora import linear
 
 Prepared = Callable[[], Any]
 SIDE = (32, 32)

@@ -6,11 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..case import Case
-from ..values import fresh, is_plain_tensor, map_tree, short
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.probe import probe
+from course_utils.grading.pytrees.text import short
+from course_utils.grading.pytrees.tree import fresh, is_plain_tensor, map_tree
+
 from .functions import TOO_LARGE, changed_arguments, flat_tensors
 
 
+@probe
 def view(subject: Any, case: Case) -> dict[str, Any]:
     """Is it a view? The result, and the result again after the argument's storage was overwritten.
 
@@ -68,6 +72,7 @@ def overwrite(x: Tensor) -> None:
         slots.copy_(torch.arange(100, 100 + slots.numel()))
 
 
+@probe
 def strides_of(subject: Any, case: Case) -> dict[str, Any]:
     """Call it for the strides of a shape, the case's last argument: None where any would do.
 

@@ -1,0 +1,1 @@
+"""Is it what was expected, and if not, where does it first differ?"""

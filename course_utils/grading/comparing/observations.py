@@ -1,0 +1,98 @@
+"""Is an observation as expected; if not, in what, in a sentence to the student."""
+
+from typing import Any
+
+from course_utils.grading.driving import errors as raising
+from course_utils.grading.driving.errors import Raised
+from course_utils.grading.driving.observe import Observation
+from course_utils.grading.probes.functions import UNASKED_GRAD
+from course_utils.grading.pytrees.text import cut
+
+from .check import Check
+from .trees import EVERYTHING, KIND, Difference, compare, name_of
+
+
+def differs(
+    got: Observation, check: Check, aspects: frozenset[str] = EVERYTHING
+) -> tuple[str, Difference] | None:
+    """The first named thing in which an observation is not as expected, or None."""
+    want = check.expected.observation
+    if got.raised or want.raised:
+        return differs_in_exception(got, want)
+    try:
+        found = differs_in_what_was_seen(got, check, aspects)
+    except Exception as error:  # a result of the student's own making may do anything
+        kind = type(error).__name__
+        sentence = f"what came cannot be compared: looking at it raises {kind}"
+        return "result", Difference(KIND, "", sentence)
+    if found or aspects is not EVERYTHING:
+        return found
+    left = [what for what in got.left if what not in want.left]
+    return ("surroundings", Difference(KIND, "", f"your code {left[0]}")) if left else None
+
+
+def differs_in_what_was_seen(
+    got: Observation, check: Check, aspects: frozenset[str]
+) -> tuple[str, Difference] | None:
+    want = check.expected.observation
+    assert got.seen is not None and want.seen is not None
+    extra = [label for label in got.seen if label not in want.seen]
+    for label, value in want.seen.items():
+        if label not in got.seen and extra:
+            return extra[0], Difference(KIND, "", unexpected(extra[0], got.seen[extra[0]]))
+        if label not in got.seen:
+            return label, Difference(KIND, "", "is missing")
+        oracle = (check.expected.oracle or {}).get(label)
+        length = check.expected.length
+        found = compare(got.seen[label], value, oracle, length=length, aspects=aspects)
+        if found:
+            return label, found
+    if extra and aspects is EVERYTHING:
+        return extra[0], Difference(KIND, "", unexpected(extra[0], got.seen[extra[0]]))
+    return None
+
+
+def unexpected(label: str, value: Any) -> str:
+    what = label.rpartition(": ")[2]  # a probe of several steps says which one first
+    if what.startswith("argument `"):
+        return f"your code changed its {what.removesuffix(' afterwards')}; it must leave it alone"
+    if what == "the result requires grad":
+        return "no gradient flows through your result: something detached it from the graph"
+    if what.startswith("surroundings"):
+        return f"your code {cut(str(value)) if isinstance(value, str) else name_of(value)}"
+    if what == UNASKED_GRAD:
+        return "your result requires grad, though no argument does: return a plain tensor"
+    return f"came {name_of(value)}, unexpected"
+
+
+def differs_in_exception(got: Observation, want: Observation) -> tuple[str, Difference] | None:
+    if got.raised and want.raised and want.raised.kind in got.raised.kinds:
+        return None
+    if want.raised:
+        came = (
+            f"your code raised {got.raised.kind}" if got.raised else "your code returned a result"
+        )
+        return "exception", Difference(KIND, "", f"{want.raised.kind} is expected here; {came}")
+    assert got.raised
+    return "exception", Difference(KIND, "", exception_sentence(got))
+
+
+def exception_sentence(got: Observation) -> str:
+    assert got.raised
+    return raised_sentence(got.raised, got.seconds)
+
+
+def raised_sentence(raised: Raised, seconds: float) -> str:
+    if raised.told:
+        return raised.message
+    if raised.kind == raising.TIME_LIMIT:
+        return f"your code was still running after {seconds:.0f} s: an endless loop?"
+    if raised.kind == raising.INTERRUPTED:
+        return "you interrupted it"
+    return f"your code raised {raised.kind}{raised.where}: {raised.message}"
+
+
+def compares_something(check: Check) -> bool:
+    """Is there anything in the expected observation that could differ?"""
+    want = check.expected.observation
+    return want.raised is not None or bool(want.seen)

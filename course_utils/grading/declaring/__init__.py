@@ -1,0 +1,1 @@
+"""What an exercise is, and how it is found by its key."""

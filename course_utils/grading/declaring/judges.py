@@ -1,0 +1,142 @@
+"""Judges of contracts: costs go in, a complaint or None comes out. They are data and can be stored."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.contract import Complaint, Limit
+from course_utils.meters import Cost, format_bytes
+
+
+def resolve(limit: Limit, case: Case) -> int:
+    """The limit for this case: a number stands for itself, a function is asked."""
+    return limit(case) if callable(limit) else limit
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """One figure of each cost has an upper bound. meter: the figure. unit: a name of UNITS."""
+
+    what: str
+    meter: str
+    unit: str
+    limit: Limit
+
+    def __call__(self, costs: Sequence[Cost], cases: Sequence[Case]) -> Complaint | None:
+        unit = UNITS[self.unit]
+        for cost, case in zip(costs, cases, strict=True):
+            figure, bound = getattr(cost, self.meter), resolve(self.limit, case)
+            if figure > bound:
+                return Complaint(f"{self.what}: {unit(figure)}; allowed: {unit(bound)}")
+        return None
+
+
+@dataclass(frozen=True)
+class ConstantKernels:
+    """No more operations, and no more data across torch's border, than in the first case."""
+
+    def __call__(self, costs: Sequence[Cost], cases: Sequence[Case]) -> Complaint | None:
+        counts = [cost.ops.total() for cost in costs]
+        if max(counts) > counts[0]:
+            return Complaint(
+                "a Python loop over an axis: it runs more operations on a larger input "
+                f"({counts[0]} operations, then {', then '.join(map(str, counts[1:]))})",
+                kind=f"a Python loop over an axis: {growth(counts)}",
+            )
+        left = [cost.elements_left for cost in costs]
+        if max(left) > left[0]:
+            ways = sorted({way for cost in costs for way in cost.left_torch})
+            return Complaint(
+                f"data leaves torch through {', '.join(f'`{way}`' for way in ways)}, more of it the "
+                f"larger the input ({left[0]} elements on the smallest, {max(left)} on the largest)"
+            )
+        entered = [cost.elements_entered for cost in costs]
+        if max(entered) > entered[0]:
+            return Complaint(
+                "data is made in Python or NumPy and then becomes a tensor, more of it the larger "
+                f"the input ({entered[0]} elements for the smallest, {max(entered)} for the largest)"
+            )
+        return None
+
+
+def growth(counts: Sequence[int]) -> str:
+    """Over which axis a loop runs shows in where the counts grow; how large they are depends on how
+    the loop is written."""
+    steps = pairwise(counts)
+    return " ".join("same" if a == b else "more" if a < b else "less" for a, b in steps)
+
+
+@dataclass(frozen=True)
+class OnEachRank:
+    """One figure of every rank's cost has an upper bound. figure: a name of FIGURES."""
+
+    figure: str
+    unit: str
+    limit: Limit
+
+    def __call__(self, costs: Sequence[Sequence[Cost]], cases: Sequence[Case]) -> Complaint | None:
+        figure, unit = FIGURES[self.figure], UNITS[self.unit]
+        for by_rank, case in zip(costs, cases, strict=True):
+            if len(by_rank) != case.world:
+                return Complaint(f"{len(by_rank)} of {case.world} ranks could be measured")
+            bound = resolve(self.limit, case)
+            rank = max(range(case.world), key=lambda r: figure(by_rank[r])[0])
+            most, verb = figure(by_rank[rank])
+            if most > bound:
+                told = f"rank {rank} of {case.world} {verb} {unit(most)}"
+                return Complaint(f"{told}; allowed: {unit(bound)}")
+        return None
+
+
+@dataclass(frozen=True)
+class Senders:
+    """No more than so many ranks send."""
+
+    limit: Limit
+
+    def __call__(self, costs: Sequence[Sequence[Cost]], cases: Sequence[Case]) -> Complaint | None:
+        for by_rank, case in zip(costs, cases, strict=True):
+            senders = sum(cost.messages > 0 for cost in by_rank)
+            bound = resolve(self.limit, case)
+            if senders > bound:
+                return Complaint(
+                    f"{senders} of {len(by_rank)} ranks send, one after the other; {bound} rounds "
+                    f"have room for {bound} senders"
+                )
+        return None
+
+
+def plain(n: int) -> str:
+    return f"{n:,}"
+
+
+BYTES, NUMBER = "bytes", "number"
+UNITS: dict[str, Callable[[int], str]] = {BYTES: format_bytes, NUMBER: plain}
+
+
+def traffic(cost: Cost) -> tuple[int, str]:
+    """What a rank's link carries in the busier direction."""
+    if cost.bytes_received > cost.bytes_sent:
+        return cost.bytes_received, "received"
+    return cost.bytes_sent, "sent"
+
+
+def collectives_called(cost: Cost) -> tuple[int, str]:
+    """How many collectives a call made, and the words that begin the complaint about them."""
+    calls = ", ".join(f"{name} × {n}" for name, n in sorted(cost.collectives.items()))
+    return cost.collectives.total(), f"called collectives ({calls}):"
+
+
+# By rank: the number and the verb that goes with it.
+FIGURES: dict[str, Callable[[Cost], tuple[int, str]]] = {
+    "traffic": traffic,
+    "messages": lambda cost: (cost.messages, "sent messages:"),
+    "collectives": collectives_called,
+    "peak": lambda cost: (cost.bytes_peak, "held at once"),
+    "largest": lambda cost: (cost.bytes_largest, "made a tensor of"),
+    "resident": lambda cost: (cost.bytes_left, "still held, in the end,"),
+}
+JUDGES: tuple[type[Any], ...] = (Bounded, ConstantKernels, OnEachRank, Senders)
+"""The judges that are data."""

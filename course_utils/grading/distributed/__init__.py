@@ -1,0 +1,1 @@
+"""A check that runs on several ranks."""

@@ -1,0 +1,135 @@
+"""Do the ranks agree on what they do together? Read from each rank's list of communications."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from course_utils.meters import format_bytes
+
+Entry = dict[str, Any]
+Logs = Mapping[int, Sequence[Entry]]
+ALIKE = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
+"""Collectives in which every rank gives a tensor of the same number of elements and dtype."""
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+
+def disagreement(logs: Logs, finished: bool) -> str | None:
+    """In words, the first thing in which the ranks' calls do not fit together; None if they do.
+
+    finished: has every rank returned? Only then is a call that others lack, or a message that nobody
+    receives, a fault; until then it may still come.
+    """
+    return in_collectives(logs, finished) or in_messages(logs, finished)
+
+
+def in_collectives(logs: Logs, finished: bool) -> str | None:
+    groups: dict[tuple[str, tuple[int, ...]], dict[int, list[Entry]]] = defaultdict(dict)
+    for rank, entries in logs.items():
+        for entry in entries:
+            if entry["name"] not in ("send", "recv"):
+                key = entry["group"], tuple(entry["ranks"])
+                groups[key].setdefault(rank, []).append(entry)
+    for (_, ranks), calls in groups.items():
+        mine = {rank: calls.get(rank, []) for rank in ranks if rank in logs}
+        for number in range(max(map(len, mine.values()))):
+            there = {rank: own[number] for rank, own in mine.items() if number < len(own)}
+            first, *others = there
+            for other in others:
+                if differ(there[first], there[other]):
+                    return (
+                        f"the ranks do not agree: as its {ordinal(number + 1)} collective rank "
+                        f"{first} calls {described(there[first])}, rank {other} "
+                        f"{described(there[other])}"
+                    )
+            missing = [rank for rank in mine if rank not in there]
+            if missing and finished:
+                return (
+                    f"the ranks do not agree: {named(there)} {calls_(there)} "
+                    f"{described(there[first])}, {named(missing)} "
+                    f"{'does' if len(missing) == 1 else 'do'} not"
+                )
+    return None
+
+
+def differ(a: Entry, b: Entry) -> bool:
+    if a["name"] != b["name"]:
+        return True
+    if a["name"] in ROOTED and a["peer"] != b["peer"]:
+        return True
+    return a["name"] in ALIKE and (a["numel"], a["dtype"]) != (b["numel"], b["dtype"])
+
+
+def in_messages(logs: Logs, finished: bool) -> str | None:
+    """Messages between two ranks pair up one by one, in order."""
+    sent: dict[Any, list[Entry]] = defaultdict(list)
+    received: dict[Any, list[Entry]] = defaultdict(list)
+    anywhere = set()
+    for rank, entries in logs.items():
+        for entry in entries:
+            tail = entry["group"], entry["tag"]
+            if entry["name"] == "send":
+                sent[(rank, entry["peer"], *tail)].append(entry)
+            elif entry["name"] == "recv" and entry["peer"] >= 0:
+                received[(entry["peer"], rank, *tail)].append(entry)
+            elif entry["name"] == "recv":
+                anywhere.add(rank)
+    for key in [*sent, *(key for key in received if key not in sent)]:
+        source, target = key[:2]
+        if target in anywhere:
+            continue
+        there, here = sent[key], received[key]
+        for out, into in zip(there, here, strict=False):
+            if out["sent"] != into["received"]:
+                return (
+                    f"rank {source} sends {format_bytes(out['sent'])} where rank {target} receives "
+                    f"{format_bytes(into['received'])}"
+                )
+        if finished and len(there) != len(here):
+            return (
+                f"rank {source} sends {count(len(there), 'message')} to rank {target}, which "
+                f"receives {len(here) or 'none'}"
+            )
+    return None
+
+
+def described(entry: Entry) -> str:
+    """all_reduce of 4 elements, float32."""
+    text = str(entry["name"])
+    if entry["numel"] or entry["dtype"]:
+        text += f" of {count(entry['numel'], 'element')}, {entry['dtype']}"
+    if entry["name"] in ROOTED and entry["peer"] >= 0:
+        text += f", root {entry['peer']}"
+    return text
+
+
+def waiting(entry: Entry | None) -> str:
+    """Where a rank is stuck, from its last communication."""
+    if entry is None:
+        return "before any communication"
+    if entry["name"] == "send":
+        return f"in send to rank {entry['peer']}"
+    if entry["name"] == "recv":
+        return f"in recv from {'rank ' + str(entry['peer']) if entry['peer'] >= 0 else 'any rank'}"
+    return f"in {entry['name']}"
+
+
+def named(ranks: Iterable[int]) -> str:
+    """rank 0; ranks 0 and 2; ranks 0, 1 and 3."""
+    all_ = [str(rank) for rank in ranks]
+    if len(all_) == 1:
+        return f"rank {all_[0]}"
+    return f"ranks {', '.join(all_[:-1])} and {all_[-1]}"
+
+
+def calls_(ranks: Iterable[int]) -> str:
+    return "calls" if len(list(ranks)) == 1 else "call"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def ordinal(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"

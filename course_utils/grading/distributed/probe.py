@@ -1,0 +1,44 @@
+"""A probe whose object runs on several ranks, and how its calls and costs are told."""
+
+from collections.abc import Callable
+from typing import Any
+
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.cost import Measured
+from course_utils.grading.driving.probe import Probe
+from course_utils.grading.pytrees.shown import shown
+
+from .run import measuring
+
+
+class ProbeOnRanks(Probe):
+    """A probe that calls `run_on_ranks`: it keeps to the time limit itself, and can be measured."""
+
+    def __init__(self, run: Callable[[Any, Case], dict[str, Any]]) -> None:
+        super().__init__(run, called=called_on_ranks, on_ranks=True)
+
+    def measure(self, subject: Any, case: Case) -> Measured:
+        """One cost for each rank, and what the probe saw on all of them."""
+        with measuring() as measured:
+            seen = self(subject, case)
+        if not measured.costs:
+            raise RuntimeError("no rank was measured: the contract's probe runs on none")
+        return Measured(measured.costs, seen, measured.elsewhere)
+
+
+runs_on_ranks = ProbeOnRanks
+"""Decorates a top-level function that calls `run_on_ranks`."""
+
+
+def called_on_ranks(name: str, case: Case) -> str:
+    """ring(x=[1, 2]) on rank 0, (x=[3, 4]) on rank 1"""
+
+    def arguments(call: Case) -> str:
+        given = [shown(value) for value in call.args]
+        given += [f"{key}={shown(value)}" for key, value in call.kwargs.items()]
+        return f"({', '.join(given)})"
+
+    each = [arguments(call) for call in case.calls]
+    if len(set(each)) == 1 and len(each) > 1:
+        return f"{name}{each[0]} on each of {len(each)} ranks"
+    return name + "; ".join(f"{text} on rank {rank}" for rank, text in enumerate(each))

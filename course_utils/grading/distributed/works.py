@@ -1,0 +1,64 @@
+"""The works of asynchronous collectives that nobody has waited for."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch.distributed as dist
+
+from course_utils.meters.communication import NAMES
+
+CALLS = [
+    name
+    for name in dir(dist.ProcessGroup)
+    if name.lstrip("_").startswith(
+        ("all", "broadcast", "reduce", "gather", "scatter", "barrier", "send", "recv")
+    )
+]
+LOOKS = ("wait", "get_future", "is_completed", "is_success", "result", "synchronize")
+
+
+@contextmanager
+def works_watched() -> Iterator[dict[int, tuple[str, Any]]]:
+    """The works that Python was handed and that nobody has waited for or asked about, by id."""
+    pending: dict[int, tuple[str, Any]] = {}
+
+    def handed(wait: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            work = wait(self, *args, **kwargs)
+            if isinstance(work, dist.Work):
+                pending[id(work)] = NAMES.get(f"{name}_", name), work
+            return work
+
+        return method
+
+    def looked_at(wait: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            pending.pop(id(self), None)
+            return wait(self, *args, **kwargs)
+
+        return method
+
+    with ExitStack() as stack:
+        for name in CALLS:
+            original = getattr(dist.ProcessGroup, name)
+            stack.enter_context(replaced(dist.ProcessGroup, name, handed(original, name)))
+        for name in LOOKS:
+            if hasattr(dist.Work, name):
+                original = getattr(dist.Work, name)
+                stack.enter_context(replaced(dist.Work, name, looked_at(original)))
+        yield pending
+
+
+@contextmanager
+def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
+    own = name in vars(owner)
+    before = getattr(owner, name)
+    setattr(owner, name, by)
+    try:
+        yield
+    finally:
+        if own:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)

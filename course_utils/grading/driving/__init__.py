@@ -1,0 +1,1 @@
+"""How an answer is driven: a case goes in, an observation comes out."""

@@ -1,0 +1,86 @@
+"""What the ladder needs of a student's answer, wherever it lives; and the answer that lives here."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from course_utils.grading.comparing.signatures import Description, description
+from course_utils.grading.declaring.exercise import Exercise
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.contract import Contract
+from course_utils.grading.driving.cost import Measured
+from course_utils.grading.driving.describe import described, methods_due
+from course_utils.grading.driving.driver import Driver
+from course_utils.grading.driving.observe import Observation
+
+
+class Answer(Protocol):
+    """A student's object, or the several of a pair, as the ladder sees it.
+
+    problem: why there is nothing to judge, in a sentence. attempted: is it more than the stub?
+    here: does it live in this process, so that what it returns is looked at as it is?
+    """
+
+    @property
+    def here(self) -> bool: ...
+
+    @property
+    def problem(self) -> str | None: ...
+
+    @property
+    def attempted(self) -> bool: ...
+
+    @property
+    def descriptions(self) -> tuple[Description, ...]:
+        """Of each object: its kind and its parameters."""
+        ...
+
+    def announce(self, groups: Sequence[Sequence[Case]]) -> None:
+        """These will be observed, in this order, unless one of them ends it.
+
+        After the last of each group it may be asked what has been overwritten.
+        """
+
+    def observe(self, case: Case, keep: bool = True) -> Observation:
+        """What the probe sees. keep: watch whether a later call changes it."""
+        ...
+
+    def overwritten(self) -> Case | None:
+        """The case whose kept result a later call has changed."""
+        ...
+
+    def measure(self, contract: Contract) -> list[Measured] | Observation:
+        """Each of the contract's calls, measured once; or the exception that ended it."""
+        ...
+
+
+class Here:
+    """Live objects of this process."""
+
+    here, attempted, problem = True, True, None
+
+    def __init__(self, exercise: Exercise, objects: Sequence[Any]) -> None:
+        self.exercise, self.objects = exercise, objects
+        self.driver = Driver(exercise.subject(*objects), exercise.probe)
+        self.cases: list[Case] = []
+
+    @property
+    def descriptions(self) -> tuple[Description, ...]:
+        return tuple(
+            description(described(mine, methods_due(reference)))
+            for mine, reference in zip(self.objects, self.exercise.parts, strict=True)
+        )
+
+    def announce(self, groups: Sequence[Sequence[Case]]) -> None:
+        """Nothing is gained by knowing them."""
+
+    def observe(self, case: Case, keep: bool = True) -> Observation:
+        if keep:
+            self.cases.append(case)
+        return self.driver.observe(case, self.exercise.limit_s, keep)
+
+    def overwritten(self) -> Case | None:
+        number = self.driver.overwritten()
+        return None if number is None else self.cases[number]
+
+    def measure(self, contract: Contract) -> list[Measured] | Observation:
+        return self.driver.measure(contract, self.exercise.limit_s)

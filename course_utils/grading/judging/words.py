@@ -1,0 +1,93 @@
+"""A verdict in words, line by line; plain text in a terminal and in nbval."""
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from course_utils.grading.driving.observe import Observation
+from course_utils.grading.pytrees.shown import SMALL, shown
+
+from .verdict import FAILED, INTERRUPTED, NOT_ATTEMPTED, PASSED, SKIPPED, Failure, Verdict
+
+MARKS = {PASSED: "✓", FAILED: "✗", NOT_ATTEMPTED: "○", SKIPPED: "–", INTERRUPTED: "■"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a verdict. role: head, body, code, diagnosis or note."""
+
+    role: str
+    text: str
+
+
+def lines_of(v: Verdict) -> Iterator[Line]:
+    """What a verdict says, line by line."""
+    yield Line("head", headline(v))
+    if v.reason:
+        yield Line("body", v.reason)
+    if v.failure:
+        yield from failure_lines(v.failure)
+    if v.diagnosis:
+        yield Line("diagnosis", v.diagnosis)
+    for note in v.notes:
+        yield Line("note", note)
+
+
+def headline(v: Verdict) -> str:
+    head = f"{MARKS[v.outcome]} {v.name} · {v.outcome}"
+    if v.outcome == PASSED:
+        return f"{head} · {v.passed_checks} of {v.total} checks in {v.seconds * 1000:.0f} ms"
+    if v.failed_rung and v.outcome in (FAILED, INTERRUPTED):
+        number = v.rung_names.index(v.failed_rung) + 1
+        wrong = v.ran - v.passed_checks
+        waiting = v.total - v.ran
+        counts = f"{v.passed_checks} of {v.total} checks passed, {wrong} failed"
+        counts += f", {waiting} not reached" if waiting else ""
+        return f"{head} at rung {number} of {len(v.rung_names)}, {v.failed_rung} · {counts}"
+    return head
+
+
+def failure_lines(f: Failure) -> Iterator[Line]:
+    if f.got is None or f.want is None or f.difference is None:
+        yield Line("body", f.sentence)
+        if f.called:
+            yield Line("code", f"measured on  {f.called}")
+        return
+    if f.case and f.case.why:
+        yield Line("body", f"on the edge: {f.case.why}")
+    smallest = f"smallest of {f.wrong_cases} failures  " if f.wrong_cases > 1 else ""
+    yield Line("code", smallest + f.called)
+    named = f.label != "result" and f.label in (f.want.seen or {})
+    name = f"{f.label}: " if named else ""
+    yield Line("body", name + f.sentence)
+    for where, number, source in f.got.raised.lines if f.got.raised else ():
+        inside = f" in {where}" if where else ""
+        yield Line("code", f"line {number}{inside}:  {source}")
+    if isinstance(seen(f.got, f.label), bool) and not named and f.label != "result":
+        return
+    if not f.got.raised and f.label in (f.got.seen or {}):
+        yield Line("code", f"you       {shown(seen(f.got, f.label))}")
+    label = "result" if f.label == "exception" else f.label
+    if label in (f.want.seen or {}):
+        yield Line("code", f"expected  {shown(seen(f.want, label))}")
+    if f.difference.rows and f.difference.total > SMALL:
+        for index, got, want in f.difference.rows:
+            yield Line("code", f"{f.label}{index}:  you {got}, expected {want}")
+
+
+def seen(observation: Observation, label: str) -> Any:
+    return (observation.seen or {}).get(label)
+
+
+def as_text(v: Verdict) -> str:
+    out = []
+    for line in lines_of(v):
+        lead = {"head": "", "diagnosis": "  → ", "code": "      "}.get(line.role, "  ")
+        if line.role == "code":
+            out.append(lead + line.text)
+        else:
+            out += textwrap.wrap(
+                line.text, 100, initial_indent=lead, subsequent_indent=" " * len(lead)
+            ) or [lead]
+    return "\n".join(out)

@@ -1,0 +1,1 @@
+"""The student's verbs, and how a verdict is shown."""

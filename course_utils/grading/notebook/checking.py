@@ -1,0 +1,85 @@
+"""@exercise: running an answer's cell is its check."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from course_utils.grading.declaring.exercise import Exercise
+from course_utils.grading.declaring.registry import find
+from course_utils.grading.judging.judge import grade
+from course_utils.grading.judging.verdict import (
+    INTERRUPTED,
+    NOT_ATTEMPTED,
+    PASSED,
+    Verdict,
+    VerdictError,
+)
+from course_utils.source.stub import is_stub
+
+from .answers import advice, record
+from .binding import YOURS, YOURS_WRONG, bind, instead_of, names_bound_to, stands_for
+from .panels import show
+from .progress_file import T
+
+_parts: dict[str, dict[str, Any]] = {}
+
+
+def exercise(key: str, *, strict: bool = False) -> Callable[[T], T]:
+    """Check the decorated function or class against the exercise `key`, and bind the name.
+
+    Not attempted: the name is bound to the book's version. Attempted: to yours, right or wrong.
+    strict: raise VerdictError unless it passes (for the solved notebooks in CI).
+    Raises UnknownKey for a key that no exercise has.
+    """
+    declared = find(key)
+
+    def check(obj: T) -> T:
+        objects = collect_parts(declared, obj)
+        if objects is None:
+            return obj
+        verdict, bound = judge(declared, objects)
+        record(declared, verdict, objects)
+        verdict = replace(verdict, notes=verdict.notes + advice(declared, verdict))
+        show(verdict)
+        if strict and verdict.outcome not in (PASSED, "skipped"):
+            raise VerdictError(str(verdict))
+        return bind(declared, obj, bound)
+
+    return check
+
+
+def collect_parts(declared: Exercise, obj: Any) -> list[Any] | None:
+    """The objects to judge; None while a pair still waits for its other half."""
+    if len(declared.parts) == 1:
+        return [obj]
+    name = getattr(obj, "__name__", "")
+    if name not in declared.names:
+        print(f"{declared.key} asks for {' and '.join(declared.names)}; `{name}` is none of them.")
+        return None
+    have = _parts.setdefault(declared.key, {})
+    have[name] = obj
+    waiting = [n for n in declared.names if n not in have]
+    if waiting:
+        print(f"○ {name}: checked together with {' and '.join(waiting)}, once that is defined too.")
+        return None
+    del _parts[declared.key]
+    return [have[n] for n in declared.names]
+
+
+def judge(declared: Exercise, objects: list[Any]) -> tuple[Verdict, list[Any]]:
+    """The verdict, and the objects that the names will be bound to."""
+    if all(is_stub(obj) for obj in objects):
+        meanwhile, whose, words = instead_of(declared, objects)
+        stands_for[declared.key] = whose
+        reason = (
+            "Nothing was checked: write your answer in place of the last line and run the cell. "
+            + words
+        )
+        return Verdict(declared.key, declared.title, NOT_ATTEMPTED, reason), meanwhile
+    with names_bound_to(declared, objects):
+        try:
+            verdict = grade(declared, *objects)
+        except KeyboardInterrupt:
+            verdict = Verdict(declared.key, declared.title, INTERRUPTED, "you interrupted it")
+    stands_for[declared.key] = YOURS if verdict.outcome == PASSED else YOURS_WRONG
+    return verdict, objects

@@ -1,0 +1,194 @@
+"""Probes of derivatives: answers that take a function, custom Functions, and what they leave behind.
+
+A function cannot cross to another process, so a case names it: by its own source, one of FUNCTIONS.
+The verdict shows that source, and the reader can paste it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.probe import probe
+from course_utils.grading.probes.functions import named_arguments, ramp
+from course_utils.grading.pytrees.shown import shown
+from course_utils.grading.pytrees.tree import fresh, is_plain_tensor, same
+
+FUNCTIONS = frozenset(
+    {
+        # one number from a tensor
+        "lambda x: x.square().sum()",
+        "lambda x: (x ** 3).sum()",
+        "lambda x: (x ** 4).sum()",
+        "lambda x: x.logsumexp(dim=tuple(range(x.ndim)))",
+        "lambda x: (x.flatten()[1:] * x.flatten()[:-1] ** 2).sum()",
+        "lambda x: (x.sin() * x.sum()).sum()",
+        "lambda x: (3 * x).sum()",
+        "lambda x: x.sum()",
+        "lambda x: x.sum() ** 3",
+        "lambda x: x.cumsum(0).pow(3).sum()",
+        # a tensor from a tensor
+        "lambda x: x.exp()",
+        "lambda x: x.sin()",
+        "lambda x: x.exp().exp()",
+        "lambda x: x.sin().cos()",
+        "lambda x: x * x",
+        "lambda x: x + x",
+        "lambda x: x * x.exp()",
+        "lambda x: x.relu()",
+        "lambda x: x.softmax(-1)",
+        "lambda x: x[:1] * x[:1]",
+        "lambda x: x[0].sin() + x[1].cos()",
+        "lambda x: (x @ x.T).tanh()",
+        "lambda x: x.detach().exp() * x",
+        # the mean loss of weights on a batch
+        "lambda w, x, y: (x @ w - y).square().mean()",
+        "lambda w, x, y: F.cross_entropy(x @ w, y)",
+        "lambda w, x, y: ((x @ w).tanh() - y).square().mean()",
+    }
+)
+
+
+def function(source: str) -> Callable[..., Any]:
+    """The function that a case names. Raises KeyError for one that is not in the catalogue."""
+    if source not in FUNCTIONS:
+        raise KeyError(f"{source!r} is not one of the functions that a case may name")
+    found: Callable[..., Any] = eval(source, {"torch": torch, "F": F})  # a constant of this file
+    return found
+
+
+def with_function(case: Case) -> tuple[Any, ...]:
+    """The case's positional arguments, with the function that the first one names in its place."""
+    source, *rest = case.args
+    return (function(source), *rest)
+
+
+@probe
+def takes_function(subject: Any, case: Case) -> dict[str, Any]:
+    """Call it with the function that the first argument names.
+
+    Besides the result: whether it requires grad, and which arguments are no longer as they were, in
+    values, `requires_grad` or `grad`.
+    """
+    args = with_function(case)
+    given = named_arguments(subject, args, case.kwargs)
+    before = {name: state(value) for name, value in given.items() if isinstance(value, Tensor)}
+    seen = result_seen(subject(*args, **case.kwargs))
+    for name, (values, *flags) in before.items():
+        now, *flags_now = state(given[name])
+        if not same(values, now):
+            seen[f"argument `{name}` afterwards"] = now
+        if flags != flags_now:
+            seen[f"argument `{name}` afterwards"] = "with another requires_grad or grad"
+    return seen
+
+
+def state(x: Tensor) -> tuple[Tensor, bool, bool]:
+    return fresh(x.detach()), x.requires_grad, x.grad is not None
+
+
+def result_seen(result: Any, label: str = "result") -> dict[str, Any]:
+    """A tensor without its graph, and whether it had one; anything else as it is."""
+    if not is_plain_tensor(result):
+        return {label: result}
+    return {label: result.detach(), f"requires_grad of {label}": result.requires_grad}
+
+
+@probe
+def accumulates(subject: Any, case: Case) -> dict[str, Any]:
+    """Call it on a leaf w, the first argument after the function, and see what became of w.grad.
+
+    The case may give, by the keyword `grad`, what w.grad holds before.
+    """
+    f, w, *rest = with_function(case)
+    w = w.detach().clone().requires_grad_()
+    w.grad = case.kwargs.get("grad")
+    seen = result_seen(subject(f, w, *rest), "the mean loss")
+    return seen | {"w.grad": w.grad}
+
+
+@probe
+def straight_through(subject: Any, case: Case) -> dict[str, Any]:
+    """Apply a custom Function to an intermediate tensor: its result, and the gradient behind it.
+
+    The tensor is no leaf, so that an edit in place is possible, and seen.
+    """
+    x, *rest = case.args
+    leaf = x.detach().requires_grad_()
+    between = leaf.clone()
+    result = subject.apply(between, *rest)
+    seen: dict[str, Any] = {"forward": fresh(result.detach())}
+    if not same(between.detach(), x.detach()):
+        seen["argument `x` afterwards"] = between.detach()
+    if not result.requires_grad:
+        return seen | {"the result requires grad": False}
+    (gradient,) = torch.autograd.grad(result, leaf, weights(result), allow_unused=True)
+    return seen | {"gradient of `x`": gradient}
+
+
+@probe
+def custom_function(subject: Any, case: Case) -> dict[str, Any]:
+    """The same, and more: the second derivative, gradcheck, and whether autograd guards its input.
+
+    gradcheck compares with differences, in float64. Autograd raises in backward if a tensor given
+    to `save_for_backward` was edited in the meantime; one kept in any other way is not guarded.
+    """
+    seen = straight_through(subject, case)
+    (x,) = case.args
+    leaf = x.detach().clone().requires_grad_()
+    result = subject.apply(leaf)
+    if not result.requires_grad:
+        return seen
+    first = torch.autograd.grad(result, leaf, weights(result), create_graph=True)[0]
+    if not (isinstance(first, Tensor) and first.requires_grad):
+        return seen | {"the gradient can be differentiated again": False}
+    (second,) = torch.autograd.grad(first, leaf, weights(first), allow_unused=True)
+    double = x.detach().double().clone().requires_grad_()
+    return seen | {
+        "second derivative": second,
+        "gradcheck in float64": torch.autograd.gradcheck(
+            subject.apply, (double,), raise_exception=False
+        ),
+        "backward after its input was edited in place": backward_after_edit(subject, x),
+    }
+
+
+def backward_after_edit(subject: Any, x: Tensor) -> str:
+    between = x.detach().clone().requires_grad_() * 1.0
+    result = subject.apply(between)
+    with torch.no_grad():
+        between.add_(1.0)
+    try:
+        result.backward(weights(result))
+    except RuntimeError:
+        return "RuntimeError"
+    return "no error, from edited values"
+
+
+def weights(x: Tensor) -> Tensor:
+    """An incoming gradient for x, no two elements alike and none of them zero or one."""
+    return 0.5 * ramp(x) + 0.7
+
+
+def called_with_function(name: str, case: Case) -> str:
+    source, *rest = case.args
+    before = case.kwargs.get("grad")
+    given = ", ".join([source, *map(shown, rest)])
+    plain = {key: value for key, value in case.kwargs.items() if key != "grad"}
+    given += "".join(f", {key}={shown(value)}" for key, value in plain.items())
+    return f"{name}({given})" + (
+        f", where w.grad was {shown(before)}" if before is not None else ""
+    )
+
+
+def called_by_apply(name: str, case: Case) -> str:
+    return f"{name}.apply({', '.join(map(shown, case.args))})"
+
+
+takes_function.called = called_with_function
+accumulates.called = called_with_function
+straight_through.called = called_by_apply
+custom_function.called = called_by_apply

@@ -1,0 +1,267 @@
+"""Probes of shares: what each rank keeps, and what comes of putting the shares together.
+
+`flat_shards` and `resharded` play all ranks in one process; `sharded_optimizer` and `sharded_layer` run
+on ranks.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_utils.grading.distributed.probe import runs_on_ranks
+from course_utils.grading.distributed.run import run_on_ranks
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.probe import probe
+from course_utils.grading.pytrees.shown import nested, shown
+from course_utils.grading.pytrees.tree import fresh, untouched
+
+
+@probe
+def flat_shards(subject: dict[str, Any], case: Case) -> dict[str, Any]:
+    """The share of every rank, the memory behind each, and the tensors put together again.
+
+    The case's arguments: the tensors, and the number of ranks. The subject: two functions, the first
+    of which shards and the second of which undoes it.
+    """
+    shard, unshard = subject.values()
+    tensors, world_size = case.args
+    before = fresh(tensors)
+    seen: dict[str, Any] = {}
+    shares = []
+    for rank in range(world_size):
+        share = shard(tensors, rank, world_size)
+        shares.append(share)
+        seen[f"share of rank {rank}"] = share
+    seen["bytes behind each share"] = tuple(map(bytes_behind, shares))
+    if not untouched(before, tensors):
+        seen["argument `tensors` afterwards"] = tensors
+    given = fresh(shares)
+    seen["the tensors again"] = unshard(shares, [tuple(t.shape) for t in tensors])
+    if not untouched(given, shares):
+        seen["argument `shards` afterwards"] = shares
+    return seen
+
+
+def bytes_behind(t: Any) -> int | str:
+    return t.untyped_storage().nbytes() if isinstance(t, Tensor) else "no tensor"
+
+
+def called_flat(name: str, case: Case) -> str:
+    tensors, world_size = case.args
+    shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
+    return f"{name} and back, with tensors of shapes {shapes} on {world_size} ranks"
+
+
+flat_shards.called = called_flat
+
+
+@probe
+def resharded(subject: Any, case: Case) -> dict[str, Any]:
+    """What every rank of the new world loads, and whether it lies in memory of its own.
+
+    The case's arguments: what each old rank saved, and the number of new ranks.
+    """
+    shards, world_size = case.args
+    before = fresh(shards)
+    old = {t.untyped_storage().data_ptr() for saved in shards for t in saved.values()}
+    seen: dict[str, Any] = {}
+    own = True
+    for rank in range(world_size):
+        loaded = subject(shards, rank, world_size)
+        seen[f"rank {rank} loads"] = loaded
+        for t in loaded.values() if isinstance(loaded, dict) else ():
+            if isinstance(t, Tensor) and t.numel():
+                own &= t.untyped_storage().data_ptr() not in old
+                own &= t.untyped_storage().nbytes() == t.nbytes
+    seen["in memory of their own, and no more than they need"] = own
+    if not untouched(before, shards):
+        seen["argument `shards` afterwards"] = shards
+    return seen
+
+
+def called_resharded(name: str, case: Case) -> str:
+    shards, world_size = case.args
+    rows = "; ".join(
+        f"{key} of shapes {', '.join(str(tuple(saved[key].shape)) for saved in shards)}"
+        for key in shards[0]
+    )
+    return f"{name}(shards, rank, {shown(world_size)}) for every rank, where {len(shards)} saved {rows}"
+
+
+resharded.called = called_resharded
+
+
+# ------------------------------------------------------------------------------ on ranks
+
+
+@runs_on_ranks
+def sharded_optimizer(subject: Any, case: Case) -> dict[str, Any]:
+    """Build it on every rank, and step with each rank's own gradients.
+
+    Of each rank's call: params, a list of tensors, the same on all, which become contiguous; optimizer, the name of a class of
+    torch.optim; options, its keyword arguments; grads, for each step a list with a gradient or None for
+    each parameter; groups, a list of lists of ranks that share among themselves, or None for one of
+    all. Seen are all parameters after each step and what zero_grad leaves.
+    """
+    return run_on_ranks(subject, case, optimizer_there)
+
+
+def optimizer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    from course_utils.grading.distributed.on_rank import counted
+
+    given = case.kwargs
+    params = [nn.Parameter(x.clone(memory_format=torch.contiguous_format)) for x in given["params"]]
+    cls = getattr(torch.optim, given["optimizer"])
+    optimizer = subject(params, cls, own_group(given.get("groups"), rank), **given["options"])
+    trail: list[list[Tensor]] = [[] for _ in params]
+    gone = True
+    for grads in given["grads"]:
+        for p, g in zip(params, grads, strict=True):
+            p.grad = None if g is None else g.clone()
+        with counted():
+            optimizer.step()
+        for p, values in zip(params, trail, strict=True):
+            values.append(p.detach().clone())
+        optimizer.zero_grad()
+        gone &= all(p.grad is None or not p.grad.any() for p in params)
+    seen: dict[str, Any] = {
+        f"parameter {i} after each step": torch.stack(values) for i, values in enumerate(trail)
+    }
+    seen["zero_grad forgets all gradients"] = gone
+    return seen
+
+
+@runs_on_ranks
+def sharded_state(subject: Any, case: Case) -> dict[str, Any]:
+    """The first step of `sharded_optimizer`'s cases: what is alive after it, parameters aside."""
+    return run_on_ranks(subject, case, state_there)
+
+
+def state_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """A parameter may have become a view of a new flat tensor, its old memory being free: it is given
+    memory that was there before, so that only what the optimizer keeps for itself is left."""
+    from course_utils.grading.distributed.on_rank import counted
+
+    given = case.kwargs
+    params = [nn.Parameter(x.clone(memory_format=torch.contiguous_format)) for x in given["params"]]
+    homes = [torch.empty_like(p.data) for p in params]
+    cls = getattr(torch.optim, given["optimizer"])
+    optimizer = subject(params, cls, own_group(given.get("groups"), rank), **given["options"])
+    for p, g in zip(params, given["grads"][0], strict=True):
+        p.grad = g
+    with counted():
+        optimizer.step()
+        for p, home in zip(params, homes, strict=True):
+            p.data = home.copy_(p.data)
+    return {f"parameter {i} after the step": p.detach() for i, p in enumerate(params)}
+
+
+def own_group(groups: list[list[int]] | None, rank: int) -> dist.ProcessGroup | None:
+    """The rank's group among these, which every rank must help to make; None: all ranks."""
+    made = [dist.new_group(ranks) for ranks in groups or ()]
+    mine = [group for ranks, group in zip(groups or (), made, strict=True) if rank in ranks]
+    return mine[0] if mine else None
+
+
+def called_optimizer(name: str, case: Case) -> str:
+    first = case.calls[0].kwargs
+    options = "".join(f", {key}={shown(value)}" for key, value in first["options"].items())
+    shapes = ", ".join(str(tuple(p.shape)) for p in first["params"])
+    steps = len(first["grads"])
+    text = (
+        f"{name}(params, {first['optimizer']}{options}), {steps} step{'s' if steps > 1 else ''} on "
+        f"{case.world} ranks, params of shapes {shapes}"
+    )
+    if first.get("groups"):
+        text += f", in groups of ranks {first['groups']}"
+    if sum(p.numel() for p in first["params"]) <= 6 and steps == 1:
+        each = "; ".join(
+            f"{', '.join(map(listed, call.kwargs['grads'][0]))} on rank {rank}"
+            for rank, call in enumerate(case.calls)
+        )
+        text += f" = {', '.join(map(listed, first['params']))}, gradients {each}"
+    return text
+
+
+def listed(x: Tensor | None) -> str:
+    return "None" if x is None else nested(x) if x.numel() else f"empty {tuple(x.shape)}"
+
+
+sharded_optimizer.called = called_optimizer
+sharded_state.called = called_optimizer
+
+
+@runs_on_ranks
+def sharded_layer(subject: Any, case: Case) -> dict[str, Any]:
+    """Apply an autograd.Function on every rank, forward and backward.
+
+    Of each rank's call: x, its own input; shard; out_features; grad, of the output; frozen, whether x
+    wants no gradient; groups, as for `sharded_optimizer`.
+    """
+    return run_on_ranks(subject, case, layer_there)
+
+
+def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    from course_utils.grading.distributed.on_rank import counted
+
+    x, shard, group = layer_inputs(case, rank)
+    with counted():
+        y = subject.apply(x, shard, case.kwargs["out_features"], group)
+        y.backward(case.kwargs["grad"])
+    return layer_seen(case, x, shard, y)
+
+
+@runs_on_ranks
+def sharded_layer_between(subject: Any, case: Case) -> dict[str, Any]:
+    """The same as `sharded_layer`, but what is counted ends before the backward pass."""
+    return run_on_ranks(subject, case, layer_there_between)
+
+
+def layer_there_between(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    from course_utils.grading.distributed.on_rank import counted
+
+    x, shard, group = layer_inputs(case, rank)
+    with counted():
+        y = subject.apply(x, shard, case.kwargs["out_features"], group)
+    y.backward(case.kwargs["grad"])
+    return layer_seen(case, x, shard, y)
+
+
+def layer_inputs(case: Case, rank: int) -> tuple[Tensor, Tensor, dist.ProcessGroup | None]:
+    given = case.kwargs
+    x = given["x"].clone().requires_grad_(not given.get("frozen", False))
+    return x, given["shard"].clone().requires_grad_(), own_group(given.get("groups"), rank)
+
+
+def layer_seen(case: Case, x: Tensor, shard: Tensor, y: Tensor) -> dict[str, Any]:
+    alone = torch.equal(x, case.kwargs["x"]) and torch.equal(shard, case.kwargs["shard"])
+    return {
+        "y": y.detach(),
+        "gradient of x": x.grad,
+        "gradient of the shard": shard.grad,
+        "x and the shard are left alone": alone,
+    }
+
+
+def called_layer(name: str, case: Case) -> str:
+    first = case.calls[0].kwargs
+    text = (
+        f"{name}.apply(x, shard, {first['out_features']}, group) on {case.world} ranks, x of shape "
+        f"{tuple(first['x'].shape)}, shards of {first['shard'].numel()} elements"
+    )
+    if first.get("groups"):
+        text += f", in groups of ranks {first['groups']}"
+    if first["shard"].numel() <= 4 and first["x"].numel() <= 4:
+        each = "; ".join(
+            f"x = {listed(call.kwargs['x'])}, shard = {listed(call.kwargs['shard'])}, gradient of y = "
+            f"{listed(call.kwargs['grad'])} on rank {rank}"
+            for rank, call in enumerate(case.calls)
+        )
+        text += f": {each}"
+    return text
+
+
+sharded_layer.called = called_layer
+sharded_layer_between.called = called_layer

@@ -1,0 +1,329 @@
+"""Probes of LoRA: one adapted layer, a model that gets adapters, merging, and their tensors by name."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.probe import probe
+from course_utils.grading.probes.functions import ramp
+from course_utils.grading.pytrees.shown import shown
+
+from .modules import Conv1D, assemble, described
+
+ROWS = 400  # of the input that dropout is judged on: enough for every pattern to occur
+
+
+def linear(kind: str, weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """A linear layer of these values: weight is (out, in) whatever the kind holds."""
+    d_out, d_in = weight.shape
+    made: nn.Module
+    if kind == "conv1d":
+        made = Conv1D(d_out, d_in)
+        made.weight.data, made.bias.data = weight.T.clone(), torch.zeros(d_out, dtype=weight.dtype)
+    else:
+        made = nn.Linear(d_in, d_out, bias=bias is not None, dtype=weight.dtype)
+        made.weight.data = weight.clone()  # type: ignore[union-attr]
+    if bias is not None:
+        made.bias.data = bias.clone()  # type: ignore[union-attr]
+    return made
+
+
+@probe
+def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
+    """Wrap a layer, look at what it starts with, give A and B values, go forward and back.
+
+    The case: kind ("linear" or "conv1d"), weight (out, in), bias or None, the constructor's other
+    arguments, A, B, x, and "merged" where that is set before the call.
+    """
+    kind, weight, bias, build, A, B, x, *rest = case.args
+    base = linear(kind, weight, bias)
+    kept = base.weight
+    built = subject(base, **build)
+    if not isinstance(built, nn.Module):
+        return {"what it builds": type(built).__name__}
+    made: Any = built
+    seen: dict[str, Any] = {
+        "parameters": {name: tuple(p.shape) for name, p in made.named_parameters()},
+        "dtypes": {name: p.dtype for name, p in made.named_parameters()},
+        "trained": [name for name, p in made.named_parameters() if p.requires_grad],
+        "state_dict": sorted(made.state_dict()),
+        "it holds the layer that it was given": getattr(made, "base_layer", None) is base,
+        "merged at first": getattr(made, "merged", "missing"),
+    }
+    scaling = getattr(made, "scaling", None)
+    if not {"lora_A", "lora_B"} <= set(seen["parameters"]):
+        return seen
+    with torch.no_grad():
+        at_first = made(x.clone())
+        seen["at first the output is the base layer's"] = bool(torch.equal(at_first, base(x)))
+        seen["lora_B is zero at first"] = not made.lora_B.any()
+        seen["lora_A is zero at first"] = not made.lora_A.any()
+        if made.lora_A.numel() >= 10_000:
+            seen |= statistics(made.lora_A)
+    if made.lora_A.shape != A.shape or made.lora_B.shape != B.shape:
+        return seen
+    with torch.no_grad():
+        made.lora_A.copy_(A)
+        made.lora_B.copy_(B)
+    if rest:
+        made.merged = True
+    if made.training and build.get("dropout"):
+        seen |= dropped(made, base, x)
+        made.eval()
+    leaf = x.clone().requires_grad_()
+    given = leaf * 1
+    y = made(given)
+    if not isinstance(y, Tensor):
+        return seen | {"output": y}
+    seen["output"] = y.detach().clone()
+    if not torch.equal(given.detach(), leaf.detach()):
+        seen["argument `x` afterwards"] = given.detach().clone()
+    seen["scaling"] = float(scaling) if isinstance(scaling, int | float) else scaling
+    if y.requires_grad and y.numel():
+        (y * ramp(y)).sum().backward()
+        seen["gradient of `x`"] = leaf.grad
+        for name, parameter in made.named_parameters():
+            seen[f"gradient of `{name}`"] = parameter.grad
+    if x.dtype == torch.float32:
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            seen["shape under autocast to bfloat16"] = tuple(made(x).shape)
+    seen["delta()"] = made.delta().detach().clone()
+    seen["the base layer's weight is as before"] = base.weight is kept and torch.equal(
+        weight, weight_of(base).detach()
+    )
+    return seen
+
+
+def weight_of(layer: Any) -> Tensor:
+    return layer.weight.T if isinstance(layer, Conv1D) else layer.weight
+
+
+def statistics(A: Tensor) -> dict[str, Any]:
+    """Of a uniform distribution up to 1 / √in, in its own units, so that chance does not show."""
+    unit = A.detach().double() * A.size(1) ** 0.5
+    return {
+        "lora_A: standard deviation · √(3 in)": round(unit.std().item() * 3**0.5, 1),
+        "lora_A: mean · √in": round(abs(unit.mean().item()), 1),
+        "lora_A: largest magnitude · √in": round(unit.abs().max().item(), 1),
+    }
+
+
+def dropped(made: nn.Module, base: nn.Module, x: Tensor) -> dict[str, Any]:
+    """In train mode: each different row that one input, many times, gives beside the base layer's.
+
+    Dropout before A gives one row for each set of inputs that it keeps; elsewhere it gives others.
+    """
+    row = x.detach().flatten(0, -2)[:1]
+    with torch.no_grad():
+        torch.manual_seed(0)
+        added = made(row.repeat(ROWS, 1)) - base(row)
+        rows = (added.double() * 1e4).round().unique(dim=0) / 1e4
+    return {
+        "train mode: how many different updates one input gets": len(rows),
+        "train mode: the least and the most": torch.stack([rows.amin(0), rows.amax(0)]).float(),
+    }
+
+
+def called_layer(name: str, case: Case) -> str:
+    kind, weight, _, build, A, B, x, *rest = case.args
+    d_out, d_in = weight.shape
+    base = f"nn.Linear({d_in}, {d_out})" if kind == "linear" else f"Conv1D({d_out}, {d_in})"
+    given = ", ".join(f"{key}={shown(value)}" for key, value in build.items())
+    text = f"{name}({base}, {given}), then lora_A={brief(A)}, lora_B={brief(B)}"
+    return f"{text}{', merged' * bool(rest)}, called with x={brief(x)}"
+
+
+def brief(x: Tensor) -> str:
+    return shown(x) if x.numel() <= 4 else f"tensor of shape {tuple(x.shape)}, {x.dtype}"
+
+
+lora_layer.called = called_layer
+
+
+# ------------------------------------------------------------------------------ whole models
+
+
+@probe
+def injected(subject: Any, case: Case) -> dict[str, Any]:
+    """Put adapters into a model: its parameters by name afterwards, and which of them train.
+
+    The case: the model's description (see `assemble`), the targets, and keyword arguments.
+    """
+    tree, targets = case.args
+    made = assemble(tree)
+    before = {id(p): (name, p.detach().clone()) for name, p in made.named_parameters()}
+    try:
+        result = subject(made, list(targets), **case.kwargs)
+    except ValueError:
+        return {"raises": "ValueError"} | outcome(made, before)
+    seen: dict[str, Any] = {"raises": "nothing"}
+    seen["the model that it was given comes back"] = result is made
+    seen |= outcome(made, before)
+    with torch.no_grad():
+        for name, layer in adapted(made):
+            for part in (layer.lora_A, layer.lora_B):
+                part.fill_(1.0)
+            base = layer.base_layer
+            x = torch.ones(1, layer.lora_A.size(1))
+            seen[f"{name}: what ones everywhere add"] = layer.eval()(x) - base(x)
+            seen[f"{name}: dropout"] = [m.p for m in layer.modules() if isinstance(m, nn.Dropout)]
+    return seen
+
+
+def outcome(made: nn.Module, before: dict[int, tuple[str, Tensor]]) -> dict[str, Any]:
+    parameters = dict(made.named_parameters())
+    old = [p for p in parameters.values() if id(p) in before]
+    return {
+        "parameters": {name: tuple(p.shape) for name, p in parameters.items()},
+        "trained": [name for name, p in parameters.items() if p.requires_grad],
+        "the model's own parameters are still there": len(old) == len(before),
+        "their values are as before": all(torch.equal(p, before[id(p)][1]) for p in old),
+    }
+
+
+def adapted(made: nn.Module) -> list[tuple[str, Any]]:
+    return [
+        (name, module)
+        for name, module in made.named_modules()
+        if isinstance(getattr(module, "lora_A", None), nn.Parameter)
+    ]
+
+
+def called_injected(name: str, case: Case) -> str:
+    tree, targets = case.args
+    given = "".join(f", {key}={shown(value)}" for key, value in case.kwargs.items())
+    return f"{name}({described(tree)}, {shown(list(targets))}{given})"
+
+
+injected.called = called_injected
+
+
+# ------------------------------------------------------------------------------ layers of our own
+
+
+class Adapted(nn.Module):
+    """A LoRALinear that is known to be right, so that only what is asked for is judged."""
+
+    def __init__(
+        self, base: nn.Module, A: Tensor, B: Tensor, scaling: float, merged: bool = False
+    ) -> None:
+        nn.Module.__init__(self)
+        self.base_layer = base.requires_grad_(False)
+        self.lora_A, self.lora_B = nn.Parameter(A.clone()), nn.Parameter(B.clone())
+        self.dropout = nn.Dropout(0.0)
+        self.scaling, self.merged = scaling, merged
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.base_layer(x)
+        return y if self.merged else y + F.linear(x, self.delta())
+
+    def delta(self) -> Tensor:
+        return self.scaling * (self.lora_B @ self.lora_A)
+
+
+def adapted_class(function: Callable[..., Any]) -> type:
+    """Adapted, as a subclass of what the function's own code calls LoRALinear, if that is a class.
+
+    So `isinstance(module, LoRALinear)` finds it, and whose LoRALinear that is makes no difference.
+    """
+    theirs = getattr(inspect.unwrap(function), "__globals__", {}).get("LoRALinear")
+    if not inspect.isclass(theirs) or not issubclass(theirs, nn.Module):
+        return Adapted
+    return type("LoRALinear", (Adapted, theirs), {})
+
+
+def model_of(function: Callable[..., Any], layers: dict[str, Any]) -> nn.Module:
+    """A model of the case's layers by dotted name: without an adapter, or with one."""
+    kind_of_layer = adapted_class(function)
+    root = nn.Module()
+    for path, (kind, weight, bias, *adapter) in layers.items():
+        layer = linear(kind, weight, bias)
+        if adapter:
+            layer = kind_of_layer(layer, *adapter)
+        *owners, last = path.split(".")
+        owner = root
+        for step in owners:
+            if not hasattr(owner, step):
+                owner.add_module(step, nn.Module())
+            owner = owner.get_submodule(step)
+        owner.add_module(last, layer)
+    return root
+
+
+@probe
+def merge_run(subject: dict[str, Any], case: Case) -> dict[str, Any]:
+    """Merge and unmerge a model in the case's order, and look at it after each.
+
+    The case: layers by name, each (kind, weight, bias) or (kind, weight, bias, A, B, scaling), and
+    which of the two functions to call, one after another.
+    """
+    layers, *verbs = case.args
+    merge, unmerge = subject.values()
+    made = model_of(merge, layers)
+    kept = dict(made.named_parameters())
+    seen: dict[str, Any] = {}
+    for number, verb in enumerate(verbs, start=1):
+        result = {"merge": merge, "unmerge": unmerge}[verb](made)
+        at = f"step {number} ({verb})"
+        seen[f"{at}: the model comes back"] = result is made
+        seen[f"{at}: merged"] = {name: layer.merged for name, layer in adapted(made)}
+        now = dict(made.named_parameters())
+        seen[f"{at}: the parameters are the same objects"] = now.keys() == kept.keys() and all(
+            now[name] is kept[name] for name in kept
+        )
+        seen[f"{at}: trained"] = [name for name, p in now.items() if p.requires_grad]
+        seen[f"{at}: values"] = {name: p.detach().clone() for name, p in now.items()}
+    return seen
+
+
+def called_merge(name: str, case: Case) -> str:
+    layers, *verbs = case.args
+    return f"{', then '.join(verbs)} on a model of {in_words(layers)}"
+
+
+def in_words(layers: dict[str, Any]) -> str:
+    parts = []
+    for path, (kind, weight, _, *adapter) in layers.items():
+        d_out, d_in = weight.shape
+        base = f"nn.Linear({d_in}, {d_out})" if kind == "linear" else f"Conv1D({d_out}, {d_in})"
+        rank = f" with an adapter of rank {len(adapter[0])}, s = {adapter[2]:g}" if adapter else ""
+        parts.append(f"{path}: {base}{rank}")
+    return "; ".join(parts)
+
+
+merge_run.called = called_merge
+
+
+@probe
+def adapter_state(subject: Any, case: Case) -> dict[str, Any]:
+    """What is in the state of the adapters of a model, and whether it is detached.
+
+    The case: layers as for `merge_run`.
+    """
+    made = model_of(subject, case.args[0])
+    before = {name: p.detach().clone() for name, p in made.named_parameters()}
+    state = subject(made)
+    if not isinstance(state, dict):
+        return {"result": state}
+    tensors = [value for value in state.values() if isinstance(value, Tensor)]
+    return {
+        "state": {name: state[name] for name in sorted(state, key=str)},
+        "some tensor requires grad": any(x.requires_grad for x in tensors),
+        "the model is as before": all(
+            torch.equal(p, before[name]) and p.requires_grad == (".base_layer" not in name)
+            for name, p in made.named_parameters()
+            if ".lora_" in name or ".base_layer" in name
+        ),
+    }
+
+
+def called_state(name: str, case: Case) -> str:
+    return f"{name}(a model of {in_words(case.args[0])})"
+
+
+adapter_state.called = called_state

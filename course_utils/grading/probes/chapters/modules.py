@@ -1,0 +1,584 @@
+"""Probes of an nn.Module: built, given weights, trained for some steps, saved, loaded, looked at.
+
+A case of `module` is the arguments of the constructor (a dict), the weights by name, and what to do
+with the object, step by step:
+
+    ("train", x, ...)   forward and backward in train mode, then one step of gradient descent
+    ("eval", x, ...)    forward and backward in eval mode
+    ("reload",)         go on with a new object that has loaded this one's state_dict
+    ("fresh",)          look at the values that the parameters and buffers start with
+    ("extra_repr",)     what print shows of it
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.probe import probe
+from course_utils.grading.probes.functions import ramp
+from course_utils.grading.pytrees.shown import nested, shown
+from course_utils.grading.pytrees.tree import leaves, same
+
+LEARNING_RATE = 0.1
+MANY = 10_000
+"""From this number of elements on, random values are judged by their statistics."""
+FEW = 8
+
+
+@probe
+def module(subject: Any, case: Case) -> dict[str, Any]:
+    """Build the module, load the case's weights, and take its steps; what each of them showed.
+
+    The dtype is that of the case's tensors, so that the module has to follow `.to(dtype)`. A step
+    in train mode ends with every parameter moved against its gradient, so that one that is kept
+    elsewhere, or copied, shows in the next.
+    """
+    build, weights, *steps = case.args
+    dtype = dtype_of((weights, steps))
+    made = subject(**build)
+    if not isinstance(made, nn.Module):
+        return {"what it builds": type(made).__name__}
+    seen = outline(made, moved=False)
+    made = made.to(dtype)
+    seen |= {f"{label} after .to({shown(dtype)})": v for label, v in outline(made).items()}
+    if weights:
+        if set(weights) != set(made.state_dict()) - {"num_batches_tracked"}:
+            return seen
+        made.load_state_dict({**made.state_dict(), **weights})
+    for number, (verb, *given) in enumerate(steps, start=1):
+        if verb == "reload":
+            state = {name: value.clone() for name, value in made.state_dict().items()}
+            made = subject(**build).to(dtype)
+            made.load_state_dict(state)
+            found: dict[str, Any] = {}
+        elif verb == "fresh":
+            found = start_values(subject(**build))
+        elif verb == "extra_repr":
+            found = {"extra_repr()": " ".join(made.extra_repr().split())}
+        else:
+            found = passed_through(made.train(verb == "train"), given)
+        seen |= {f"step {number} ({verb}): {label}": value for label, value in found.items()}
+    return seen
+
+
+def dtype_of(tree: Any) -> torch.dtype:
+    floating = [x for x in leaves(tree) if isinstance(x, Tensor) and x.is_floating_point()]
+    return floating[0].dtype if floating else torch.float32
+
+
+def outline(made: nn.Module, moved: bool = True) -> dict[str, Any]:
+    """Parameters and state by name: their shapes, or after a move their dtypes."""
+    if moved:
+        return {"dtypes": {name: value.dtype for name, value in made.state_dict().items()}}
+    return {
+        "parameters": {name: tuple(value.shape) for name, value in made.named_parameters()},
+        "state_dict": {name: tuple(value.shape) for name, value in made.state_dict().items()},
+    }
+
+
+def passed_through(made: nn.Module, given: list[Any]) -> dict[str, Any]:
+    """One forward and backward pass: output, gradients, buffers; in train mode then a step."""
+    leaf = given[0].detach().clone()
+    differentiable = leaf.is_floating_point()
+    x = leaf.requires_grad_() * 1 if differentiable else leaf.clone()
+    before = [value.clone() if isinstance(value, Tensor) else value for value in given[1:]]
+    made.zero_grad(set_to_none=True)
+    y = made(x, *given[1:])
+    if not isinstance(y, Tensor):
+        return {"output": y}
+    seen: dict[str, Any] = {"output": y.detach().clone()}
+    if not same(x.detach(), leaf.detach()) or not same(before, given[1:]):
+        seen["argument `x` afterwards"] = x.detach().clone()
+    if y.requires_grad:
+        (y * ramp(y)).sum().backward()
+    else:
+        return seen | {"the result requires grad": False}
+    if differentiable:
+        seen["gradient of `x`"] = leaf.grad
+    for name, parameter in made.named_parameters():
+        seen[f"gradient of `{name}`"] = clone(parameter.grad)
+    for name, buffer in made.named_buffers():
+        seen[f"buffer `{name}`"] = clone(buffer)
+        if buffer.requires_grad:
+            seen[f"buffer `{name}` requires grad"] = True
+    if made.training:
+        with torch.no_grad():
+            for parameter in made.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(LEARNING_RATE * parameter.grad)
+    return seen
+
+
+def clone(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.detach().clone()
+
+
+def start_values(made: nn.Module) -> dict[str, Any]:
+    """Values of the parameters and buffers; of large random ones the statistics.
+
+    Those are the standard deviation times the root of the last axis, the mean in units of the
+    standard deviation, and the fourth moment in units of the variance squared, which tells a
+    uniform (1.8) from a normal (3.0) distribution; rounded so that chance cannot reach the next
+    figure.
+    """
+    seen: dict[str, Any] = {}
+    for name, value in made.state_dict().items():
+        if value.numel() < MANY:
+            seen[f"`{name}`"] = clone(value)
+            continue
+        w = value.detach().double()
+        std = max(w.std().item(), 1e-30)
+        fourth = (w - w.mean()).pow(4).mean().item() / std**4
+        seen[f"standard deviation of `{name}`"] = round(std, 2 if std < 0.5 else 1)
+        seen[f"|mean| / standard deviation of `{name}`"] = round(abs(w.mean().item()) / std, 1)
+        seen[f"fourth moment / variance² of `{name}`"] = round(fourth)
+    return seen
+
+
+def called_module(name: str, case: Case) -> str:
+    build, weights, *steps = case.args
+    given = ", ".join(f"{key}={shown(value)}" for key, value in build.items())
+    text = f"{name}({given}) in {shown(dtype_of((weights, steps))).removeprefix('torch.')}"
+    if weights:
+        text += f" with {', '.join(f'{key}={brief(value)}' for key, value in weights.items())}"
+    for number, (verb, *given) in enumerate(steps, start=1):
+        text += f"; step {number}: {verb}"
+        text += f"({', '.join(map(brief, given))})" if given else ""
+    return text
+
+
+def brief(value: Any) -> str:
+    """A tensor of a few elements in full, a larger one by its shape alone."""
+    if not isinstance(value, Tensor) or value.numel() <= FEW:
+        return (
+            nested(value.detach()) if isinstance(value, Tensor) and value.numel() else shown(value)
+        )
+    return f"tensor of shape {tuple(value.shape)}"
+
+
+module.called = called_module
+
+
+# ------------------------------------------------------------------------------ dropout
+
+
+@probe
+def dropout(subject: Any, case: Case) -> dict[str, Any]:
+    """Statistics of a random mask, so that any right way of drawing it passes.
+
+    The case: arguments of the constructor, a shape, a dtype. The input counts 1, 2, … 7, 1, 2, … so
+    that no two neighbours are alike. Fractions of 100,000 elements or more are given in units of
+    what is due, to one decimal: chance cannot reach the next.
+    """
+    build, shape, dtype = case.args
+    layer = subject(**build)
+    p = build.get("p", 0.5)
+    made = {"state_dict": list(layer.state_dict())}
+    numel = torch.Size(shape).numel()
+    leaf = (torch.arange(numel) % 7 + 1).view(shape).to(dtype).requires_grad_()
+    return made | in_train_mode(layer.train(), leaf, p) | in_eval_mode(layer.eval(), leaf)
+
+
+def in_train_mode(layer: nn.Module, leaf: Tensor, p: float) -> dict[str, Any]:
+    def draw() -> Any:
+        torch.manual_seed(0)
+        return layer(leaf * 1)
+
+    x = leaf * 1
+    torch.manual_seed(0)
+    y = layer(x)
+    if not isinstance(y, Tensor) or y.shape != leaf.shape:
+        return {"train: output": y}
+    dropped = y.detach() == 0
+    seen: dict[str, Any] = {"train: dtype": y.dtype, "train: shape": tuple(y.shape)}
+    if not torch.equal(x.detach(), leaf.detach()):
+        seen["argument `x` afterwards"] = x.detach().clone()
+    if not y.requires_grad:
+        return seen | {"the result requires grad": False}
+    (gradient,) = torch.autograd.grad(y.sum(), leaf)
+    ratio = (y.detach().double() / leaf.detach().double())[~dropped]
+    seen["train: output / input where it is kept, least and most"] = (
+        torch.stack([ratio.min(), ratio.max()]).to(leaf.dtype) if ratio.numel() else None
+    )
+    seen["train: the gradient is dropped and scaled as the output is"] = bool(
+        torch.allclose(gradient * leaf.detach(), y.detach(), rtol=0.02)
+    )
+    if 0 < p < 1 and leaf.numel() >= 10 * MANY:
+        seen["train: fraction dropped / p"] = round(dropped.double().mean().item() / p, 1)
+        seen["train: rows and columns dropped as one"] = whole(dropped) + whole(dropped.T)
+        rows = dropped.double().mean(dim=1).std().item()
+        due = (p * (1 - p) / leaf.size(1)) ** 0.5
+        seen["train: rows differ as much as chance lets them"] = 0.7 < rows / due < 1.4
+        columns = dropped.double().mean(dim=0).std().item()
+        due = (p * (1 - p) / leaf.size(0)) ** 0.5
+        seen["train: columns differ as much as chance lets them"] = 0.7 < columns / due < 1.4
+        seen["train: each call draws anew"] = not torch.equal(layer(leaf * 1), layer(leaf * 1))
+        seen["train: the same seed drops the same"] = torch.equal(draw(), draw())
+    return seen
+
+
+def whole(dropped: Tensor) -> int:
+    return int(dropped.all(dim=1).sum())
+
+
+def in_eval_mode(layer: nn.Module, leaf: Tensor) -> dict[str, Any]:
+    y = layer(leaf * 1)
+    if not isinstance(y, Tensor):
+        return {"eval: output": y}
+    seen = {"eval: output equals input": torch.equal(y.detach(), leaf.detach())}
+    if y.requires_grad:
+        (gradient,) = torch.autograd.grad(y.sum(), leaf)
+        seen["eval: gradient is one"] = torch.equal(gradient, torch.ones_like(gradient))
+    else:
+        seen["the result requires grad"] = False
+    return seen
+
+
+def called_dropout(name: str, case: Case) -> str:
+    build, shape, dtype = case.args
+    given = ", ".join(f"{key}={shown(value)}" for key, value in build.items())
+    return (
+        f"{name}({given}), called with x of shape {shape}, {shown(dtype)}, in train and eval mode"
+    )
+
+
+dropout.called = called_dropout
+
+
+# ------------------------------------------------------------------------------ whole models
+
+
+def assemble(tree: Any) -> Any:
+    """A module from its description: what a case can hold in place of one.
+
+    A dict is a module with these attributes, a list an nn.ModuleList; a tuple is a layer:
+    ("linear", in, out), ("conv1d", out, in), ("embedding", V, D), ("norm", D), ("batchnorm", C),
+    ("parameter", *shape), ("python list", *items), whose items no module registers. Under the key "tied" a dict may
+    have pairs of dotted names, the second of which becomes the first; under "frozen" names.
+    """
+    if isinstance(tree, list):
+        return nn.ModuleList(assemble(item) for item in tree)
+    if isinstance(tree, tuple):
+        kind, *sizes = tree
+        return LAYERS[kind](*sizes)
+    made = nn.Module()
+    for name, part in tree.items():
+        if name not in ("tied", "frozen"):
+            setattr(made, name, assemble(part))
+    for first, second in tree.get("tied", ()):
+        owner, _, last = second.rpartition(".")
+        setattr(made.get_submodule(owner), last, made.get_parameter(first))
+    for name in tree.get("frozen", ()):
+        made.get_parameter(name).requires_grad_(False)
+    return made
+
+
+class Conv1D(nn.Module):
+    """transformers' linear layer for GPT-2: x W + b, with W held as (in, out)."""
+
+    def __init__(self, d_out: int, d_in: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(d_in, d_out) * 0.02)
+        self.bias = nn.Parameter(torch.zeros(d_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = torch.addmm(self.bias, x.reshape(-1, x.size(-1)), self.weight)
+        return flat.view(*x.shape[:-1], -1) if x.numel() else x @ self.weight + self.bias
+
+
+LAYERS: dict[str, Callable[..., Any]] = {
+    "conv1d": Conv1D,
+    "linear": lambda d_in, d_out, bias=True: nn.Linear(d_in, d_out, bias=bias),
+    "embedding": nn.Embedding,
+    "norm": nn.LayerNorm,
+    "batchnorm": nn.BatchNorm1d,
+    "parameter": lambda *shape: nn.Parameter(torch.ones(shape)),
+    "python list": lambda *items: [assemble(item) for item in items],
+}
+
+
+def described(tree: Any) -> str:
+    """The module of a description, as it would be written."""
+    if isinstance(tree, list):
+        return f"ModuleList([{', '.join(map(described, tree))}])"
+    if isinstance(tree, tuple):
+        kind, *sizes = tree
+        names = {
+            "conv1d": "Conv1D",
+            "linear": "Linear",
+            "embedding": "Embedding",
+            "norm": "LayerNorm",
+            "batchnorm": "BatchNorm1d",
+            "parameter": "Parameter",
+        }
+        if kind == "python list":
+            return f"[{', '.join(map(described, sizes))}]"
+        return f"{names[kind]}({', '.join(map(str, sizes))})"
+    parts = [
+        f"{name}: {described(part)}"
+        for name, part in tree.items()
+        if name not in ("tied", "frozen")
+    ]
+    parts += [f"{second} is {first}" for first, second in tree.get("tied", ())]
+    parts += [f"{name} frozen" for name in tree.get("frozen", ())]
+    return f"Module({', '.join(parts)})"
+
+
+@probe
+def assembled(subject: Any, case: Case) -> dict[str, Any]:
+    """Call a function of a module: its result, and which parameters then require a gradient.
+
+    The case: the module's description (see `assemble`), then the other arguments.
+    """
+    tree, *rest = case.args
+    made = assemble(tree)
+    before = {name: value.clone() for name, value in made.state_dict().items()}
+    parameters = dict(made.named_parameters(remove_duplicate=False))
+    try:
+        seen = {"returns": subject(made, *rest, **case.kwargs)}
+    except Exception as error:
+        return {"raises": raised_name(error), "trained": trained(made)}
+    seen["trained"] = trained(made)
+    after = dict(made.named_parameters(remove_duplicate=False))
+    seen["the parameters are the same objects"] = all(
+        after.get(name) is value for name, value in parameters.items()
+    ) and len(after) == len(parameters)
+    seen["their values are as before"] = same(before, dict(made.state_dict()))
+    seen["buffers require a gradient"] = any(b.requires_grad for b in made.buffers())
+    return seen
+
+
+def raised_name(error: Exception) -> str:
+    """The exception by the name of the nearest of these classes that it is one of."""
+    for kind in (NotImplementedError, IndexError, KeyError, ValueError, AttributeError, TypeError):
+        if isinstance(error, kind):
+            return kind.__name__
+    return type(error).__name__ if isinstance(error, RuntimeError) else "Exception"
+
+
+def trained(made: nn.Module) -> dict[str, bool]:
+    return {name: p.requires_grad for name, p in made.named_parameters(remove_duplicate=False)}
+
+
+def called_assembled(name: str, case: Case) -> str:
+    tree, *rest = case.args
+    return f"{name}({', '.join([described(tree), *map(shown, rest)])})"
+
+
+assembled.called = called_assembled
+
+
+# ------------------------------------------------------------------------------ tying
+
+
+@probe
+def tied(subject: Any, case: Case) -> dict[str, Any]:
+    """Tie an nn.Embedding and an nn.Linear, and train the two for two steps.
+
+    The case: the embedding's weight (V, D), the head's weight and bias (or None), ids.
+    """
+    table, weight, bias, ids = case.args
+    embedding, head = pair(table, weight, bias)
+    first, own = embedding.weight, head.weight
+    try:
+        result = subject(embedding, head)
+    except Exception as error:
+        kept = embedding.weight is first and head.weight is own and same(own.detach(), weight)
+        return {"raises": raised_name(error), "nothing has changed": kept}
+    seen: dict[str, Any] = {
+        "returns": result,
+        "head.weight is embedding.weight": head.weight is embedding.weight,
+        "they share their storage": head.weight.data_ptr() == embedding.weight.data_ptr(),
+        "embedding.weight is the parameter it was": embedding.weight is first,
+        "embedding.weight": clone(embedding.weight),
+        "head.weight": clone(head.weight),
+        "it requires a gradient": embedding.weight.requires_grad,
+        "head's parameters": sorted(name for name, _ in head.named_parameters()),
+    }
+    both = nn.ModuleDict({"embedding": embedding, "head": head})
+    for step in (1, 2):
+        y = head(embedding(ids))
+        both.zero_grad()
+        (y * ramp(y)).sum().backward()
+        seen[f"step {step}: output"] = clone(y)
+        for name, parameter in both.named_parameters():
+            seen[f"step {step}: gradient of `{name}`"] = clone(parameter.grad)
+        with torch.no_grad():
+            for parameter in both.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(LEARNING_RATE * parameter.grad)
+    return seen
+
+
+def pair(table: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[nn.Embedding, nn.Linear]:
+    """An embedding and a head with these weights."""
+    (V, D), (out, into) = table.shape, weight.shape
+    embedding = nn.Embedding(V, D, dtype=table.dtype)
+    head = nn.Linear(into, out, bias=bias is not None, dtype=weight.dtype)
+    with torch.no_grad():
+        embedding.weight.copy_(table)
+        head.weight.copy_(weight)
+        if bias is not None:
+            head.bias.copy_(bias)
+    return embedding, head
+
+
+def called_tied(name: str, case: Case) -> str:
+    table, weight, bias, _ = case.args
+    embedding = f"nn.Embedding{tuple(table.shape)}"
+    return f"{name}({embedding}, nn.Linear{tuple(reversed(weight.shape))}, bias={bias is not None})"
+
+
+tied.called = called_tied
+
+
+# ------------------------------------------------------------------------------ the bookkeeping
+
+
+@probe
+def registry(subject: Any, case: Case) -> dict[str, Any]:
+    """Build a tree of TinyModules, do things with it, and look at its books after each.
+
+    The case: a tree (see `grow`), then what to do: ("set", dotted name, value or tree),
+    ("call", x), ("load", state, strict), ("train", mode), ("round trip",).
+    """
+    tree, *verbs = case.args
+    root = grow(subject, tree, {})
+    seen = {f"at first: {label}": value for label, value in books(root, tree).items()}
+    for number, (verb, *given) in enumerate(verbs, start=1):
+        found = done(subject, root, tree, verb, given)
+        seen |= {f"after step {number} ({verb}): {label}": v for label, v in found.items()}
+    return seen
+
+
+def grow(subject: Any, tree: dict[str, Any], made: dict[str, Any]) -> Any:
+    """A module of a subclass with the attributes of a tree.
+
+    A tensor is a plain one, ("parameter", tensor) a parameter, ("buffer", tensor) a buffer, ("same",
+    name) the object that is called so further up, a dict a child module, anything else itself.
+    """
+
+    class Child(subject):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            super().__init__()
+            for name, value in tree.items():
+                made[name] = assign(subject, self, name, value, made)
+
+        def forward(self, x: Any, scale: float = 1.0) -> Any:
+            return x * self.weight * scale
+
+    return Child()
+
+
+def assign(subject: Any, owner: Any, name: str, value: Any, made: dict[str, Any]) -> Any:
+    if isinstance(value, dict):
+        value = grow(subject, value, made)
+    elif isinstance(value, tuple) and value[0] == "buffer":
+        value = value[1].clone()  # a second tree of the same case shares nothing with the first
+        owner.register_buffer(name, value)
+        return value
+    elif isinstance(value, tuple) and value[0] == "parameter":
+        value = nn.Parameter(value[1].clone())
+    elif isinstance(value, tuple) and value[0] == "same":
+        value = made[value[1]]
+    setattr(owner, name, value)
+    return value
+
+
+def done(subject: Any, root: Any, tree: Any, verb: str, given: list[Any]) -> dict[str, Any]:
+    if verb == "set":
+        path, value = given
+        *owners, name = path.split(".")
+        owner = root
+        for step in owners:
+            owner = getattr(owner, step)
+        assign(subject, owner, name, value, {})
+        return books(root, tree) | {f"attribute `{path}`": kind_of(getattr(owner, name))}
+    if verb == "get":
+        return {"result": kind_of(getattr(root, given[0]))}
+    if verb == "call":
+        x = given[0].requires_grad_()
+        y = root(x, **given[1])
+        (gradient,) = torch.autograd.grad(y.sum(), root.weight)
+        return {"result": clone(y), "gradient of `weight`": gradient}
+    if verb == "train":
+        result = root.train(*given)
+        return {"training": dict(modes(root, "")), "returns itself": result is root}
+    if verb == "round trip":
+        return round_trip(subject, root, tree)
+    state, strict = given
+    before = dict(root.named_parameters())
+    try:
+        root.load_state_dict(state, **({} if strict is None else {"strict": strict}))
+        raised = None
+    except Exception as error:
+        raised = "RuntimeError" if isinstance(error, RuntimeError) else raised_name(error)
+    kept = all(value is before.get(name) for name, value in root.named_parameters())
+    return {"raises": raised, "the same parameters": kept} | books(root, tree)
+
+
+def round_trip(subject: Any, root: Any, tree: Any) -> dict[str, Any]:
+    """Another tree loads this one's state, and then changes without changing this one."""
+    other = grow(subject, tree, {})
+    with torch.no_grad():
+        for _, parameter in other.named_parameters():
+            parameter.mul_(2.0)
+    other.load_state_dict(root.state_dict())
+    seen = {f"the other: {label}": value for label, value in books(other, tree).items()}
+    with torch.no_grad():
+        for _, parameter in other.named_parameters():
+            parameter.add_(1.0)
+    seen |= {f"the first: {label}": value for label, value in books(root, tree).items()}
+    return seen
+
+
+def books(root: Any, tree: Any) -> dict[str, Any]:
+    """What a TinyModule says it has, and what it is when asked."""
+    named, state = list(root.named_parameters()), root.state_dict()
+    return {
+        "named_parameters()": [name for name, _ in named],
+        "they are parameters": all(isinstance(value, nn.Parameter) for _, value in named),
+        "values": {name: clone(value) for name, value in named},
+        "named_parameters(prefix)": [name for name, _ in root.named_parameters("m.")],
+        "state_dict()": {name: clone(value) for name, value in sorted(state.items())},
+        "the state requires grad": any(value.requires_grad for value in state.values()),
+        "the state shares the parameters' memory": all(
+            value.data_ptr() == state[name].data_ptr() for name, value in named if name in state
+        ),
+        "training": dict(modes(root, "")),
+        "attributes": {name: kind_of(getattr(root, name, "missing")) for name in sorted(tree)},
+    }
+
+
+def modes(root: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    yield prefix or "itself", root.training
+    for name in ("inner", "head", "deep"):
+        child = getattr(root, name, None)
+        if hasattr(child, "training"):
+            yield from modes(child, f"{prefix}{name}.")
+
+
+def kind_of(value: Any) -> Any:
+    if isinstance(value, nn.Parameter):
+        return ("parameter", clone(value))
+    if isinstance(value, Tensor):
+        return ("tensor", clone(value))
+    if hasattr(value, "named_parameters"):
+        return ("module", [name for name, _ in value.named_parameters()])
+    return value
+
+
+def called_registry(name: str, case: Case) -> str:
+    tree, *verbs = case.args
+    text = f"a subclass of {name} with {shown(tree)}"
+    for number, (verb, *given) in enumerate(verbs, start=1):
+        text += f"; step {number}: {verb}({', '.join(map(shown, given))})"
+    return text
+
+
+registry.called = called_registry
+
+__all__ = ["assemble", "assembled", "dropout", "module", "pair", "registry", "tied"]

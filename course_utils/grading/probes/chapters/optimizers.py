@@ -1,0 +1,316 @@
+"""Probes of optimizers: driven through many steps over given gradients, and what they keep.
+
+`optimizer` takes classes with torch.optim's protocol, `parameter_groups` a function that sorts a
+model's parameters, `state_bytes` one that measures an optimizer; the last two name what they are
+given, a model or an optimizer of the small catalogues below, since a case is data.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.probe import probe
+from course_utils.grading.pytrees.shown import nested, shown
+
+# ------------------------------------------------------------------------------ an optimizer
+
+
+@probe
+def optimizer(subject: Any, case: Case) -> dict[str, Any]:
+    """Every parameter after every step, and what a training loop relies on besides.
+
+    The case's keyword arguments: params, a list of tensors; grads, for each step a list with a
+    gradient or None for each parameter; groups, a list of dicts whose "params" are indices, or None
+    for one group of all; options, of the optimizer; reload, the number of the step (from 1) before
+    which the state_dict goes into a fresh optimizer, made with no options, on fresh parameters; fade,
+    a factor on every group's lr after each step, as a schedule has it. Between saving and
+    loading another optimizer of the class takes a step of its own.
+
+    Gradients are written into tensors that stay the same from step to step, as
+    `zero_grad(set_to_none=False)` and `backward` do: an optimizer that keeps one as its state sees it
+    change.
+    """
+    given = case.kwargs
+    params = [nn.Parameter(x.clone()) for x in given["params"]]
+    optimizer = subject(grouped(params, given.get("groups")), **given.get("options", {}))
+    gradients = [torch.zeros_like(p) for p in params]
+    trail: list[list[Tensor]] = [[] for _ in params]
+    in_place = left_alone = no_graph = True
+    for number, grads in enumerate(given["grads"], start=1):
+        if number == given.get("reload"):
+            saved = copy.deepcopy(optimizer.state_dict())
+            somebody_elses_step(subject, params)
+            params = [nn.Parameter(p.detach().clone()) for p in params]
+            optimizer = subject(grouped(params, given.get("groups")))
+            optimizer.load_state_dict(saved)
+        for p, gradient, g in zip(params, gradients, grads, strict=True):
+            p.grad = None if g is None else gradient.copy_(g)
+        places = [p.data_ptr() for p in params]
+        optimizer.step()
+        in_place &= places == [p.data_ptr() for p in params]
+        left_alone &= all(same(p.grad, g) for p, g in zip(params, grads, strict=True))
+        no_graph &= not any(t.requires_grad for t in tensors_in(optimizer.state))
+        no_graph &= all(p.is_leaf and p.requires_grad for p in params)
+        for p, values in zip(params, trail, strict=True):
+            values.append(p.detach().clone())
+        for group in optimizer.param_groups:
+            group["lr"] *= given.get("fade", 1.0)
+    seen: dict[str, Any] = {
+        f"parameter {i} after each step": torch.stack(values) for i, values in enumerate(trail)
+    }
+    used = {i for grads in given["grads"] for i, g in enumerate(grads) if g is not None}
+    seen["parameters are changed in place"] = in_place
+    seen["gradients are left alone"] = left_alone
+    seen["no graph is kept"] = no_graph
+    seen["bytes of state"] = bytes_of_state(optimizer, [params[i] for i in sorted(used)])
+    return seen
+
+
+def somebody_elses_step(subject: Any, params: list[nn.Parameter]) -> None:
+    """A step of another optimizer: what one keeps in the class or the module, it overwrites."""
+    others = [nn.Parameter(torch.ones_like(p)) for p in params]
+    for other in others:
+        other.grad = torch.full_like(other, 3.0)
+    subject(others).step()
+
+
+def grouped(params: list[nn.Parameter], groups: list[dict[str, Any]] | None) -> list[Any]:
+    """The parameters as an optimizer takes them; the case names them by index."""
+    if groups is None:
+        return list(params)
+    return [{**group, "params": [params[i] for i in group["params"]]} for group in groups]
+
+
+def same(gradient: Tensor | None, given: Tensor | None) -> bool:
+    if gradient is None or given is None:
+        return gradient is given
+    return torch.equal(gradient.nan_to_num(1.25), given.nan_to_num(1.25))
+
+
+def bytes_of_state(optimizer: Optimizer, params: list[nn.Parameter]) -> int:
+    """Of all that is kept for these parameters, single numbers (a count of steps) aside."""
+    storages: dict[int, int] = {}
+    for p in params:
+        if p.numel() > 1:
+            for t in tensors_in(optimizer.state.get(p, {})):
+                if t.numel() > 1:
+                    storages[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+    return sum(storages.values())
+
+
+def tensors_in(tree: Any) -> Iterator[Tensor]:
+    """Every tensor in nested dicts, lists and tuples."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, dict | list | tuple):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from tensors_in(item)
+
+
+def called_with_steps(name: str, case: Case) -> str:
+    given = case.kwargs
+    if "params" not in given:  # a case for the meters
+        options = "".join(f", {key}={shown(value)}" for key, value in given["options"].items())
+        return f"a step of {name}(params{options}) with {given['count']} parameters"
+    count = len(given["params"])
+    made = [name_group(group) for group in given.get("groups") or ()]
+    few = [f"p{i}" for i in range(count)] if count <= 6 else ["p0", "…", f"p{count - 1}"]
+    first = "[" + ", ".join(made or few) + "]"
+    options = "".join(f", {key}={shown(value)}" for key, value in given.get("options", {}).items())
+    text = f"{name}({first}{options}), {len(given['grads'])} step{'s' if len(given['grads']) > 1 else ''}"
+    missing = [
+        f"p{i} in step {number}"
+        for number, grads in enumerate(given["grads"], start=1)
+        for i, g in enumerate(grads)
+        if g is None
+    ]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        text += f", no gradient for {', '.join(missing[:3])}{more}"
+    if given.get("fade", 1.0) != 1.0:
+        text += f", lr times {given['fade']:g} after each step"
+    if given.get("reload"):
+        text += f", saved and loaded into a fresh {name}(…) before step {given['reload']}"
+    return text + values_if_few(given)
+
+
+def values_if_few(given: dict[str, Any]) -> str:
+    """What the parameters were and which gradients came, where that fits on a line or two."""
+    leaves = [*given["params"], *(g for grads in given["grads"] for g in grads)]
+    if sum(t.numel() for t in leaves if t is not None) > 12:
+        return ""
+    parts = []
+    for i, p in enumerate(given["params"]):
+        came = ", then ".join(
+            "None" if grads[i] is None else listed(grads[i]) for grads in given["grads"]
+        )
+        parts.append(f"p{i} = {listed(p)}, gradients {came}")
+    return f", where {'; '.join(parts)}"
+
+
+def listed(x: Tensor) -> str:
+    return nested(x) if x.numel() else f"empty {tuple(x.shape)}"
+
+
+def name_group(group: dict[str, Any]) -> str:
+    members = ", ".join(f"p{i}" for i in group["params"])
+    rest = "".join(f", {key!r}: {shown(value)}" for key, value in group.items() if key != "params")
+    return f"{{'params': [{members}]{rest}}}"
+
+
+optimizer.called = called_with_steps
+
+
+# ------------------------------------------------------------------------------ a model's groups
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 5))
+    model[2].weight = model[0].weight  # type: ignore[assignment]
+    return model
+
+
+def frozen() -> nn.Module:
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
+    for p in (*model[0].parameters(), model[2].bias):
+        p.requires_grad_(False)
+    return model
+
+
+def scaled() -> nn.Module:
+    """Parameters of its own beside those of a layer: a scalar, a vector, and a table called bias."""
+    model = nn.Sequential(nn.Linear(3, 2, bias=False))
+    model.register_parameter("temperature", nn.Parameter(torch.ones(())))
+    model.register_parameter("weight", nn.Parameter(torch.ones(3)))
+    model.register_parameter("relative_bias", nn.Parameter(torch.ones(4, 4)))
+    return model
+
+
+MODELS = {
+    "Linear(3, 2)": lambda: nn.Linear(3, 2),
+    "Embedding, LayerNorm, Linear": lambda: nn.Sequential(
+        nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 5)
+    ),
+    "Embedding, LayerNorm, Linear tied to the embedding": tied,
+    "frozen Embedding, Linear, LayerNorm with frozen bias, Linear": frozen,
+    "Conv1d, BatchNorm1d, Linear": lambda: nn.Sequential(
+        nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3), nn.Linear(4, 2)
+    ),
+    "LayerNorm": lambda: nn.LayerNorm(4),
+    "Linear without bias": lambda: nn.Linear(3, 2, bias=False),
+    "Linear, a scalar, a vector `weight`, a matrix `relative_bias`": scaled,
+    "TransformerEncoderLayer": lambda: nn.TransformerEncoderLayer(4, 2, 8),
+}
+
+
+@probe
+def parameter_groups(subject: Any, case: Case) -> dict[str, Any]:
+    """Which parameters, by name and in alphabetical order, are in which group, and its options.
+
+    The case's first argument names a model of the catalogue.
+    """
+    model = MODELS[case.args[0]]()
+    names = {id(p): name for name, p in model.named_parameters()}
+    groups = subject(model, *case.args[1:], **case.kwargs)
+    if not (isinstance(groups, list | tuple) and all(isinstance(g, dict) for g in groups)):
+        return {"result": groups}
+    seen: dict[str, Any] = {"groups": len(groups)}
+    for number, group in enumerate(groups, start=1):
+        params = list(group.get("params", ()))
+        seen[f"parameters of group {number}"] = tuple(
+            sorted(names.get(id(p), "no parameter of the model") for p in params)
+        )
+        seen[f"options of group {number}"] = {
+            key: float(value) if type(value) is int else value  # 0 is as good as 0.0
+            for key, value in group.items()
+            if key != "params"
+        }
+    return seen
+
+
+def called_with_model(name: str, case: Case) -> str:
+    model, *rest = case.args
+    return f"{name}(model, {', '.join(map(shown, rest))}), where model is: {model}"
+
+
+parameter_groups.called = called_with_model
+
+
+# ------------------------------------------------------------------------------ bytes of state
+
+
+class FlatMomentum(Optimizer):
+    """Keeps one buffer for all parameters; the state of each is a view of it."""
+
+    def __init__(self, params: Any, lr: float = 0.1):
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        params = [p for group in self.param_groups for p in group["params"]]
+        flat = torch.zeros(sum(p.numel() for p in params), dtype=params[0].dtype)
+        sizes = [p.numel() for p in params]
+        for p, view in zip(params, flat.split(sizes), strict=True):
+            self.state[p]["momentum_buffer"] = view.view_as(p)
+
+
+class Factored(Optimizer):
+    """Keeps row and column sums in a dict, a history in a list, and one count for all parameters."""
+
+    def __init__(self, params: Any, lr: float = 0.1):
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        count = torch.tensor(1.0)
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p].update(
+                    step=count,
+                    stats={"row": p.detach().sum(-1), "col": p.detach().sum(0), "name": "stats"},
+                    history=[p.detach().clone(), (p.detach().half(), None)],
+                )
+
+
+OWN = {"FlatMomentum": FlatMomentum, "Factored": Factored}
+
+
+@probe
+def state_bytes(subject: Any, case: Case) -> dict[str, Any]:
+    """Call it with an optimizer that has taken steps on the sum of its parameters' squares.
+
+    The case: the class's name (of torch.optim, or of this module's own), its options, the
+    parameters' shapes and dtype, how many of them stay out of the loss, and the number of steps.
+    """
+    name, options, shapes, dtype, unused, steps = case.args
+    params = [nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes]
+    cls = OWN.get(name) or getattr(torch.optim, name)
+    optimizer = cls(params, **options)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = torch.stack([p.square().sum() for p in params[unused:]]).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(steps):
+        closure()
+        optimizer.step(closure)  # type: ignore[arg-type]
+    return {"result": subject(optimizer)}
+
+
+def called_with_optimizer(name: str, case: Case) -> str:
+    cls, options, shapes, dtype, unused, steps = case.args
+    made = ", ".join(f"{key}={shown(value)}" for key, value in options.items())
+    kind = str(dtype).removeprefix("torch.")
+    idle = f", {unused} of them without gradient" if unused else ""
+    return (
+        f"{name}({cls}(params{', ' if made else ''}{made})) after {steps} steps, params of shapes "
+        f"{', '.join(map(str, shapes))} in {kind}{idle}"
+    )
+
+
+state_bytes.called = called_with_optimizer

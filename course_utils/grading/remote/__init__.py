@@ -1,0 +1,1 @@
+"""The side that judges an answer in another process."""

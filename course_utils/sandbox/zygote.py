@@ -1,0 +1,237 @@
+"""A process that has torch loaded and does nothing but fork: a submission starts in milliseconds.
+
+It runs inside the sandbox and never sees anything of a student. Over a socket of packets the grader
+sends {"fork": n, "limits", "ranks"} with the submission's end of its channel, {"kill": n}, and
+{"load": [modules]} for what the next ones will need as well; it hears {"ready": …} at the start and
+after each load, {"ended": n, "status", "cpu_s"} when a submission is over, and {"unable": n, "why"}
+if one cannot start. When the grader is gone, even killed, the socket ends; so
+does this process, and all that it started.
+"""
+
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from importlib.abc import MetaPathFinder
+from typing import Any
+
+from course_utils.processes.pages import settle
+
+from .proc import anonymous_memory, descendants, kill
+
+LARGEST_PACKET = 1 << 16
+CHECK_PARENT_S = 1.0
+WATCH_S = 0.1
+
+
+def main(fd: int, settings: dict[str, Any]) -> None:
+    """Load, say so, serve until the grader is gone."""
+    control = socket.socket(fileno=fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    handler = loaded(settings)
+    rehearse()
+    settle()
+    try:
+        Zygote(control, handler, settings).serve()
+    finally:
+        if settings["removes"]:
+            shutil.rmtree(settings["folder"], ignore_errors=True)
+
+
+def alone(fd: int, settings: dict[str, Any]) -> None:
+    """One submission in a process that was not forked (see `sandbox.Spawner`)."""
+    from . import child
+
+    child.live(fd, loaded(settings), settings["order"], settings["folder"], apart=False, parent=0)
+
+
+def loaded(settings: dict[str, Any]) -> Any:
+    sys.meta_path.insert(0, Hidden(tuple(settings["hidden"])))
+    warm_up(settings["ranks"])
+    home, _, attribute = settings["handler"].partition(":")
+    return getattr(importlib.import_module(home), attribute)
+
+
+class Hidden(MetaPathFinder):
+    """Packages that are not there, at any level of isolation; without bubblewrap their files are."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if any(f"{fullname}.".startswith(f"{name}.") for name in self.names):
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+def warm_up(ranks: bool) -> None:
+    """Load what submissions need, and do once what is slow the first time."""
+    import torch
+
+    torch.set_num_threads(1)  # before any operation: a pool of threads would not survive a fork
+    weight = torch.ones(3, 3, requires_grad=True)
+    torch.nn.functional.softmax(weight @ weight, -1).sum().backward()
+    importlib.import_module("course_utils.grading.probes")
+    if ranks:
+        from course_utils.ranks import forkserver
+
+        list(forkserver.preload())
+        torch.optim.AdamW([weight]).step()
+
+
+def rehearse() -> None:
+    from course_utils.grading.student import rehearsal
+
+    rehearsal.rehearse()
+
+
+class Zygote:
+    def __init__(self, control: socket.socket, handler: Any, settings: dict[str, Any]) -> None:
+        from . import namespaces
+
+        self.control = control
+        self.handler = handler
+        self.submissions: dict[int, int] = {}  # process → its number
+        self.parent = os.getppid()
+        self.woken, self.wake = os.pipe()
+        os.set_blocking(self.wake, False)
+        os.set_blocking(self.woken, False)
+        self.folder = settings["folder"]
+        self.watched = settings["ranks"]
+        self.memory = 0
+        self.why: dict[int, str] = {}
+        self.apart = settings["namespaces"] and namespaces.may_administer()
+        self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY) if self.apart else -1
+        if sys.platform == "linux":
+            namespaces.prctl(namespaces.PR_SET_CHILD_SUBREAPER, 1)
+
+    def serve(self) -> None:
+        signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.say_ready()
+        try:
+            while os.getppid() == self.parent:
+                patience = WATCH_S if self.watched and self.submissions else CHECK_PARENT_S
+                ready, _, _ = select.select([self.control.fileno(), self.woken], [], [], patience)
+                if self.woken in ready:
+                    os.read(self.woken, 1024)
+                if self.control.fileno() in ready:
+                    data, fds, _, _ = socket.recv_fds(self.control, LARGEST_PACKET, 4)
+                    if not data:
+                        return
+                    self.obey(json.loads(data), fds)
+                self.reap()
+                if self.watched and self.submissions:
+                    self.watch()
+        except (ConnectionError, BrokenPipeError):
+            return
+        finally:
+            for pid in self.submissions:
+                kill(pid)
+
+    def say_ready(self) -> None:
+        self.tell({"ready": {"namespaces": self.apart}})
+
+    def tell(self, message: dict[str, Any]) -> None:
+        self.control.sendall(json.dumps(message).encode())
+
+    def obey(self, message: dict[str, Any], fds: list[int]) -> None:
+        if "fork" in message:
+            try:
+                self.make_folder(message)
+                pid = self.fork(message, fds[0])
+                self.submissions[pid] = message["fork"]
+                self.memory = message["limits"]["memory"]
+            except OSError as error:
+                self.tell({"unable": message["fork"], "because": str(error)})
+            for fd in fds:
+                os.close(fd)
+        elif "load" in message:
+            for name in message["load"]:
+                with suppress(Exception):  # each submission then has it to do, or does not need it
+                    importlib.import_module(name)
+            settle()
+            self.say_ready()
+        else:
+            for pid, number in self.submissions.items():
+                if number == message["kill"]:
+                    kill(pid)
+
+    def own_folder(self, number: int) -> str:
+        return os.path.join(self.folder, str(number))
+
+    def make_folder(self, message: dict[str, Any]) -> None:
+        """For temporary files, where a submission has no /tmp of its own."""
+        if not self.apart:
+            folder, uid = self.own_folder(message["fork"]), message["uid"]
+            os.mkdir(folder, 0o700)
+            if uid is not None:
+                os.chmod(self.folder, 0o711)
+                try:
+                    os.chown(folder, uid, uid)
+                except PermissionError:  # inside bubblewrap root may not
+                    os.chmod(folder, 0o777)
+
+    def watch(self) -> None:
+        """The limit of memory binds one process; those of ranks are bound together by this."""
+        used = anonymous_memory()
+        if used > self.memory:
+            for pid, number in self.submissions.items():
+                self.why[number] = f"took {used >> 20} MiB of memory in all its processes"
+                kill(pid)
+
+    def fork(self, message: dict[str, Any], channel: int) -> int:
+        from . import child, namespaces
+
+        if self.apart:
+            namespaces.unshare(namespaces.CLONE_NEWPID)  # for children only
+        here = os.getpid()
+        try:
+            pid = os.fork()
+        finally:
+            if self.apart and os.getpid() == here:
+                namespaces.setns(self.own_pids, namespaces.CLONE_NEWPID)
+        if pid:
+            return pid
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            child.live(channel, self.handler, message, self.folder, apart=self.apart, parent=here)
+        except BaseException:
+            traceback.print_exc()  # before the code of a student runs this is the zygote's log
+        finally:
+            os._exit(70)
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            number = self.submissions.pop(pid, None)
+            if number is not None:
+                self.sweep(number)
+                cpu_s = used.ru_utime + used.ru_stime
+                code = os.waitstatus_to_exitcode(status)
+                why = self.why.pop(number, "")
+                self.tell({"ended": number, "status": code, "cpu_s": cpu_s, "why": why})
+
+    def sweep(self, number: int) -> None:
+        """End what a submission has left. With a namespace of its own the kernel did so."""
+        if self.apart:
+            return
+        for _ in range(1000):
+            left = [p for p in descendants() if p not in self.submissions]
+            for one in left:
+                kill(one)
+            if not left:
+                break
+        shutil.rmtree(self.own_folder(number), ignore_errors=True)
