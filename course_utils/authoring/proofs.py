@@ -19,7 +19,7 @@ from course_utils.grading.comparing.observations import differs
 from course_utils.grading.declaring.cells import cell
 from course_utils.grading.driving.observe import observe
 from course_utils.grading.judging.judge import BY_HAND, CONTRACTS, EDGE, broken, checks_of, judge
-from course_utils.grading.judging.verdict import FAILED, NOT_ATTEMPTED, PASSED
+from course_utils.grading.judging.outcomes import FAILED, NOT_ATTEMPTED, PASSED
 from course_utils.grading.notebook.binding import library
 from course_utils.grading.pytrees.tree import tensors
 from course_utils.grading.remote.client import Submission

@@ -20,7 +20,7 @@ from course_utils.classroom.plan import Item
 from course_utils.grading import Exercise, Verdict, find, grade
 from course_utils.grading.judging.answer import Here
 from course_utils.grading.judging.ladder import Ladder
-from course_utils.grading.judging.verdict import PASSED
+from course_utils.grading.judging.outcomes import PASSED
 from course_utils.grading.notebook.binding import names_bound_to
 from course_utils.grading.notebook.panels import ipython
 from course_utils.source.stub import is_stub

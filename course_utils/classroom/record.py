@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from course_utils.grading.judging.verdict import FAILED as FAILED
-from course_utils.grading.judging.verdict import NOT_ATTEMPTED as NOT_ATTEMPTED
-from course_utils.grading.judging.verdict import PASSED as PASSED
+from course_utils.grading.judging.outcomes import FAILED as FAILED
+from course_utils.grading.judging.outcomes import NOT_ATTEMPTED as NOT_ATTEMPTED
+from course_utils.grading.judging.outcomes import PASSED as PASSED
 
 VERSION = 1
 

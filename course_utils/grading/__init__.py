@@ -20,6 +20,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from course_utils.grading.judging.verdict import Verdict, VerdictError
+
     from . import probes
     from .declaring import contracts, draws
     from .declaring.cells import solution_cell, stub_cell
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from .driving.case import Case, call, on_ranks
     from .expecting.from_reference import NoChecks
     from .judging.judge import grade
-    from .judging.verdict import Verdict, VerdictError
     from .notebook.check_notebook import check_notebook
 
 _MODULES = {"contracts": "declaring.contracts", "draws": "declaring.draws", "probes": "probes"}

@@ -7,16 +7,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from time import monotonic
 from types import FrameType
 
 TO_IMPORT_S = 30.0  # for a library that the code loads: the first use of torch.func takes seconds
 PATIENCE = 3  # rings that may be swallowed before they come in quick succession
-AROUND = {
-    contextlib.__file__,
-    *(str(Path(__file__).with_name(f"{n}.py")) for n in ("limits", "observe", "raised", "driven")),
-}
+_SPARED = {contextlib.__file__, __file__}
+
+
+def spare(file: str) -> None:
+    """Never raise TimeLimit between two lines of this file, which stands around what is limited.
+
+    Call it with `__file__`: what catches an exception must not be interrupted as it does so.
+    """
+    _SPARED.add(file)
 
 
 class TimeLimit(BaseException):
@@ -59,7 +63,7 @@ def by_signal(seconds: float) -> Iterator[None]:
 
     def ring(signum: int, frame: FrameType | None) -> None:
         nonlocal rings
-        if not inside or (frame and frame.f_code.co_filename in AROUND):
+        if not inside or (frame and frame.f_code.co_filename in _SPARED):
             return
         if monotonic() - start < seconds + TO_IMPORT_S and importing(frame):
             return  # a module that is half loaded spoils all that comes after

@@ -14,7 +14,7 @@ import pytest
 from sandbox_cases import HONEST, KEY, REFUSED_EVERYWHERE, WRONG, Runner, found_by, verdict_on
 
 from course_utils.authoring.counts import count
-from course_utils.grading.judging.verdict import FAILED, NOT_ATTEMPTED, PASSED
+from course_utils.grading.judging.outcomes import FAILED, NOT_ATTEMPTED, PASSED
 from course_utils.grading.student.channel import ChannelLost
 from course_utils.sandbox import seccomp
 

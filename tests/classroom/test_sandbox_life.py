@@ -20,7 +20,7 @@ from sandbox_cases import HONEST, REFUSED_EVERYWHERE, WRONG, Runner, found_by, v
 
 from course_utils.grading import find
 from course_utils.grading.judging.judge import judge
-from course_utils.grading.judging.verdict import FAILED, PASSED
+from course_utils.grading.judging.outcomes import FAILED, PASSED
 from course_utils.grading.remote.client import Submission
 from course_utils.grading.student.channel import ChannelLost
 from course_utils.processes import pages as forking

@@ -25,7 +25,7 @@ from course_utils.classroom.plan import plan_of
 from course_utils.grading import Exercise, call, contracts, exercises_of, find, grade, solution_cell
 from course_utils.grading.expecting.from_file import StoredExercise
 from course_utils.grading.judging.judge import CONTRACTS
-from course_utils.grading.judging.verdict import FAILED, PASSED
+from course_utils.grading.judging.outcomes import FAILED, PASSED
 from course_utils.grading.pytrees.strict import loads
 
 ROOT = Path(__file__).parents[2]

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from course_utils.grading import find, grade
 from course_utils.grading.judging.judge import broken
+from course_utils.grading.notebook.display import as_html
 from course_utils.reference import strides, tensors
 
 WRONG, RIGHT = [], []
@@ -649,7 +650,7 @@ def _(x):
 def test_wrong_answers_fail(key, answer):
     verdict = grade(find(key), answer, explain=False)
     assert verdict.outcome == "failed", "a wrong answer passes"
-    assert str(verdict) and verdict._repr_html_()
+    assert str(verdict) and as_html(verdict)
 
 
 @pytest.mark.parametrize(("key", "answer"), RIGHT)
@@ -769,7 +770,7 @@ def test_a_clear_verdict_and_a_kernel_that_works_on(what):
     verdict = grade(toys.softmax, answer)
     assert verdict.outcome == "failed"
     assert sentence in str(verdict), verdict
-    assert verdict._repr_html_()
+    assert as_html(verdict)
     assert grade(toys.softmax, softmax).outcome == "passed"
 
 

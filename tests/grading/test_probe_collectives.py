@@ -753,7 +753,10 @@ def test_models_on_ranks():
     # DistributedDataParallel sends one bucket after two broadcasts and two comparisons of shapes
     bucketed = contracts.collectives([large], limit=5, probe=probes.module_on_ranks)
     assert broken(bucketed, wrap, 5.0) is None
-    assert "called collectives (all_reduce × 6, broadcast × 6): 12" in broken(bucketed, ByHand, 5.0).text
+    assert (
+        "called collectives (all_reduce × 6, broadcast × 6): 12"
+        in broken(bucketed, ByHand, 5.0).text
+    )
 
 
 # ------------------------------------------------------------------------------ agreement

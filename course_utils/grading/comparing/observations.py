@@ -1,15 +1,12 @@
 """Is an observation as expected; if not, in what, in a sentence to the student."""
 
-from typing import Any
-
 from course_utils.grading.driving import errors as raising
 from course_utils.grading.driving.errors import Raised
+from course_utils.grading.driving.labels import SURROUNDINGS, complaint
 from course_utils.grading.driving.observe import Observation
-from course_utils.grading.probes.functions import UNASKED_GRAD
-from course_utils.grading.pytrees.text import cut
 
 from .check import Check
-from .trees import EVERYTHING, KIND, Difference, compare, name_of
+from .trees import EVERYTHING, KIND, Difference, compare
 
 
 def differs(
@@ -28,7 +25,7 @@ def differs(
     if found or aspects is not EVERYTHING:
         return found
     left = [what for what in got.left if what not in want.left]
-    return ("surroundings", Difference(KIND, "", f"your code {left[0]}")) if left else None
+    return (SURROUNDINGS, Difference(KIND, "", f"your code {left[0]}")) if left else None
 
 
 def differs_in_what_was_seen(
@@ -39,7 +36,7 @@ def differs_in_what_was_seen(
     extra = [label for label in got.seen if label not in want.seen]
     for label, value in want.seen.items():
         if label not in got.seen and extra:
-            return extra[0], Difference(KIND, "", unexpected(extra[0], got.seen[extra[0]]))
+            return extra[0], Difference(KIND, "", complaint(extra[0], got.seen[extra[0]]))
         if label not in got.seen:
             return label, Difference(KIND, "", "is missing")
         oracle = (check.expected.oracle or {}).get(label)
@@ -48,21 +45,8 @@ def differs_in_what_was_seen(
         if found:
             return label, found
     if extra and aspects is EVERYTHING:
-        return extra[0], Difference(KIND, "", unexpected(extra[0], got.seen[extra[0]]))
+        return extra[0], Difference(KIND, "", complaint(extra[0], got.seen[extra[0]]))
     return None
-
-
-def unexpected(label: str, value: Any) -> str:
-    what = label.rpartition(": ")[2]  # a probe of several steps says which one first
-    if what.startswith("argument `"):
-        return f"your code changed its {what.removesuffix(' afterwards')}; it must leave it alone"
-    if what == "the result requires grad":
-        return "no gradient flows through your result: something detached it from the graph"
-    if what.startswith("surroundings"):
-        return f"your code {cut(str(value)) if isinstance(value, str) else name_of(value)}"
-    if what == UNASKED_GRAD:
-        return "your result requires grad, though no argument does: return a plain tensor"
-    return f"came {name_of(value)}, unexpected"
 
 
 def differs_in_exception(got: Observation, want: Observation) -> tuple[str, Difference] | None:

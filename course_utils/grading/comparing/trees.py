@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from course_utils.grading.pytrees.shown import article, dtype_name, in_words
 from course_utils.grading.pytrees.text import short
 from course_utils.grading.pytrees.tree import (
     RESIZED,
@@ -23,7 +24,11 @@ from course_utils.grading.pytrees.tree import (
 )
 
 KIND, SHAPE, DTYPE, DEVICE, VALUE = "kind", "shape", "dtype", "device", "value"
+
+
 NO_MEMORY = "the result's storage is smaller than the result: it was resized"
+
+
 EVERYTHING = frozenset({KIND, SHAPE, DTYPE, DEVICE, VALUE})
 
 
@@ -42,28 +47,6 @@ class Difference:
     rows: tuple[tuple[str, str, str], ...] = ()
     wrong: int = 0
     total: int = 0
-
-
-def name_of(value: Any) -> str:
-    """A value's kind and outline in words: 'a Tensor of shape (2, 3), float32'."""
-    if isinstance(value, Opaque):
-        return f"{article(value.kind)} {value.kind}"
-    if isinstance(value, Tensor):
-        return f"a Tensor of shape {tuple(value.shape)}, {dtype_name(value.dtype)}"
-    if value is None:
-        return "None"
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    kind = type(value).__name__
-    return f"{article(kind)} {kind}"
-
-
-def article(noun: str) -> str:
-    return "an" if noun[:1].lower() in "aeio" else "a"
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def allowed_error(want: Tensor, oracle: Tensor | None, length: int) -> Tensor:
@@ -124,7 +107,7 @@ def compare_tensors(
         return not_plain(got, aspects, path)
     if not isinstance(got, Tensor):
         return (
-            differs(KIND, f"expected {name_of(want)}; came {name_of(got)}")
+            differs(KIND, f"expected {in_words(want)}; came {in_words(got)}")
             if KIND in aspects
             else None
         )
@@ -223,7 +206,7 @@ def compare_sequences(
     if not isinstance(got, tuple | list):
         if not aspects & {KIND, VALUE} or (VALUE not in aspects and not has_tensor(want)):
             return None
-        return Difference(KIND, path, f"expected {name_of(want)}; came {name_of(got)}")
+        return Difference(KIND, path, f"expected {in_words(want)}; came {in_words(got)}")
     if len(got) != len(want):
         if VALUE not in aspects and not has_tensor(want):
             return None
@@ -241,7 +224,7 @@ def compare_dicts(
     got: Any, want: dict[Any, Any], oracle: Any, length: int, aspects: frozenset[str], path: str
 ) -> Difference | None:
     if not isinstance(got, dict):
-        return Difference(KIND, path, f"expected a dict; came {name_of(got)}")
+        return Difference(KIND, path, f"expected a dict; came {in_words(got)}")
     for key, w in want.items():
         if key not in got:
             return Difference(KIND, path, f"{key!r} is missing")
@@ -261,7 +244,7 @@ def has_tensor(tree: Tree) -> bool:
 
 def compare_plain(got: Any, want: Any, aspects: frozenset[str], path: str) -> Difference | None:
     if KIND in aspects and (isinstance(got, Tensor) or (isinstance(got, Opaque) and got.tensor)):
-        return Difference(KIND, path, f"expected {name_of(want)}; came {name_of(got)}")
+        return Difference(KIND, path, f"expected {in_words(want)}; came {in_words(got)}")
     if VALUE not in aspects:
         return None
     got, want = python_number(got), python_number(want)
@@ -273,7 +256,7 @@ def compare_plain(got: Any, want: Any, aspects: frozenset[str], path: str) -> Di
             None if close else Difference(VALUE, path, f"expected {short(want)}; came {short(got)}")
         )
     if type(got) is not type(want):
-        return Difference(KIND, path, f"expected {name_of(want)}; came {name_of(got)}")
+        return Difference(KIND, path, f"expected {in_words(want)}; came {in_words(got)}")
     if got == want:
         return None
     return Difference(VALUE, path, f"expected {short(want)}; came {short(got)}")

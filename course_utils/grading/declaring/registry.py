@@ -15,8 +15,7 @@ class UnknownKey(LookupError):
 
 def chapters() -> list[str]:
     """The chapters that have exercises, in the order of the book."""
-    from course_utils import exercises
-
+    exercises = importlib.import_module("course_utils.exercises")
     found = {module.name for module in pkgutil.iter_modules(exercises.__path__)}
     order = [name for name in getattr(exercises, "ORDER", ()) if name in found]
     return order + sorted(found - set(order))

@@ -17,6 +17,7 @@ import cloudpickle
 
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.errors import COSTLY, Raised, RaisedElsewhere
+from course_utils.grading.driving.labels import SURROUNDINGS, on_rank
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.strict import loads
 from course_utils.meters import Cost
@@ -161,13 +162,13 @@ def run_on_ranks(subject: Any, case: Case, body: Body) -> dict[str, Any]:
             for what in replies[rank]["around"]:
                 measurement.elsewhere = measurement.elsewhere or f"{what}, on rank {rank}"
     seen = {
-        f"rank {rank}: {label}": value
+        on_rank(rank, label): value
         for rank in sorted(replies)
         for label, value in replies[rank]["seen"].items()
     }
     for rank in sorted(replies):
         for what in replies[rank]["left"][:1]:
-            seen[f"rank {rank}: surroundings"] = what
+            seen[on_rank(rank, SURROUNDINGS)] = what
     return seen
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from course_utils.grading.comparing.trees import name_of
+from course_utils.grading.pytrees.shown import in_words
 from course_utils.grading.pytrees.text import LONGEST_TEXT, cut, short
 from course_utils.grading.pytrees.tree import Opaque, Tree, leaves
 
@@ -20,7 +20,7 @@ def described(obj: Any, methods: Sequence[str] = ()) -> Tree:
     """An object's description as a tree. methods: of a class, which to describe too."""
     is_class = inspect.isclass(obj)
     return {
-        "named": cut(name_of(obj)),
+        "named": cut(in_words(obj)),
         "class": is_class,
         "callable": callable(obj),
         "generator": inspect.isgeneratorfunction(obj),

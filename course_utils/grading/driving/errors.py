@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_utils.grading.pytrees.text import LONGEST_TEXT, TO_SHOW_S, UNSHOWN, cut, short
-from course_utils.processes.time_limit import time_limit
+from course_utils.processes.time_limit import spare, time_limit
+
+spare(__file__)
 
 TIME_LIMIT = "TimeLimit"
 INTERRUPTED = "KeyboardInterrupt"

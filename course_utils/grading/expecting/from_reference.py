@@ -14,6 +14,7 @@ from course_utils.grading.driving import errors as raising
 from course_utils.grading.driving.case import BY_HAND, EDGE, Case
 from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.global_state import quiet, seed
+from course_utils.grading.driving.labels import on_rank
 from course_utils.grading.driving.observe import Observation, observe
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.strict import loads
@@ -157,7 +158,7 @@ def agree_on_ranks(exercise: Exercise, case: Case, observation: Observation) -> 
     assert len(by_rank) == case.world, (
         f"{exercise.key}: {len(by_rank)} results by hand for {case.world} ranks"
     )
-    labelled = {f"rank {rank}: result": value for rank, value in enumerate(by_rank)}
+    labelled = {on_rank(rank, "result"): value for rank, value in enumerate(by_rank)}
     agree_by_hand(exercise, replace(case, expected=labelled), observation)
 
 

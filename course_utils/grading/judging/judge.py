@@ -16,7 +16,8 @@ from course_utils.grading.expecting.from_reference import NoChecks
 from .answer import Answer, Here
 from .diagnosis import diagnose
 from .ladder import Ladder
-from .verdict import FAILED, INTERRUPTED, NOT_ATTEMPTED, PASSED, SKIPPED, Failure, Verdict
+from .outcomes import FAILED, INTERRUPTED, NOT_ATTEMPTED, PASSED, SKIPPED
+from .verdict import Failure, Verdict
 
 
 def grade(exercise: Exercise, *objects: Any, seed: int = 0, explain: bool = True) -> Verdict:

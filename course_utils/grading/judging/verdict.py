@@ -1,4 +1,4 @@
-"""What a check found: plain data, drawn by `show` and kept by `store`."""
+"""What a check found: plain data, which `words` tells and `notebook.display` draws."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,8 +7,7 @@ from course_utils.grading.comparing.trees import Difference
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.observe import Observation
 
-PASSED, FAILED, NOT_ATTEMPTED, SKIPPED = "passed", "failed", "not attempted", "skipped"
-INTERRUPTED = "interrupted"
+from .words import as_text
 
 
 class VerdictError(AssertionError):
@@ -77,17 +76,7 @@ class Verdict:
         return next((rung.name for rung in self.rungs if not rung.ok), None)
 
     def __str__(self) -> str:
-        from .words import as_text
-
         return as_text(self)
-
-    def _repr_html_(self) -> str:
-        from course_utils.grading.notebook.display import as_html
-
-        return as_html(self)
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        return {"text/plain": str(self), "text/html": self._repr_html_()}
 
     def summary(self) -> dict[str, Any]:
         """The figures of this verdict as JSON, for files and terminals."""

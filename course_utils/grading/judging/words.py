@@ -3,12 +3,15 @@
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from course_utils.grading.driving.observe import Observation
 from course_utils.grading.pytrees.shown import SMALL, shown
 
-from .verdict import FAILED, INTERRUPTED, NOT_ATTEMPTED, PASSED, SKIPPED, Failure, Verdict
+from .outcomes import FAILED, INTERRUPTED, NOT_ATTEMPTED, PASSED, SKIPPED
+
+if TYPE_CHECKING:
+    from .verdict import Failure, Verdict
 
 MARKS = {PASSED: "✓", FAILED: "✗", NOT_ATTEMPTED: "○", SKIPPED: "–", INTERRUPTED: "■"}
 
@@ -21,7 +24,7 @@ class Line:
     text: str
 
 
-def lines_of(v: Verdict) -> Iterator[Line]:
+def lines_of(v: "Verdict") -> Iterator[Line]:
     """What a verdict says, line by line."""
     yield Line("head", headline(v))
     if v.reason:
@@ -34,7 +37,7 @@ def lines_of(v: Verdict) -> Iterator[Line]:
         yield Line("note", note)
 
 
-def headline(v: Verdict) -> str:
+def headline(v: "Verdict") -> str:
     head = f"{MARKS[v.outcome]} {v.name} · {v.outcome}"
     if v.outcome == PASSED:
         return f"{head} · {v.passed_checks} of {v.total} checks in {v.seconds * 1000:.0f} ms"
@@ -48,7 +51,7 @@ def headline(v: Verdict) -> str:
     return head
 
 
-def failure_lines(f: Failure) -> Iterator[Line]:
+def failure_lines(f: "Failure") -> Iterator[Line]:
     if f.got is None or f.want is None or f.difference is None:
         yield Line("body", f.sentence)
         if f.called:
@@ -80,7 +83,7 @@ def seen(observation: Observation, label: str) -> Any:
     return (observation.seen or {}).get(label)
 
 
-def as_text(v: Verdict) -> str:
+def as_text(v: "Verdict") -> str:
     out = []
     for line in lines_of(v):
         lead = {"head": "", "diagnosis": "  → ", "code": "      "}.get(line.role, "  ")

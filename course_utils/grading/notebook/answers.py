@@ -4,7 +4,8 @@ import time
 from typing import Any
 
 from course_utils.grading.declaring.exercise import Exercise
-from course_utils.grading.judging.verdict import FAILED, PASSED, Verdict
+from course_utils.grading.judging.outcomes import FAILED, PASSED
+from course_utils.grading.judging.verdict import Verdict
 from course_utils.source.capture import capture, rebuild
 
 from .progress_file import store

@@ -2,24 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from course_utils.grading.declaring.exercise import Exercise
 from course_utils.grading.declaring.registry import find
 from course_utils.grading.judging.judge import grade
-from course_utils.grading.judging.verdict import (
-    INTERRUPTED,
-    NOT_ATTEMPTED,
-    PASSED,
-    Verdict,
-    VerdictError,
-)
+from course_utils.grading.judging.outcomes import INTERRUPTED, NOT_ATTEMPTED, PASSED, SKIPPED
+from course_utils.grading.judging.verdict import Verdict, VerdictError
 from course_utils.source.stub import is_stub
 
 from .answers import advice, record
 from .binding import YOURS, YOURS_WRONG, bind, instead_of, names_bound_to, stands_for
+from .display import Drawn
 from .panels import show
-from .progress_file import T
+
+T = TypeVar("T")
 
 _parts: dict[str, dict[str, Any]] = {}
 
@@ -40,8 +37,8 @@ def exercise(key: str, *, strict: bool = False) -> Callable[[T], T]:
         verdict, bound = judge(declared, objects)
         record(declared, verdict, objects)
         verdict = replace(verdict, notes=verdict.notes + advice(declared, verdict))
-        show(verdict)
-        if strict and verdict.outcome not in (PASSED, "skipped"):
+        show(Drawn(verdict))
+        if strict and verdict.outcome not in (PASSED, SKIPPED):
             raise VerdictError(str(verdict))
         return bind(declared, obj, bound)
 

@@ -1,15 +1,17 @@
 """Verdicts drawn in HTML."""
 
 import html
+from dataclasses import dataclass
+from typing import Any
 
-from course_utils.grading.judging.verdict import (
+from course_utils.grading.judging.outcomes import (
     FAILED,
     INTERRUPTED,
     NOT_ATTEMPTED,
     PASSED,
     SKIPPED,
-    Verdict,
 )
+from course_utils.grading.judging.verdict import Verdict
 from course_utils.grading.judging.words import Line, lines_of
 
 COLOURS = {
@@ -19,6 +21,22 @@ COLOURS = {
     SKIPPED: "#8a6d1b",
     INTERRUPTED: "#8a6d1b",
 }
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A verdict as it is shown: HTML in a notebook, text elsewhere."""
+
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        return str(self.verdict)
+
+    def _repr_html_(self) -> str:
+        return as_html(self.verdict)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        return {"text/plain": str(self), "text/html": self._repr_html_()}
 
 
 def as_html(v: Verdict) -> str:

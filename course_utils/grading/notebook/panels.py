@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_utils.grading.judging.verdict import FAILED, NOT_ATTEMPTED, PASSED
+from course_utils.grading.judging.outcomes import FAILED, NOT_ATTEMPTED, PASSED
 from course_utils.grading.judging.words import MARKS
 
 from .progress_file import store

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from course_utils.grading.driving import labels
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.pytrees.tree import fresh, is_plain_tensor, untouched
 
 TOO_LARGE = 10_000_000  # elements; a wrong `expand` asks for more memory than there is
-UNASKED_GRAD = "the result requires grad, though no argument does"
 
 
 @probe(by_name=True)
@@ -30,7 +30,7 @@ def call(subject: Any, case: Case) -> dict[str, Any]:
     seen = {"result": subject(*case.args, **case.kwargs)}
     seen.update(changed_arguments(subject, before, given))
     if requires_grad(seen["result"]) and not requires_grad(list(before)):
-        seen[UNASKED_GRAD] = True
+        seen[labels.UNASKED_GRAD] = True
     return seen
 
 
@@ -41,7 +41,7 @@ def changed_arguments(subject: Any, before: Any, after: Any) -> dict[str, Any]:
     old = named_arguments(subject, *before)
     new = named_arguments(subject, *after)
     changed = [name for name in new if not untouched(old[name], new[name])]
-    return {f"argument `{name}` afterwards": new[name] for name in changed}
+    return {labels.changed_argument(name): new[name] for name in changed}
 
 
 def requires_grad(tree: Any) -> bool:
@@ -73,7 +73,7 @@ def gradients(subject: Any, case: Case) -> dict[str, Any]:
     if sum(output.numel() for output in outputs) > TOO_LARGE:
         return {"result": result}
     if not any(output.requires_grad for output in outputs):
-        return {"the result requires grad": False}
+        return {labels.NO_GRAD: False}
     total = torch.stack([(output * ramp(output)).sum() for output in outputs]).sum()
     grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     return {f"gradient of `{name}`": g for name, g in zip(leaves, grads, strict=True)}

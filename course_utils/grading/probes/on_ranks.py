@@ -20,10 +20,11 @@ from torch import Tensor, nn
 
 from course_utils.grading.distributed.probe import runs_on_ranks
 from course_utils.grading.distributed.run import run_on_ranks
+from course_utils.grading.driving import labels
 from course_utils.grading.driving.case import Case
 from course_utils.grading.pytrees.tree import fresh
 
-from .functions import UNASKED_GRAD, changed_arguments, gradients, ramp, requires_grad
+from .functions import changed_arguments, gradients, ramp, requires_grad
 from .objects import public_attributes
 
 
@@ -46,7 +47,7 @@ def call_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
         result = subject(*case.args, **case.kwargs)
     seen = {"result": result, **changed_arguments(subject, before, given)}
     if requires_grad(result) and not requires_grad(list(before)):
-        seen[UNASKED_GRAD] = True
+        seen[labels.UNASKED_GRAD] = True
     return seen
 
 

@@ -2,9 +2,8 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
-
-from course_utils.grading.comparing.trees import dtype_name
 
 from .text import short
 from .tree import Opaque
@@ -48,3 +47,28 @@ def nested(x: Tensor) -> str:
 def one(x: Tensor) -> str:
     value = x.item()
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+"""TODO"""
+
+
+def in_words(value: Any) -> str:
+    """A value's kind and outline in words: 'a Tensor of shape (2, 3), float32'."""
+    if isinstance(value, Opaque):
+        return f"{article(value.kind)} {value.kind}"
+    if isinstance(value, Tensor):
+        return f"a Tensor of shape {tuple(value.shape)}, {dtype_name(value.dtype)}"
+    if value is None:
+        return "None"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    kind = type(value).__name__
+    return f"{article(kind)} {kind}"
+
+
+def article(noun: str) -> str:
+    return "an" if noun[:1].lower() in "aeio" else "a"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

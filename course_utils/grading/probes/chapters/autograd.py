@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from course_utils.grading.driving import labels
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import named_arguments, ramp
@@ -124,7 +125,7 @@ def straight_through(subject: Any, case: Case) -> dict[str, Any]:
     if not same(between.detach(), x.detach()):
         seen["argument `x` afterwards"] = between.detach()
     if not result.requires_grad:
-        return seen | {"the result requires grad": False}
+        return seen | {labels.NO_GRAD: False}
     (gradient,) = torch.autograd.grad(result, leaf, weights(result), allow_unused=True)
     return seen | {"gradient of `x`": gradient}
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from course_utils.grading.driving import labels
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import ramp
@@ -95,7 +96,7 @@ def passed_through(made: nn.Module, given: list[Any]) -> dict[str, Any]:
     if y.requires_grad:
         (y * ramp(y)).sum().backward()
     else:
-        return seen | {"the result requires grad": False}
+        return seen | {labels.NO_GRAD: False}
     if differentiable:
         seen["gradient of `x`"] = leaf.grad
     for name, parameter in made.named_parameters():
@@ -197,7 +198,7 @@ def in_train_mode(layer: nn.Module, leaf: Tensor, p: float) -> dict[str, Any]:
     if not torch.equal(x.detach(), leaf.detach()):
         seen["argument `x` afterwards"] = x.detach().clone()
     if not y.requires_grad:
-        return seen | {"the result requires grad": False}
+        return seen | {labels.NO_GRAD: False}
     (gradient,) = torch.autograd.grad(y.sum(), leaf)
     ratio = (y.detach().double() / leaf.detach().double())[~dropped]
     seen["train: output / input where it is kept, least and most"] = (
@@ -233,7 +234,7 @@ def in_eval_mode(layer: nn.Module, leaf: Tensor) -> dict[str, Any]:
         (gradient,) = torch.autograd.grad(y.sum(), leaf)
         seen["eval: gradient is one"] = torch.equal(gradient, torch.ones_like(gradient))
     else:
-        seen["the result requires grad"] = False
+        seen[labels.NO_GRAD] = False
     return seen
 
 
