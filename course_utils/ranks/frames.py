@@ -3,28 +3,14 @@
 import linecache
 import re
 import sys
-import sysconfig
-import traceback
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
+from typing import Any
+
+from course_utils.source.tracebacks import files_of, is_callers, kinds_of, lines_of, where
 
 from .report import RAISED, Failure, Line, tidy
 
-HERE = Path(__file__).parent
-NOT_THE_CALLERS = tuple(
-    str(path)
-    for path in (
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        HERE,
-        HERE.parent / "grading",
-        HERE.parent / "meters",
-        "<frozen ",
-        "<string>",
-        "<__array_function__",
-        "<@beartype",
-    )
-)
 WAITS = re.compile(r"\bwait(_tensor|_all|_stream)?\s*\(|\.wait\b")
 """What a call that waits for a message looks like where it is written: `work.wait()`."""
 
@@ -36,24 +22,14 @@ COMMUNICATES = ("distributed", "autograd", "nn/parallel", "futures", "_ops.py", 
 for its buckets inside the engine of the backward pass."""
 
 
-def is_callers(filename: str) -> bool:
-    return not filename.startswith(NOT_THE_CALLERS) and "site-packages" not in filename
+def may_block(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call it; a rank that is in it waits for others, by the measure of `waits_for_others`."""
+    return call(*args, **kwargs)
 
 
-def line_of(filename: str, number: int, where: str) -> Line:
+def line_of(filename: str, number: int, name: str) -> Line:
     source = linecache.getline(filename, number).strip()
-    return Line("" if where == "<module>" else where, number, source, filename)
-
-
-def lines_of_error(error: BaseException) -> tuple[Line, ...]:
-    found = [
-        line_of(frame.f_code.co_filename, number, frame.f_code.co_name)
-        for frame, number in traceback.walk_tb(error.__traceback__)
-        if is_callers(frame.f_code.co_filename)
-    ]
-    if isinstance(error, SyntaxError) and error.lineno:
-        found.append(Line("", error.lineno, (error.text or "").strip(), error.filename or ""))
-    return tuple(found)
+    return Line(where(name), number, source, filename)
 
 
 def communicates(filenames: Iterable[str]) -> bool:
@@ -63,14 +39,13 @@ def communicates(filenames: Iterable[str]) -> bool:
 
 def failure_of(error: BaseException) -> Failure:
     """An exception as data."""
-    kinds = tuple(c.__name__ for c in type(error).__mro__ if c not in (BaseException, object))
-    filenames = [f.f_code.co_filename for f, _ in traceback.walk_tb(error.__traceback__)]
     said = str(error)
-    involved = isinstance(error, RuntimeError) and (communicates(filenames) or "gloo" in said)
-    lines = lines_of_error(error)
-    if isinstance(error, RecursionError):
-        lines = lines[-1:]
-    return Failure(RAISED, tidy(said), kinds, lines, involved)
+    involved = isinstance(error, RuntimeError) and (communicates(files_of(error)) or "gloo" in said)
+    lines = tuple(
+        Line(line.where, line.number, line.source, line.filename)
+        for line in lines_of(error, is_callers)
+    )
+    return Failure(RAISED, tidy(said), kinds_of(error), lines, involved)
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -97,6 +72,8 @@ def waits_for_others(frames: list[FrameType]) -> bool:
     if not frames:
         return False
     top = frames[0]
+    if top.f_code is may_block.__code__:
+        return True
     path = top.f_code.co_filename.replace("\\", "/")
     _, torch, part = path.rpartition("/torch/")
     if torch and part.startswith(COMMUNICATES):

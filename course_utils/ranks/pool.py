@@ -3,67 +3,29 @@
 import itertools
 import linecache
 import os
-import pickle
-import re
 import secrets
 import shutil
-import signal
 import socket
 import sys
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 from . import launch
-from .frames import is_callers, line_of
-from .report import DIED, SLOW, STUCK, Failure, Group, Line, RanksError, Reply, tidy
+from .conversation import START_S, Conversation, Worker
+from .report import DIED, SLOW, STUCK, Group, RanksError, Reply
 from .show import show
-from .wire import dumps, loads
-
-START_S = 120.0
-"""For torch to load on a slow machine. The ranks' own timeout is for what they run."""
-
-FIRST_ASK_S = 0.1
-ASK_S = 0.15
-ANSWER_S = 0.25
-QUIET_S = 0.3
-"""How long all ranks that are left must have been quiet (see `watch`) to be called stuck, and then be
-found quiet once more. Half of it, and once, was enough on two cores with eighteen other busy processes
-and ranks at the lowest priority."""
-AGAIN_S = 0.1
+from .wire import dumps
 
 NEW_PROCESSES = "These are new processes: the variables of before are lost."
-
 NO_OWN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MPLBACKEND")
-
 _cells = itertools.count(1)
-
-
-@dataclass
-class Worker:
-    """The kernel's ends of the pipes to one rank, and its process."""
-
-    rank: int
-    conn: Connection
-    control: Connection
-    child: launch.Child
-    log: Path
-    asked: bool = False
-    read: int = 0
-
-    def kill(self) -> None:
-        self.child.kill()
-
-    def close(self) -> None:
-        self.conn.close()
-        self.control.close()
 
 
 @dataclass
@@ -365,185 +327,6 @@ class Ranks:
     def _what_was_lost(self) -> str:
         processes = f"All {self.world_size} processes were" if self.world_size > 1 else "It was"
         return f"{processes} stopped: their variables are lost. The next cell starts new ones."
-
-
-class Conversation:
-    """One question to some ranks, until each has answered or cannot any more."""
-
-    def __init__(self, workers: list[Worker], number: int, timeout: float, watch: bool) -> None:
-        self.number = number
-        self.timeout = timeout
-        self.watch = watch
-        self.workers = workers
-        self.open = {worker.conn: worker for worker in workers}
-        self.replies = {worker.rank: Reply(worker.rank) for worker in workers}
-        self.stands: dict[int, str] = {}
-
-    def hold(self, verb: str, data: dict[int, bytes]) -> list[Reply]:
-        start = monotonic()
-        for worker in self.workers:
-            worker.read = size_of(worker.log)
-            try:
-                worker.conn.send_bytes(pickle.dumps((self.number, verb, data[worker.rank])))
-            except OSError:
-                self.died(worker)
-        # Without watching, the group's own timeout comes first: the error is the library's.
-        end = start + self.timeout + (0 if self.watch else 5)
-        ask = start + FIRST_ASK_S
-        while self.open:
-            now = monotonic()
-            if now >= end:
-                self.give_up(SLOW)
-                break
-            for conn in wait(list(self.open), min(ask, end) - now if self.watch else end - now):
-                self.hear(self.open[conn])  # type: ignore[index]
-            if self.watch and self.open and monotonic() >= ask:
-                if self.all_quiet():
-                    self.give_up(STUCK)
-                    break
-                ask = monotonic() + ASK_S
-        return [self.replies[rank] for rank in sorted(self.replies)]
-
-    def hear(self, worker: Worker) -> None:
-        try:
-            number, kind, item = pickle.loads(worker.conn.recv_bytes())
-        except (EOFError, OSError):
-            self.died(worker)
-            return
-        reply = self.replies[worker.rank]
-        if kind != "done":
-            reply.items.append((kind, item))
-            return
-        if number != self.number:
-            return
-        del self.open[worker.conn]
-        reply.seconds, packed, reply.error = item
-        if reply.error:
-            lines = tuple(with_source(line) for line in reply.error.lines)
-            reply.error = replace(reply.error, lines=lines)
-        try:
-            reply.value = loads(packed)
-        except Exception as error:
-            said = f"the result cannot be read here: {type(error).__name__}: {error}"
-            reply.error = reply.error or Failure("raised", said, (type(error).__name__,))
-
-    def died(self, worker: Worker) -> None:
-        code = worker.child.exit_code(2.0)
-        self.open.pop(worker.conn, None)
-        said, lines = last_words(worker.log, worker.read)
-        message = "\n    ".join(["died: " + how_it_ended(code), *said])
-        self.replies[worker.rank].error = Failure(DIED, message, lines=lines)
-
-    def states(self, patience: float) -> dict[int, tuple[float, bool, tuple[Line, ...]]]:
-        """Where the ranks that are left stand: seconds of quiet, do they wait, lines."""
-        found = {}
-        for worker in self.open.values():
-            if not worker.asked:
-                try:
-                    worker.control.send_bytes(b"?")
-                except OSError:
-                    continue
-                worker.asked = True
-        end = monotonic() + patience
-        for worker in self.open.values():
-            try:
-                if not worker.asked or not worker.control.poll(max(end - monotonic(), 0)):
-                    continue
-                number, quiet, waits, lines = pickle.loads(worker.control.recv_bytes())
-            except (EOFError, OSError):
-                continue
-            worker.asked = False
-            if number == self.number:
-                found[worker.rank] = quiet, waits, tuple(with_source(line) for line in lines)
-        return found
-
-    def all_quiet(self) -> bool:
-        """Is every rank that is left quiet, and still so a moment later?
-
-        One that the machine did not let run in between has not become quieter (see `watch`): what
-        it would do next, nobody knows.
-        """
-        found = self.states(ANSWER_S)
-        if len(found) < len(self.open) or any(quiet < QUIET_S for quiet, _, _ in found.values()):
-            return False
-        sleep(AGAIN_S)
-        again = self.states(ANSWER_S)
-        return all(
-            rank in again and again[rank][0] > quiet for rank, (quiet, _, _) in found.items()
-        )
-
-    def give_up(self, how: str) -> None:
-        """Nobody who is still at it will come to an end in time."""
-        self.states(0.1)  # an answer to an earlier question may have been late
-        found = self.states(0.5)
-        for worker in self.open.values():
-            _, waits, lines = found.get(worker.rank, (0.0, False, ()))
-            if worker.rank not in found:
-                message = f"still running after {self.timeout:g} s, and does not say where"
-            elif how == STUCK:
-                message = "stuck: waits for other ranks, which do not come"
-            elif waits:
-                message = f"still waiting for other ranks after {self.timeout:g} s"
-            else:
-                message = f"still running after {self.timeout:g} s"
-            self.replies[worker.rank].error = Failure(how, message, lines=lines)
-        self.open = {}
-
-    def where_they_stand(self) -> list[Reply]:
-        """After an interruption, for whoever reports it."""
-        found = self.states(0.3)
-        for worker in self.open.values():
-            _, waits, lines = found.get(worker.rank, (0.0, False, ()))
-            message = "was waiting for other ranks" if waits else "was running"
-            self.replies[worker.rank].error = Failure(SLOW, message, lines=lines)
-        return [self.replies[rank] for rank in sorted(self.replies)]
-
-
-def with_source(line: Line) -> Line:
-    """A function that was sent here from a notebook has its source only in the notebook's kernel."""
-    if line.source:
-        return line
-    return line._replace(source=linecache.getline(line.filename, line.number).strip())
-
-
-def how_it_ended(code: int | None) -> str:
-    if code is None:
-        return "its pipe is closed"
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
-def size_of(log: Path) -> int:
-    try:
-        return log.stat().st_size
-    except OSError:
-        return 0
-
-
-def last_words(log: Path, start: int, most: int = 6) -> tuple[list[str], tuple[Line, ...]]:
-    """What C++ wrote on a rank's own stderr since `start`, and the caller's lines where it crashed.
-
-    Where: faulthandler's stack, which a rank writes when a signal other than SIGKILL ends it.
-    """
-    try:
-        with log.open("rb") as file:
-            file.seek(start)
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return [], ()
-    said, _, crash = text.partition("Fatal Python error")
-    said = re.sub(r"\[rank\d+\]:|\[[EWI]\d{4} [\d:.]+ |\S+\.(cpp|cc|h):\d+\]? ?", "", said)
-    lines: list[Line] = []
-    _, _, current = crash.partition("Current thread")
-    for found in re.finditer(r'File "([^"]+)", line (\d+) in (\S+)', current.partition("\n\n")[0]):
-        filename, number, where = found[1], int(found[2]), found[3]
-        if is_callers(filename):
-            lines.insert(0, line_of(filename, number, where))
-    return [line for line in tidy(said).splitlines() if line.strip()][-most:], tuple(lines)
 
 
 def free_port() -> int:

@@ -37,8 +37,8 @@ class Failure:
     """Why a rank has no result.
 
     kinds: the exception's class name, then its bases' (RAISED only). lines: where, in the caller's
-    own code, outermost first. communication: a RuntimeError out of torch.distributed, which may leave the group
-    unusable.
+    own code, outermost first. communication: a RuntimeError out of torch.distributed, which may leave
+    the group unusable. waits: it stood in a call that waits for other ranks.
     """
 
     how: str
@@ -46,6 +46,7 @@ class Failure:
     kinds: tuple[str, ...] = ()
     lines: tuple[Line, ...] = ()
     communication: bool = False
+    waits: bool = False
 
     @property
     def kind(self) -> str:

@@ -26,27 +26,16 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from . import figures
+from .display import bundle_of, display, shows_by
 from .frames import failure_of, is_callers
 from .report import RAISED, Failure, Group
 from .watch import Watch
-from .wire import dumps_result, loads, plain_tensor
+from .wire import dumps_result, loads
 
 NEVER = timedelta(days=1)
 """The group's own patience: the kernel's is shorter, and says more when it ends."""
-
-RICH = {
-    "text/html": "_repr_html_",
-    "text/markdown": "_repr_markdown_",
-    "text/latex": "_repr_latex_",
-    "image/svg+xml": "_repr_svg_",
-    "image/png": "_repr_png_",
-    "application/json": "_repr_json_",
-}
-
 LARGEST_OUTPUT = 1_000_000
 """Characters that one rank may show of one cell."""
-
-
 LOGS = (lambda *_: None, dist.Logger.set_construction_data_and_log)
 """DDP's own logger takes a checked group of gloo's for what it is not, and crashes the process
 (torch 2.13, in `DistributedDataParallel.__init__`, also under torchrun with
@@ -312,62 +301,20 @@ def drop_frames(error: BaseException) -> None:
         traceback.clear_frames(error.__traceback__)
 
 
-def bundle_of(value: Any) -> dict[str, Any]:
-    """A value's forms, by mime type."""
-    if isinstance(value, torch.Tensor):
-        return {"text/plain": repr(plain_text(value))}
-    if is_figure(value):
-        return {"text/plain": repr(value), "image/png": figures.png(value)}
-    found: dict[str, Any] = {}
-    make = getattr(value, "_repr_mimebundle_", None)
-    if callable(make) and not isinstance(value, type):
-        made = make()
-        found.update(made[0] if isinstance(made, tuple) else made or {})
-    for mime, name in RICH.items():
-        method = getattr(value, name, None)
-        if callable(method) and not isinstance(value, type):
-            shown = method()
-            if shown is not None:
-                found[mime] = shown[0] if isinstance(shown, tuple) else shown
-    found.setdefault("text/plain", repr(value))
-    return found
-
-
-def plain_text(value: torch.Tensor) -> torch.Tensor:
-    if type(value).__name__ == "AsyncCollectiveTensor":
-        return plain_tensor(value)  # type: ignore[no-any-return]
-    return value
-
-
-def is_figure(value: Any) -> bool:
-    module = sys.modules.get("matplotlib.figure")
-    return module is not None and isinstance(value, module.Figure)
-
-
-_here: Rank | None = None
 apart = Apart()
-
-
-def display(*values: Any, **_: Any) -> None:
-    """Show values in the notebook, from a rank."""
-    for value in values:
-        if _here is None:
-            print(repr(value))
-        else:
-            _here.show_value(value)
 
 
 def serve(conn: Connection, control: Connection) -> None:
     """Be a rank until the kernel closes the pipe."""
-    global _here
-    _here = Rank(conn, control)
+    rank = Rank(conn, control)
+    shows_by(rank.show_value)
     with suppress(ImportError):
         import IPython.core.display_functions as functions
         import IPython.display
 
         functions.display = IPython.display.display = display  # type: ignore[assignment]
-    threading.Thread(target=_here.watch.serve, name="ranks-watch", daemon=True).start()
-    _here.serve()
+    threading.Thread(target=rank.watch.serve, name="ranks-watch", daemon=True).start()
+    rank.serve()
 
 
 def serve_spawned(conn: Connection, control: Connection) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 import course_utils
 
 INSIDE = "/course"
-VISIBLE = ("__init__.py", "settings.py", "forking.py", "grading", "meters", "ranks", "figures")
-VISIBLE_OF_CLASSROOM = ("__init__.py", "sandbox")
+VISIBLE = ("__init__.py", "meters", "processes", "ranks", "sandbox", "source")
+VISIBLE_OF_GRADING = ("__init__.py", "distributed", "driving", "probes", "pytrees", "student")
+"""The side that runs a student's code, with what lies below it; nothing that compares or judges."""
 HIDDEN = tuple(
     f"course_utils.{name}" for name in ("reference", "exercises", "questions", "authoring")
 )
@@ -139,13 +140,13 @@ def devices() -> list[str]:
 def course() -> list[str]:
     """What of the course is seen, at `INSIDE`."""
     home, line = package(), []
-    for folder in ("", "/course_utils", "/course_utils/classroom"):
+    for folder in ("", "/course_utils", "/course_utils/grading"):
         line += ["--perms", "0755", "--dir", INSIDE + folder]
     for name in VISIBLE:
         line += ["--ro-bind", str(home / name), f"{INSIDE}/course_utils/{name}"]
-    for name in VISIBLE_OF_CLASSROOM:
-        line += ["--ro-bind", str(home / "classroom" / name)]
-        line += [f"{INSIDE}/course_utils/classroom/{name}"]
+    for name in VISIBLE_OF_GRADING:
+        line += ["--ro-bind", str(home / "grading" / name)]
+        line += [f"{INSIDE}/course_utils/grading/{name}"]
     return line
 
 

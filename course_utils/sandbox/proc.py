@@ -2,13 +2,7 @@
 
 import os
 import resource
-import signal
 from contextlib import suppress
-
-
-def kill(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def descendants() -> list[int]:

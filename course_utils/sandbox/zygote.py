@@ -9,9 +9,7 @@ does this process, and all that it started.
 """
 
 import importlib
-import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -21,12 +19,11 @@ from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from typing import Any
 
+from course_utils.processes.fork_server import ForkServer, close_all, kill
 from course_utils.processes.pages import settle
 
-from .proc import anonymous_memory, descendants, kill
+from .proc import anonymous_memory, descendants
 
-LARGEST_PACKET = 1 << 16
-CHECK_PARENT_S = 1.0
 WATCH_S = 0.1
 
 
@@ -90,17 +87,14 @@ def rehearse() -> None:
     rehearsal.rehearse()
 
 
-class Zygote:
+class Zygote(ForkServer):
+    """Forks submissions. Of its children it knows their numbers."""
+
     def __init__(self, control: socket.socket, handler: Any, settings: dict[str, Any]) -> None:
         from . import namespaces
 
-        self.control = control
+        super().__init__(control, os.getppid(), most_fds=4)
         self.handler = handler
-        self.submissions: dict[int, int] = {}  # process → its number
-        self.parent = os.getppid()
-        self.woken, self.wake = os.pipe()
-        os.set_blocking(self.wake, False)
-        os.set_blocking(self.woken, False)
         self.folder = settings["folder"]
         self.watched = settings["ranks"]
         self.memory = 0
@@ -111,46 +105,35 @@ class Zygote:
             namespaces.prctl(namespaces.PR_SET_CHILD_SUBREAPER, 1)
 
     def serve(self) -> None:
-        signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
         self.say_ready()
-        try:
-            while os.getppid() == self.parent:
-                patience = WATCH_S if self.watched and self.submissions else CHECK_PARENT_S
-                ready, _, _ = select.select([self.control.fileno(), self.woken], [], [], patience)
-                if self.woken in ready:
-                    os.read(self.woken, 1024)
-                if self.control.fileno() in ready:
-                    data, fds, _, _ = socket.recv_fds(self.control, LARGEST_PACKET, 4)
-                    if not data:
-                        return
-                    self.obey(json.loads(data), fds)
-                self.reap()
-                if self.watched and self.submissions:
-                    self.watch()
-        except (ConnectionError, BrokenPipeError):
+        super().serve()
+
+    def patience_s(self) -> float:
+        return WATCH_S if self.watched and self.children else super().patience_s()
+
+    def look(self) -> None:
+        """The limit of memory binds one process; those of ranks are bound together by this."""
+        if not (self.watched and self.children):
             return
-        finally:
-            for pid in self.submissions:
+        used = anonymous_memory()
+        if used > self.memory:
+            for pid, number in self.children.items():
+                self.why[number] = f"took {used >> 20} MiB of memory in all its processes"
                 kill(pid)
 
     def say_ready(self) -> None:
         self.tell({"ready": {"namespaces": self.apart}})
-
-    def tell(self, message: dict[str, Any]) -> None:
-        self.control.sendall(json.dumps(message).encode())
 
     def obey(self, message: dict[str, Any], fds: list[int]) -> None:
         if "fork" in message:
             try:
                 self.make_folder(message)
                 pid = self.fork(message, fds[0])
-                self.submissions[pid] = message["fork"]
+                self.children[pid] = message["fork"]
                 self.memory = message["limits"]["memory"]
             except OSError as error:
                 self.tell({"unable": message["fork"], "because": str(error)})
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
         elif "load" in message:
             for name in message["load"]:
                 with suppress(Exception):  # each submission then has it to do, or does not need it
@@ -158,7 +141,7 @@ class Zygote:
             settle()
             self.say_ready()
         else:
-            for pid, number in self.submissions.items():
+            for pid, number in self.children.items():
                 if number == message["kill"]:
                     kill(pid)
 
@@ -177,14 +160,6 @@ class Zygote:
                 except PermissionError:  # inside bubblewrap root may not
                     os.chmod(folder, 0o777)
 
-    def watch(self) -> None:
-        """The limit of memory binds one process; those of ranks are bound together by this."""
-        used = anonymous_memory()
-        if used > self.memory:
-            for pid, number in self.submissions.items():
-                self.why[number] = f"took {used >> 20} MiB of memory in all its processes"
-                kill(pid)
-
     def fork(self, message: dict[str, Any], channel: int) -> int:
         from . import child, namespaces
 
@@ -199,8 +174,7 @@ class Zygote:
         if pid:
             return pid
         try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.leave()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             child.live(channel, self.handler, message, self.folder, apart=self.apart, parent=here)
         except BaseException:
@@ -208,28 +182,19 @@ class Zygote:
         finally:
             os._exit(70)
 
-    def reap(self) -> None:
-        while True:
-            try:
-                pid, status, used = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            number = self.submissions.pop(pid, None)
-            if number is not None:
-                self.sweep(number)
-                cpu_s = used.ru_utime + used.ru_stime
-                code = os.waitstatus_to_exitcode(status)
-                why = self.why.pop(number, "")
-                self.tell({"ended": number, "status": code, "cpu_s": cpu_s, "why": why})
+    def ended(self, pid: int, code: int, used: Any) -> None:
+        number = self.children.pop(pid, None)
+        if number is not None:
+            self.sweep(number)
+            cpu_s, why = used.ru_utime + used.ru_stime, self.why.pop(number, "")
+            self.tell({"ended": number, "status": code, "cpu_s": cpu_s, "why": why})
 
     def sweep(self, number: int) -> None:
         """End what a submission has left. With a namespace of its own the kernel did so."""
         if self.apart:
             return
         for _ in range(1000):
-            left = [p for p in descendants() if p not in self.submissions]
+            left = [p for p in descendants() if p not in self.children]
             for one in left:
                 kill(one)
             if not left:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from course_utils.classroom.editions import package
 from course_utils.classroom.editions.edition import Edition
 from course_utils.classroom.editions.pack import zipped
-from course_utils.sandbox.bubblewrap import VISIBLE, VISIBLE_OF_CLASSROOM
+from course_utils.sandbox.bubblewrap import VISIBLE, VISIBLE_OF_GRADING
 
 from .package import ROOT, grading_files
 
@@ -59,7 +59,7 @@ def rights() -> str:
     """A script: who may read what of `source`. The rest of the course is the grader's alone."""
     folders = ["course/course_utils", "course/course_utils/classroom"]
     seen = [f"course/course_utils/{name}" for name in VISIBLE]
-    seen += [f"course/course_utils/classroom/{name}" for name in VISIBLE_OF_CLASSROOM]
+    seen += [f"course/course_utils/grading/{name}" for name in VISIBLE_OF_GRADING]
     return RIGHTS.format(folders=" ".join(folders), seen=" ".join(seen))
 
 

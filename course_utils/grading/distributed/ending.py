@@ -9,8 +9,9 @@ from course_utils.grading.driving.errors import (
     TIME_LIMIT,
     Raised,
     RaisedElsewhere,
-    is_students,
 )
+from course_utils.ranks.report import DIED, SLOW, STUCK
+from course_utils.source.tracebacks import is_students
 
 from .agreement import disagreement, named, waiting
 
@@ -26,10 +27,10 @@ def ending(
     """What ended the run, if not every rank came to a good end: the cause rather than its effects."""
     raised = {rank: r["raised"] for rank, r in replies.items() if r["raised"]}
     first = {rank: r for rank, r in raised.items() if not r["second"]}
-    died = {rank: f for rank, f in failures.items() if f.how == "died"}
-    slow = {rank: f for rank, f in failures.items() if f.how == "still running"}
-    waits = {rank: f for rank, f in slow.items() if "waiting" in f.message and heard[rank]}
-    stuck = {rank: f for rank, f in failures.items() if f.how == "stuck"} | waits
+    died = {rank: f for rank, f in failures.items() if f.how == DIED}
+    slow = {rank: f for rank, f in failures.items() if f.how == SLOW}
+    waits = {rank: f for rank, f in slow.items() if f.waits and heard[rank]}
+    stuck = {rank: f for rank, f in failures.items() if f.how == STUCK} | waits
     slow = {rank: f for rank, f in slow.items() if rank not in waits}
     own = {rank: r for rank, r in first.items() if not r["communication"]}
     if own:

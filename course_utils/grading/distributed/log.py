@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from course_utils.meters.communication import Communication, communicates, communication
+from course_utils.ranks.frames import may_block
 
 
 class Log:
@@ -70,5 +71,4 @@ class Wire(TorchDispatchMode):
         if getattr(func, "namespace", "aten") != "aten" and communicates(func):
             with suppress(ValueError):  # a group that this rank is not in
                 self.log.note(communication(func, args, kwargs or {}))
-        wait = func  # so named for those who look where a rank stands: it may block in here
-        return wait(*args, **(kwargs or {}))
+        return may_block(func, *args, **(kwargs or {}))

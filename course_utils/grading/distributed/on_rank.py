@@ -7,7 +7,6 @@ cannot vouch for its state says so, so that the kernel starts new ones.
 
 import gc
 import pickle
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic, sleep
@@ -15,16 +14,18 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.cost import IN_A_THREAD, threads_started
-from course_utils.grading.driving.errors import is_students, place, short_message
+from course_utils.grading.driving.errors import short_message
 from course_utils.grading.driving.global_state import quiet
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.strict import loads
 from course_utils.grading.pytrees.text import short
 from course_utils.grading.pytrees.tree import Opaque, map_tree
 from course_utils.meters import measure
+from course_utils.source.tracebacks import files_of, is_students, kinds_of, lines_of
 
 from .bypass import aside_watched
 from .log import DONE, Log, Wire, entries_of
@@ -118,7 +119,7 @@ def plain(seen: Any) -> Any:
     """What a body saw, as data: tensors of a subclass are named, those still under way waited for."""
 
     def leaf(value: Any) -> Any:
-        if type(value).__name__ == "AsyncCollectiveTensor":
+        if isinstance(value, AsyncCollectiveTensor):
             return value.wait()
         if type(value) is nn.Parameter:
             return value.data.requires_grad_(value.requires_grad)
@@ -131,22 +132,12 @@ def plain(seen: Any) -> Any:
 
 def raised_here(error: BaseException) -> dict[str, Any]:
     """An exception as data; its lines with file names, since the kernel knows the sources."""
-    frames = [
-        (place(f), f.lineno or 0, f.filename)
-        for f in traceback.extract_tb(error.__traceback__)
-        if is_students(f.filename)
-    ]
-    files = [f.filename.replace("\\", "/") for f in traceback.extract_tb(error.__traceback__)]
-    kinds = [c.__name__ for c in type(error).__mro__ if c not in (BaseException, object)]
-    message = short_message(error)
-    if isinstance(error, RecursionError):
-        frames = frames[-1:]
-    if isinstance(error, SyntaxError) and error.lineno:
-        frames = [("", error.lineno, str(error.filename))]
+    message, files = short_message(error), files_of(error)
+    lines = lines_of(error, is_students)[-3:]
     return {
-        "kinds": kinds or [type(error).__name__],
+        "kinds": list(kinds_of(error)),
         "message": message,
-        "lines": frames[-3:],
+        "lines": [(line.where, line.number, line.filename) for line in lines],
         "second": "Connection closed by peer" in message or "Connection reset" in message,
         "communication": bool(files) and "/torch/distributed/" in files[-1],
     }

@@ -7,6 +7,7 @@ from typing import Any
 import torch.distributed as dist
 
 from course_utils.meters.communication import NAMES
+from course_utils.ranks.frames import may_block
 
 CALLS = [
     name
@@ -23,19 +24,19 @@ def works_watched() -> Iterator[dict[int, tuple[str, Any]]]:
     """The works that Python was handed and that nobody has waited for or asked about, by id."""
     pending: dict[int, tuple[str, Any]] = {}
 
-    def handed(wait: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def handed(call: Callable[..., Any], name: str) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            work = wait(self, *args, **kwargs)
+            work = may_block(call, self, *args, **kwargs)
             if isinstance(work, dist.Work):
                 pending[id(work)] = NAMES.get(f"{name}_", name), work
             return work
 
         return method
 
-    def looked_at(wait: Callable[..., Any]) -> Callable[..., Any]:
+    def looked_at(look: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             pending.pop(id(self), None)
-            return wait(self, *args, **kwargs)
+            return may_block(look, self, *args, **kwargs)
 
         return method
 

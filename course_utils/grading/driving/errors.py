@@ -1,12 +1,11 @@
 """What ended a piece of code, as data: the exception, and the lines of the student's own."""
 
-import linecache
-import traceback
 from dataclasses import dataclass
 from typing import Any
 
 from course_utils.grading.pytrees.text import LONGEST_TEXT, TO_SHOW_S, UNSHOWN, cut, short
 from course_utils.processes.time_limit import spare, time_limit
+from course_utils.source.tracebacks import is_students, kinds_of, lines_of
 
 spare(__file__)
 
@@ -82,23 +81,13 @@ class RaisedElsewhere(Exception):
 
 
 def raised_by(error: BaseException) -> Raised:
+    """An exception as data, with the last lines of the student's own code."""
     if isinstance(error, RaisedElsewhere):
         return error.raised
-    kinds = tuple(c.__name__ for c in type(error).__mro__ if c not in (BaseException, object))
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename)]
     lines = tuple(
-        (place(f), f.lineno or 0, (f.line or linecache.getline(f.filename, f.lineno or 0)).strip())
-        for f in frames[-3:]
+        (line.where, line.number, line.source) for line in lines_of(error, is_students)[-3:]
     )
-    if isinstance(error, RecursionError):
-        lines = lines[-1:]
-    if isinstance(error, SyntaxError) and error.lineno:
-        lines = ((str(error.filename), error.lineno, (error.text or "").strip()),)
-    return Raised(kinds or (type(error).__name__,), short_message(error), lines)
-
-
-def place(frame: traceback.FrameSummary) -> str:
-    return "" if frame.name == "<module>" else frame.name
+    return Raised(kinds_of(error), short_message(error), lines)
 
 
 def short_message(error: BaseException) -> str:
@@ -108,15 +97,3 @@ def short_message(error: BaseException) -> str:
     except BaseException:
         text = short(error)
     return text if len(text) <= 600 else text[:599] + "…"
-
-
-def is_students(filename: str) -> bool:
-    """Is this frame in a notebook cell or a student's file, rather than in the course or a library?"""
-    path = filename.replace("\\", "/")
-    return not (
-        "/course_utils/" in path
-        or "/site-packages/" in path
-        or "/lib/python3" in path
-        or path.startswith("<frozen")
-        or "/torch/" in path
-    )

@@ -28,7 +28,6 @@ from .book_without_answers import PACKAGE, given
 MARGIN_S = 2.0  # for the crossing, on a machine that is busy
 TO_START_RANKS_S = 60.0  # for the processes of a first check on ranks
 TO_READ_S = 20.0
-GONE = f"No module named '{PACKAGE}"
 LOSSES = 3  # processes that one answer may cost before the rest is not asked
 
 
@@ -108,6 +107,7 @@ class Elsewhere:
         if exercise.key in submission.problems:
             self.problem = f"syntax error in {submission.problems[exercise.key]}"
         self.descriptions: tuple[Description, ...] = ()
+        self.lacks = ""  # the module that its definition did not find
         self.defined_after = -1
         self.announced: list[list[Case]] = []
         self.come: dict[int, Come] = {}
@@ -119,7 +119,7 @@ class Elsewhere:
         if self.problem is None:
             try:
                 self.define()
-                if self.problem and GONE in self.problem:
+                if self.problem and self.lacks.startswith(PACKAGE):
                     self.problem, submission.lacks_the_book = None, True
                     self.given = submission.tell(exercise)
                     self.define()
@@ -144,6 +144,7 @@ class Elsewhere:
         reply = submission.ask(request, TO_DEFINE_S + MARGIN_S)
         try:
             self.attempted = checked(reply["attempted"], bool)
+            self.lacks = "" if reply["lacks"] is None else checked(reply["lacks"], str)
             if reply["problem"] is not None:
                 self.problem = sentence(Observation.from_tree(reply["problem"]))
             else:

@@ -65,6 +65,7 @@ class StudentSide:
         """Run an answer's statements. methods: of each object, those that are to be described.
 
         given: modules of the book, by name, as sources, to be found where the book is missing.
+        The reply's `lacks` names the module that was not found, if that ended it.
         """
         try:
             answer = self.found[key]
@@ -74,13 +75,15 @@ class StudentSide:
                 tree = [described(obj, m) for obj, m in zip(objects, methods, strict=True)]
         except BaseException as error:  # anything a student's cell may do
             problem = Observation(None, raised_by(error)).as_tree()
-            return {"attempted": True, "problem": problem, "descriptions": []}
+            lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+            return {"attempted": True, "problem": problem, "descriptions": [], "lacks": lacks}
         subject = objects[0] if len(objects) == 1 else dict(zip(names, objects, strict=True))
         self.driver[key] = Driver(subject, called(probe))
         return {
             "attempted": not answer.is_untouched(len(names)),
             "problem": None,
             "descriptions": tree,
+            "lacks": None,
         }
 
     def observe(
