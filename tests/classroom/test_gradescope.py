@@ -232,7 +232,7 @@ def test_another_user_reads_the_students_side_and_nothing_else(container):
         ).returncode
 
     package = "course/course_utils"
-    assert readable(f"{package}/grading/values.py")
+    assert readable(f"{package}/grading/pytrees/tree.py")
     assert readable(f"{package}/sandbox/zygote.py")
     for path in ("secret", "plan.json", "rights.sh", f"{package}/reference/strides.py"):
         assert not readable(path), path

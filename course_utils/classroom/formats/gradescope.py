@@ -57,7 +57,7 @@ def torch_of(lock: list[str]) -> str:
 
 def rights() -> str:
     """A script: who may read what of `source`. The rest of the course is the grader's alone."""
-    folders = ["course/course_utils", "course/course_utils/classroom"]
+    folders = ["course/course_utils", "course/course_utils/grading"]
     seen = [f"course/course_utils/{name}" for name in VISIBLE]
     seen += [f"course/course_utils/grading/{name}" for name in VISIBLE_OF_GRADING]
     return RIGHTS.format(folders=" ".join(folders), seen=" ".join(seen))
