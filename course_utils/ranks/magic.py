@@ -8,8 +8,7 @@ from typing import Any
 
 from . import launch
 from .pool import Ranks
-from .report import RanksError, RanksInterrupted
-from .show import show
+from .report import RanksError, RanksInterrupted, show
 
 HELP = """\
 %%ranks 4                 run the cell on 4 ranks (at first 4, later the last number if none is given)

@@ -19,8 +19,7 @@ from typing import Any
 
 from . import launch
 from .conversation import START_S, Conversation, Worker
-from .report import DIED, SLOW, STUCK, Group, RanksError, Reply
-from .show import show
+from .report import DIED, SLOW, STUCK, Group, RanksError, Reply, show
 from .wire import dumps
 
 NEW_PROCESSES = "These are new processes: the variables of before are lost."

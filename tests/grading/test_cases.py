@@ -16,8 +16,8 @@ sys.path.insert(0, {folder!r})
 import torch
 
 from course_utils.grading import call, draws, every
-from course_utils.grading.exercise import collect
-from course_utils.grading.values import dumps
+from course_utils.grading.declaring.draws import collect
+from course_utils.grading.pytrees.serialization import dumps
 total = hashlib.sha256()
 for key, exercise in every().items():
     for case in exercise.all_cases(7):

@@ -7,7 +7,7 @@ from typing import Any
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Complaint, Contract
 from course_utils.grading.driving.cost import Measured
-from course_utils.grading.driving.driver import measured_once
+from course_utils.grading.driving.driver import run_contract
 from course_utils.grading.driving.observe import Observation
 
 from .check import Check, Expectation
@@ -19,11 +19,11 @@ ON_RANKS_AGAIN = 2
 
 def broken(contract: Contract, subject: Any, limit_s: float) -> Complaint | None:
     """The complaint about a contract that a live object breaks, or None if it keeps it."""
-    runs = measured(contract, lambda: measured_once(contract, subject, limit_s))
+    runs = confirmed(contract, lambda: run_contract(contract, subject, limit_s))
     return complaint_of(contract, runs)
 
 
-def measured(contract: Contract, measure: Callable[[], Runs]) -> Runs:
+def confirmed(contract: Contract, measure: Callable[[], Runs]) -> Runs:
     """What `measure` finds.
 
     On ranks a complaint must repeat itself: a thread of gloo's may hold a tensor a moment too long.

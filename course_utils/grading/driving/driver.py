@@ -30,7 +30,7 @@ class Driver:
         self.results: list[tuple[int, Any, list[Any]]] = []
         self.calls = 0
 
-    def observe(self, case: Case, limit_s: float, keep: bool = True) -> Observation:
+    def drive(self, case: Case, limit_s: float, keep: bool = True) -> Observation:
         """What the probe sees. keep: watch whether a later call changes it."""
         found = observe(self.probe, self.subject, case, limit_s)
         if keep and not found.raised:
@@ -47,7 +47,7 @@ class Driver:
         return None
 
     def measure(self, contract: Contract, limit_s: float) -> list[Measured] | Observation:
-        return measured_once(contract, self.subject, limit_s)
+        return run_contract(contract, self.subject, limit_s)
 
 
 def copied(seen: Any) -> list[Any]:
@@ -57,7 +57,7 @@ def copied(seen: Any) -> list[Any]:
     return [x.detach().clone() for x in here if x.numel() <= KEPT_ELEMENTS]
 
 
-def measured_once(contract: Contract, subject: Any, limit_s: float) -> list[Measured] | Observation:
+def run_contract(contract: Contract, subject: Any, limit_s: float) -> list[Measured] | Observation:
     """Each of the contract's calls measured; or, as an observation, the exception that ended it."""
     start = perf_counter()
     try:

@@ -76,7 +76,7 @@ class Here:
     def observe(self, case: Case, keep: bool = True) -> Observation:
         if keep:
             self.cases.append(case)
-        return self.driver.observe(case, self.exercise.limit_s, keep)
+        return self.driver.drive(case, self.exercise.limit_s, keep)
 
     def overwritten(self) -> Case | None:
         number = self.driver.overwritten()

@@ -9,7 +9,7 @@ from course_utils.grading.comparing.costs import (
     Runs,
     case_to_blame,
     complaint_of,
-    measured,
+    confirmed,
     wrong_there,
 )
 from course_utils.grading.comparing.observations import compares_something, differs
@@ -165,7 +165,7 @@ class Ladder:
     def contracts(self) -> RungResult:
         passed = 0
         for contract in self.exercise.contracts:
-            runs = measured(contract, partial(self.answer.measure, contract))
+            runs = confirmed(contract, partial(self.answer.measure, contract))
             self.runs.append(runs)
             if isinstance(runs, Observation):
                 assert runs.raised

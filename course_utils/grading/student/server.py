@@ -100,7 +100,7 @@ class StudentSide:
         for group in groups:
             observations: list[Any] = []
             for case in group:
-                found, more = bounded(driver.observe(Case.from_tree(case), limit_s, keep))
+                found, more = bounded(driver.drive(Case.from_tree(case), limit_s, keep))
                 observations.append(snapshot(found.as_tree()))  # before a later call may change it
                 size += more
                 over = bool(found.raised and ENDS.intersection(found.raised.kinds))
