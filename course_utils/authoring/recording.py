@@ -125,7 +125,7 @@ def run(solved: NotebookNode, folder: Path) -> NotebookNode:
     os.environ.pop("JUPYTER_PATH", None)  # the kernel is the one of this Python
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     with tempfile.TemporaryDirectory(prefix="course-record-") as place:
-        paths = [str(code.ROOM.parent), os.environ.get("PYTHONPATH", "")]
+        paths = [str(code.PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
         env = lab.environment() | {
             "COURSE_HOME": str(Path(place, "home")),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -210,7 +210,7 @@ def record_traces(names: Sequence[str], stamp: dict[str, str]) -> Iterator[tuple
             command = [sys.executable, "-m", "course_utils.recordings.recorders", name]
             env = environment(made) | {recordings.COLLECT: folder}
             env["PYTHONPATH"] = os.pathsep.join(
-                filter(None, [str(code.ROOM.parent), os.environ.get("PYTHONPATH", "")])
+                filter(None, [str(code.PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
             )
             try:
                 ran = subprocess.run(

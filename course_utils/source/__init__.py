@@ -1,0 +1,1 @@
+"""Python text, read and never run: names, notebook cells, answers, stubs."""
