@@ -8,8 +8,8 @@ A recording is current as long as its digest is the present one. What counts:
 - for what a recorder made, the recorder's module and the files that it imports.
 
 What does not: Markdown, comments, docstrings and formatting, outputs, cells further down, the set-up cell,
-the rooms that judge, ask and keep, scripts of figures, and the versions of torch and the driver, which the stamp says. The digest
-is of the parsed code, so it is the same on every Python of the course.
+the rooms that judge, ask and keep, the scripts of figures, and the versions of torch and the driver, which
+the stamp says. The digest is of the parsed code, so it is the same on every Python of the course.
 """
 
 import ast
