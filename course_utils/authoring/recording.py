@@ -20,6 +20,7 @@ from nbformat import NotebookNode
 
 from course_utils import grading, lab, recordings
 from course_utils.authoring import notebooks
+from course_utils.files import write_whole
 from course_utils.recordings import OUTDATED, code
 from course_utils.recordings import cells as gpu_cells
 
@@ -89,7 +90,7 @@ def record(path: Path, stamp: dict[str, str]) -> tuple[int, list[str]]:
         if path.read_text(encoding="utf-8") != before:
             raise CannotRecord("changed while it ran; nothing was stored")
         names = recordings.store(Path(saved), stamp, _saved_by(path, committed, digests))
-    recordings.write(path, text.encode())
+    write_whole(path, text)
     return len(digests), names
 
 
@@ -124,7 +125,7 @@ def run(solved: NotebookNode, folder: Path) -> NotebookNode:
     os.environ.pop("JUPYTER_PATH", None)  # the kernel is the one of this Python
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     with tempfile.TemporaryDirectory(prefix="course-record-") as place:
-        paths = [str(code.ROOM.parent), os.environ.get("PYTHONPATH", "")]
+        paths = [str(code.PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
         env = lab.environment() | {
             "COURSE_HOME": str(Path(place, "home")),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -209,7 +210,7 @@ def record_traces(names: Sequence[str], stamp: dict[str, str]) -> Iterator[tuple
             command = [sys.executable, "-m", "course_utils.recordings.recorders", name]
             env = environment(made) | {recordings.COLLECT: folder}
             env["PYTHONPATH"] = os.pathsep.join(
-                filter(None, [str(code.ROOM.parent), os.environ.get("PYTHONPATH", "")])
+                filter(None, [str(code.PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
             )
             try:
                 ran = subprocess.run(

@@ -87,7 +87,7 @@ def test_stubs_are_as_in_the_book_and_the_form_is_the_normal_one(chapter):
 
 
 def test_students_get_the_package_without_the_tools_and_the_plan(chapter):
-    assert "course_utils/grading/session.py" in chapter.files
+    assert "course_utils/grading/notebook/checking.py" in chapter.files
     assert "course_utils/figures/js/base.js" in chapter.files
     assert not [path for path in chapter.files if "/authoring/" in path or path.endswith(".pyc")]
     inside = {path for path in chapter.files if path.startswith("course_utils/classroom/")}

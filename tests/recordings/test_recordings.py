@@ -1,12 +1,15 @@
 """Saving and finding recordings. No GPU is used: where one is needed the test says that it is simulated."""
 
 import json
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from course_utils import recordings
+from course_utils.files import write_whole
 from course_utils.recordings import recorders
 
 MACHINE = {
@@ -30,7 +33,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def store(tmp_path: Path, data: object, name: str = NAME, by: str = "recorders.summary") -> None:
     suffix, content = recordings._encoded(data)
-    recordings.write(tmp_path / "collected" / (name + suffix), content)
+    write_whole(tmp_path / "collected" / (name + suffix), content)
     digest = recordings.present_code(by)
     assert recordings.store(tmp_path / "collected", MACHINE, lambda _: (by, digest)) == [name]
 
@@ -67,8 +70,26 @@ def test_what_was_never_recorded_is_not_found(room: Path) -> None:
 def test_a_recording_whose_code_changed_is_not_found(
     room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The recorder's module and what it imports, as they are in the course, in a copy of it."""
+    package = tmp_path / "course_utils"
+    shutil.copytree(recordings.code.PACKAGE, package)
+    monkeypatch.setattr(recordings.code, "PACKAGE", package)
     store(tmp_path, [1])
-    monkeypatch.setattr(recordings.code, "digest_of_function", lambda *_: "another")
+
+    def add(file: str, line: str) -> None:
+        with (package / file).open("a") as opened:
+            opened.write(line)
+
+    add("reference/mixed_precision.py", "\n# a comment\n")
+    add("reference/lora.py", "\nUNUSED = 1\n")
+    assert recordings.find(NAME) is not None
+    for file in ("reference/mixed_precision.py", "recordings/recorders.py"):
+        before = (package / file).read_text()
+        add(file, "\nMORE = 1\n")
+        assert recordings.state(NAME) == recordings.OUTDATED
+        (package / file).write_text(before)
+        assert recordings.state(NAME) == recordings.RECORDED
+    add("reference/mixed_precision.py", "\nMORE = 1\n")
     assert recordings.find(NAME) is None
     assert "recorded on SIMULATED" in str(recordings.missing(NAME))
     assert str(recordings.missing(NAME)).endswith("Its code has changed since: not compared.")
@@ -79,6 +100,15 @@ def test_a_recording_whose_recorder_is_gone_is_not_found(
 ) -> None:
     store(tmp_path, [1])
     monkeypatch.setattr(recorders, "RECORDERS", {})
+    assert recordings.state(NAME) == recordings.OUTDATED
+
+
+def test_where_the_recorders_were_left_out_no_trace_is_found(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path, [1])
+    monkeypatch.delattr(recordings, "recorders")
+    monkeypatch.setitem(sys.modules, recorders.__name__, None)
     assert recordings.state(NAME) == recordings.OUTDATED
 
 
@@ -111,7 +141,7 @@ def test_recording_again_replaces_also_another_format(room: Path, tmp_path: Path
 
 
 def test_who_does_not_know_the_maker_stores_nothing(room: Path, tmp_path: Path) -> None:
-    recordings.write(tmp_path / "collected/toy/a.json", b"1")
+    write_whole(tmp_path / "collected/toy/a.json", b"1")
 
     def by(name: str) -> tuple[str, str]:
         raise LookupError(name)

@@ -14,8 +14,7 @@ from test_pages import NOTEBOOKS
 from course_utils.recordings import cells as recording_cells
 
 sys.path.append(str(ROOT / "book" / "_ext"))
-from course_book import notebooks, site
-from course_book.dependencies import closure, digest
+from course_book import engine, notebooks, site
 from course_book.markdown import to_myst
 
 KEY = "strides.flat_index"
@@ -240,7 +239,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def reached(package: Path, *sources: str) -> set[str]:
-    return {file.relative_to(package).as_posix() for file in closure(sources, "a", package)}
+    return {file.relative_to(package).as_posix() for file in engine.closure(sources, "a", package)}
 
 
 def test_the_closure_follows_imports_strings_chapters_and_data(package: Path) -> None:
@@ -260,7 +259,7 @@ def add_a_line(file: Path) -> None:
 
 def test_the_digest_changes_exactly_when_it_must(package: Path) -> None:
     def now() -> str:
-        return digest(["from pack import exercise"], "a", package)
+        return engine.digest(["from pack import exercise"], "a", package)
 
     before = now()
     for unrelated in ("unrelated.py", "reference/c.py", "figures/js/walk.js"):
@@ -332,7 +331,7 @@ def test_no_module_that_a_page_loads_is_missing_from_its_closure(
     chapter = page.split("/")[-1].split("_", 1)[-1]
     assert loaded[page]
     sources, _ = sources_and_keys(page)
-    assert loaded[page] - closure(sources, chapter, notebooks.engine.package()) == set()
+    assert loaded[page] - engine.closure(sources, chapter, engine.package()) == set()
 
 
 def test_a_digest_in_the_metadata_changes_what_the_cache_looks_for(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 ``markdown``      portable Markdown of a cell → MyST
 ``notebooks``     a notebook as committed → the notebook a page is made of (``source-read``)
-``dependencies``  a digest of everything that a notebook's outputs depend on
 ``directives``    the box that announces an exercise
 ``api``           the package's names, from its sources
 ``moved``         the lists of what moved, from the rows that the suite runs

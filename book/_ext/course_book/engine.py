@@ -1,11 +1,17 @@
 """The only place where the site talks to ``course_utils``; imported lazily, as torch is slow."""
 
 import atexit
+import hashlib
 import os
 import tempfile
+from collections.abc import Iterable
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+CHAPTER_ROOMS = ("reference", "exercises", "questions", "figures")
+LIBRARIES = ("torch", "numpy", "matplotlib", "jaxtyping", "beartype", "einops", "hypothesis")
 
 
 def package() -> Path:
@@ -16,6 +22,38 @@ def package() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("course_utils is not installed: run `make setup` first")
     return Path(next(iter(spec.submodule_search_locations)))
+
+
+def closure(sources: Iterable[str], chapter: str, package: Path) -> set[Path]:
+    """Files of `package` that a page's outputs depend on.
+
+    sources: of its code cells. chapter: ``strides`` for ``02_strides.ipynb``.
+    """
+    from course_utils.source import imports
+
+    return imports.closure(sources, package, rooms=CHAPTER_ROOMS, chapters=[chapter])
+
+
+def digest(sources: Iterable[str], chapter: str, package: Path) -> str:
+    """Digest of these files and of the versions of the libraries beneath them.
+
+    Cached execution compares a page's cells only. The digest, put in its first code cell, makes
+    it run again when the code that it imports changes, and only then.
+    """
+    state = hashlib.sha256()
+    for file in sorted(closure(sources, chapter, package)):
+        state.update(f"{file.relative_to(package).as_posix()}\0".encode())
+        state.update(hashlib.sha256(file.read_bytes()).digest())
+    for library in LIBRARIES:
+        state.update(f"{library}=={_version(library)}\n".encode())
+    return state.hexdigest()
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "none"
 
 
 @lru_cache

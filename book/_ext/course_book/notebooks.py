@@ -18,7 +18,6 @@ from sphinx.util import logging
 
 from . import chapters, engine, heads, markdown
 from .chapters import text
-from .dependencies import digest
 from .language import say
 
 logger = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ def with_digest(page: str, chapter: str, package: Path) -> str:
     cells = [found["source"] for found in CODE_CELL.finditer(page)]
     if not cells:
         return page
-    line = f"\n:depends: {digest(cells, chapter, package)}\n"
+    line = f"\n:depends: {engine.digest(cells, chapter, package)}\n"
     return CODE_CELL.sub(
         lambda found: found["head"] + line + found["source"] + "```", page, count=1
     )
@@ -105,7 +104,7 @@ def add_digest(cells: list[Cell], chapter: str, package: Path) -> None:
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     if code:
         sources = [text(cell) for cell in code]
-        code[0]["metadata"]["depends"] = digest(sources, chapter, package)
+        code[0]["metadata"]["depends"] = engine.digest(sources, chapter, package)
 
 
 def _read_switch(app: Sphinx, config: Config) -> None:
