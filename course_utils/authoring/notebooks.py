@@ -17,8 +17,8 @@ import nbformat
 from nbformat import NotebookNode
 
 from course_utils import grading
-from course_utils.recordings import OUTDATED, UNSTAMPED
 from course_utils.recordings import cells as gpu_cells
+from course_utils.recordings.stamps import OUTDATED, UNSTAMPED
 from course_utils.settings import settings
 
 MAX_LINES = 40

@@ -21,8 +21,9 @@ from nbformat import NotebookNode
 from course_utils import grading, lab, recordings
 from course_utils.authoring import notebooks
 from course_utils.files import write_whole
-from course_utils.recordings import OUTDATED, code
 from course_utils.recordings import cells as gpu_cells
+from course_utils.recordings import code
+from course_utils.recordings.stamps import OUTDATED
 
 __all__ = ["OUTDATED", "CannotRecord", "record", "record_all", "require_cuda", "status"]
 

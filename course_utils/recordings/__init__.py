@@ -57,6 +57,7 @@ an (n, n) by (n, n) product, each of ``repeats`` calls timed by CUDA events afte
 """
 
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -70,20 +71,25 @@ from typing import Any
 
 from course_utils.files import write_whole
 from course_utils.recordings import code
+from course_utils.recordings.stamps import (
+    NEVER,
+    OUTDATED,
+    RECORDED,
+    STAMP,
+    UNSTAMPED,
+    describe,
+    stamped,
+)
 
 FOLDER = Path(__file__).resolve().parent
 NOTEBOOKS = FOLDER.parents[1] / "notebooks"
 COLLECT = "COURSE_RECORD_TO"
 """The environment variable by which `course record` says where `save` puts data; unset at all other times."""
 
-STAMP = ("gpu", "driver", "torch", "cuda", "date", "code")
-"""What a stamp says: the device's name, the driver's version, torch's, CUDA's, the day in UTC, the digest of the code."""
-
 LIMIT = 2**20
 """A recording's file has no more bytes than this."""
 
 NAME = re.compile(r"[a-z0-9_]+/[a-z0-9_]+")
-RECORDED, OUTDATED, UNSTAMPED, NEVER = "recorded", "outdated", "without a stamp", "never recorded"
 
 
 @dataclass(frozen=True)
@@ -177,20 +183,6 @@ def driver() -> str:
     return found[0] if found else "unknown"
 
 
-def stamped(entry: dict[str, Any]) -> bool:
-    """Does the entry hold a whole stamp?"""
-    whole = all(isinstance(entry.get(key), str) and entry[key] for key in STAMP)
-    return whole and re.fullmatch(r"\d{4}-\d\d-\d\d", entry["date"]) is not None
-
-
-def describe(stamp: dict[str, Any], verb: str = "Recorded") -> str:
-    """A stamp as a sentence."""
-    return (
-        f"{verb} on {stamp['gpu']}, driver {stamp['driver']}, "
-        f"with torch {stamp['torch']} and CUDA {stamp['cuda']}, {stamp['date']}."
-    )
-
-
 # The index
 
 
@@ -228,7 +220,7 @@ def present_code(by: str) -> str:
     room, _, function = by.partition(".")
     if room == "recorders" and function:
         try:
-            from course_utils.recordings import recorders
+            recorders = importlib.import_module("course_utils.recordings.recorders")
         except ModuleNotFoundError:  # an edition may lack it, or a reference that it uses
             return ""
         known = any(made.function.__name__ == function for made in recorders.RECORDERS.values())

@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from course_utils.recordings import (
+from course_utils.recordings import code
+from course_utils.recordings.stamps import (
     NEVER,
     OUTDATED,
     RECORDED,
     STAMP,
     UNSTAMPED,
-    code,
     describe,
     stamped,
 )
