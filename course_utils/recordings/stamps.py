@@ -1,5 +1,6 @@
 """A recording's stamp: where its data comes from, and whether that still holds."""
 
+import re
 from typing import Any
 
 RECORDED, OUTDATED, UNSTAMPED, NEVER = "recorded", "outdated", "without a stamp", "never recorded"
