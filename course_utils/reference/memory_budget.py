@@ -127,7 +127,7 @@ class TrainingMemory:
 
     @property
     def total(self) -> int:
-        """All of them at once: no step takes more, and gradients come as activations go."""
+        """All of them at once. Forward and backward take no more: gradients come as activations go."""
         return sum(getattr(self, field.name) for field in fields(self))
 
 
@@ -197,9 +197,10 @@ def training_memory(
       (section 4.1; in units of BTC bytes) without the 2 of dropout's masks, and "selective" is
       their section 5.
     - logits: c·BTV, and the log-probabilities in float32 that the loss keeps, 4·BTV.
-    - temporaries: the larger of the loss's two gradients as backward begins, 8·BTV, and of what one
-      block computes again. In stage 3 also the parameters of the largest unit in c bytes each: of a
-      block, or of all that is in no block.
+    - temporaries: the largest of three. The loss's two gradients as backward begins, 8·BTV. What one
+      block computes again. With a tied head, as backward ends, the gradients of its weight by its two
+      uses, beside their sum: 2·p·VC. In stage 3 also the parameters of the largest unit in c bytes
+      each: of a block, or of all that is in no block.
 
     What a real GPU has besides: its context, the libraries' workspaces, what the caching allocator
     rounds up and holds in vain; a few bytes of random state for each flash attention, whose sums
@@ -247,6 +248,7 @@ def training_memory(
     if checkpointing == "block":
         again += weights
     head = 2 * vocab * n_embd if mixed and zero < 3 else 0
+    twice = 2 * p * vocab * n_embd if tied else 0
     units = block_parameters(n_embd), count - n_layer * block_parameters(n_embd)
     gathered = c * max(units) if zero == 3 else 0
     return TrainingMemory(
@@ -257,7 +259,7 @@ def training_memory(
         buffers=context * context if attention == "scores" else 0,
         activations=n_layer * kept + rest,
         logits=(c + 4) * rows * vocab,
-        temporaries=max(8 * rows * vocab, again) + gathered,
+        temporaries=max(8 * rows * vocab, again, twice) + gathered,
     )
 
 

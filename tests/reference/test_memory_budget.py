@@ -133,6 +133,22 @@ def test_the_peak_of_a_step_whose_logits_outweigh_the_rest(precision):
     assert 0 <= cost.bytes_peak - said <= 16  # the loss, its gradient, and other single numbers
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("context", [4, 16, 64, 256])
+def test_no_backward_takes_more_than_the_total(context, tied):
+    """With few tokens the peak is at its end, where the gradients of a tied weight are added."""
+    size = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab": 4000, "context": context}
+    model, *data = made(size, 1, "fp32", tied, "flash", "none")
+    with measure(parameters=False) as cost:
+        kept = forward(model, *data, "fp32")
+        kept[1].backward()
+    memory = training_memory(**size, batch=1, optimizer="sgd", tied=tied, device="cpu")
+    spare = memory.total - memory.parameters - cost.bytes_peak
+    assert spare >= 0
+    if context == 4 and tied:
+        assert spare < memory.activations + memory.logits  # gone by then
+
+
 def test_zero_shares_what_its_stage_says():
     size = SIZES[0]
     count = sum(p.numel() for p in gpt2_of(**size).parameters())
