@@ -6,8 +6,8 @@ from graded_here import grade_notebooks
 from submissions import notebook
 
 from course_utils.authoring.counts import count
-from course_utils.classroom.plan import plan_of
-from course_utils.classroom.record import (
+from course_utils.classroom.marks.plan import plan_of
+from course_utils.classroom.marks.record import (
     FAILED,
     INSIDE,
     MISSING,

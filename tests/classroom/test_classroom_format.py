@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from course_utils.authoring import notebooks as form
-from course_utils.classroom import editions
-from course_utils.classroom.formats import classroom
-from course_utils.classroom.plan import Plan, plan_of
+from course_utils.classroom import release
+from course_utils.classroom.marks.plan import Plan, plan_of
+from course_utils.classroom.platforms import github_classroom
 from course_utils.grading import solution_cell
 
 ROOT = Path(__file__).parents[2]
@@ -25,13 +25,13 @@ KEYS = ("strides.flat_index", "strides.transpose_view")
 
 def edition(**settings):
     plan = plan_of([f"{KEYS[0]}=4", f"{KEYS[1]}=3"], "Problem set 1", **settings)
-    return classroom.made(editions.make(plan, ROOT, only_exercises=True))
+    return github_classroom.made(release.make(plan, ROOT, only_exercises=True))
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     """A student's repository with one right answer and one stub."""
-    written = editions.write(edition(), tmp_path_factory.mktemp("hand out"))
+    written = release.write(edition(), tmp_path_factory.mktemp("hand out"))
     path = written.folder / "notebooks/02_strides.ipynb"
     notebook = form.read(path)
     for cell in notebook.cells:
@@ -43,7 +43,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def workflow(repository):
-    return yaml.safe_load((repository / classroom.WORKFLOW_PATH).read_text())
+    return yaml.safe_load((repository / github_classroom.WORKFLOW_PATH).read_text())
 
 
 def test_actionlint_finds_nothing(repository):
@@ -53,7 +53,7 @@ def test_actionlint_finds_nothing(repository):
     assert spec and spec.loader
     workflows = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(workflows)
-    assert workflows.actionlint(repository / classroom.WORKFLOW_PATH) == []
+    assert workflows.actionlint(repository / github_classroom.WORKFLOW_PATH) == []
 
 
 def test_our_step_hands_its_result_to_classrooms_reporter(workflow):
@@ -105,7 +105,7 @@ def test_the_repository_holds_its_plan_and_no_caches(repository):
 
 
 def test_an_edition_without_answers_cannot_grade_itself():
-    plain = editions.make(plan_of(KEYS), ROOT, only_exercises=True)
-    hidden = editions.Edition(plan_of(KEYS, hidden=True), plain.files)
-    with pytest.raises(editions.CannotRelease, match="leave out --without-answers"):
-        classroom.made(hidden)
+    plain = release.make(plan_of(KEYS), ROOT, only_exercises=True)
+    hidden = release.Edition(plan_of(KEYS, hidden=True), plain.files)
+    with pytest.raises(release.CannotRelease, match="leave out --without-answers"):
+        github_classroom.made(hidden)

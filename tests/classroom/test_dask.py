@@ -11,8 +11,8 @@ from distributed import Client, LocalCluster
 from graded_here import SECRET, Inline
 from submissions import folder_of
 
-from course_utils.classroom import journal, run, workers
-from course_utils.classroom.record import Record
+from course_utils.classroom.marks.record import Record
+from course_utils.classroom.run import grade_class, journal, workers
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def cluster(tmp_path_factory):
         yield started
 
 
-class Killing(run.Progress):
+class Killing(grade_class.Progress):
     """Kills one of the cluster's workers, with SIGKILL, when a few submissions are graded."""
 
     def __init__(self, address: str, after: int) -> None:
@@ -45,19 +45,19 @@ class Killing(run.Progress):
 def test_a_cluster_gives_the_same_gradebook_with_a_worker_killed(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(journal.secrets, "token_hex", lambda n: SECRET.hex())
     place = folder_of(tmp_path / "hw", toy_class.class_of(24, seed=7) | {"torn.ipynb": b"{"})
-    settings = run.Settings(modules=("toy_class",), dask=cluster.scheduler_address)
+    settings = grade_class.Settings(modules=("toy_class",), dask=cluster.scheduler_address)
     killing = Killing(cluster.scheduler_address, after=6)
-    there = run.grade(place, toy_class.PLAN, tmp_path / "there", settings, killing)
+    there = grade_class.grade(place, toy_class.PLAN, tmp_path / "there", settings, killing)
     assert killing.killed
     assert killing.steps == there.graded == 25
 
-    monkeypatch.setattr(run, "pool_of", lambda settings, tasks: Inline())
-    here = run.grade(place, toy_class.PLAN, tmp_path / "here", replace(settings, dask=None))
+    monkeypatch.setattr(grade_class, "pool_of", lambda settings, tasks: Inline())
+    here = grade_class.grade(place, toy_class.PLAN, tmp_path / "here", replace(settings, dask=None))
     assert marks(there) == marks(here)
     assert book(tmp_path / "there") == book(tmp_path / "here")
 
 
-def marks(summary: run.Summary) -> list[tuple[str, str, list[tuple[str, str, float]]]]:
+def marks(summary: grade_class.Summary) -> list[tuple[str, str, list[tuple[str, str, float]]]]:
     return [
         (one.student, one.status, [(r.key, r.outcome, r.points) for r in one.results])
         for one in summary.records

@@ -7,11 +7,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from course_utils.authoring.counts import count
-from course_utils.classroom.marking import DEFINITION, WORTH
-from course_utils.classroom.out.feedback import GENERAL, as_html
-from course_utils.classroom.out.sections import sections_of
-from course_utils.classroom.plan import Late
-from course_utils.classroom.record import (
+from course_utils.classroom.marks.marking import DEFINITION, WORTH
+from course_utils.classroom.marks.plan import Late
+from course_utils.classroom.marks.record import (
     DAMAGED,
     FAILED,
     INSIDE,
@@ -20,6 +18,9 @@ from course_utils.classroom.record import (
     Result,
     Rung,
 )
+from course_utils.classroom.marks.told import GENERAL
+from course_utils.classroom.reports.feedback import as_html
+from course_utils.classroom.reports.sections import sections_of
 from course_utils.grading.ladder import LADDER as RUNGS
 from tests.browser import screenshot
 from tests.classroom.html_read import harmless

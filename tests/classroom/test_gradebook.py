@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from course_utils.authoring.counts import count
-from course_utils.classroom.out import gradebook, write_all
-from course_utils.classroom.out.align import by_plan
-from course_utils.classroom.out.text import FORMULA, cell, file_name, is_formula, visible
-from course_utils.classroom.record import MISSING, Result
+from course_utils.classroom.marks.align import by_plan
+from course_utils.classroom.marks.record import MISSING, Result
+from course_utils.classroom.marks.text import FORMULA, cell, file_name, is_formula, visible
+from course_utils.classroom.reports import gradebook
+from course_utils.classroom.reports.write import write_all
 from tests.classroom.synthetic_class import (
     HOSTILE,
     KEYS,

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from course_utils.authoring.counts import count
-from course_utils.classroom import editions
-from course_utils.classroom.formats import gradescope
-from course_utils.classroom.out.services import gradescope_problems
-from course_utils.classroom.plan import Plan, plan_of
+from course_utils.classroom import release
+from course_utils.classroom.exports.gradescope import gradescope_problems
+from course_utils.classroom.marks.plan import Plan, plan_of
+from course_utils.classroom.platforms import gradescope
 from course_utils.classroom.sandbox import levels
 from course_utils.classroom.sandbox.bubblewrap import VISIBLE
 from course_utils.grading import solution_cell, stub_cell
@@ -34,9 +34,9 @@ BEGINNING = "import torch\nfrom torch import Tensor\nfrom course_utils import ex
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
     plan = plan_of([f"{KEYS[0]}=4", f"{KEYS[1]}=3", f"{KEYS[2]}=2"], "Problem set 1")
-    edition = gradescope.made(editions.make(plan, ROOT, only_exercises=True))
+    edition = gradescope.made(release.make(plan, ROOT, only_exercises=True))
     folder = tmp_path_factory.mktemp("hand out")
-    written = editions.write(edition, folder)
+    written = release.write(edition, folder)
     assert folder / gradescope.ZIP in written.instructor
     assert gradescope.ZIP not in str(zipfile.ZipFile(written.zip).namelist())
     return folder / gradescope.ZIP

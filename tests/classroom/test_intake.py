@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from submissions import code, folder_of, notebook, zip_of
 
-from course_utils.classroom import intake
-from course_utils.classroom.intake import NoSubmissions, Unreadable, cells_of, find, read
+from course_utils.classroom.submissions import folders_and_zips
+from course_utils.classroom.submissions.cells import cells_of
+from course_utils.classroom.submissions.folders_and_zips import NoSubmissions, Unreadable
+from course_utils.classroom.submissions.intake import find, read
 
 ONE = notebook("x = 1")
 
@@ -288,7 +290,7 @@ def test_a_large_notebook_whose_outputs_are_large_is_read(tmp_path):
 
 
 def test_a_zip_that_lies_about_sizes_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(intake, "LARGEST_NOTEBOOK", 10_000)
+    monkeypatch.setattr(folders_and_zips, "LARGEST_NOTEBOOK", 10_000)
     bomb = notebook("x = 1", metadata={"pad": " " * 1_000_000})
     place = zip_of(tmp_path / "x.zip", {"ada/x.ipynb": bomb, "bob/x.ipynb": ONE})
     assert place.stat().st_size < 10_000
@@ -305,7 +307,7 @@ def test_a_zip_that_lies_about_sizes_is_bounded(tmp_path, monkeypatch):
 
 def test_what_is_read_never_exceeds_the_bound_whatever_is_declared():
     data = b"x" * 5_000_000
-    assert len(intake.at_most(zipfile.io.BytesIO(data), 1_000_001)) == 1_000_001
+    assert len(folders_and_zips.at_most(zipfile.io.BytesIO(data), 1_000_001)) == 1_000_001
 
 
 def test_too_many_values_and_too_much_code(monkeypatch):

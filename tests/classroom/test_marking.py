@@ -8,10 +8,17 @@ import toy_class
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_utils.classroom import marking
-from course_utils.classroom.marking import DEFINITION, SERIES, points, result_of, seed_of, share
-from course_utils.classroom.plan import Item, Late
-from course_utils.classroom.record import (
+from course_utils.classroom.marks import marking
+from course_utils.classroom.marks.marking import (
+    DEFINITION,
+    SERIES,
+    points,
+    result_of,
+    seed_of,
+    share,
+)
+from course_utils.classroom.marks.plan import Item, Late
+from course_utils.classroom.marks.record import (
     DATA,
     FAILED,
     INSIDE,

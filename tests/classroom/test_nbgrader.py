@@ -11,10 +11,10 @@ import pytest
 from course_utils.authoring import notebooks as form
 from course_utils.authoring.counts import count
 from course_utils.authoring.peers import nbgrader_scores
-from course_utils.classroom import editions
-from course_utils.classroom.formats import nbgrader
-from course_utils.classroom.formats.marked import marked_cell
-from course_utils.classroom.plan import plan_of
+from course_utils.classroom import release
+from course_utils.classroom.marks.plan import plan_of
+from course_utils.classroom.platforms import nbgrader
+from course_utils.classroom.platforms.solution_marks import marked_cell
 from course_utils.grading import every, solution_cell, stub_cell
 from tests.peers import peers  # noqa: F401 (a fixture)
 
@@ -57,9 +57,9 @@ FULL = {"strides-flat_index": 4.0, "strides-transpose_view": 3.0}
 def course(tmp_path_factory):
     """The instructor's folder of an edition of two exercises."""
     plan = plan_of([f"{KEYS[0]}=4", f"{KEYS[1]}=3"], "Problem set 1")
-    edition = nbgrader.made(editions.make(plan, ROOT, only_exercises=True))
+    edition = nbgrader.made(release.make(plan, ROOT, only_exercises=True))
     folder = tmp_path_factory.mktemp("hand out")
-    editions.write(edition, folder)
+    release.write(edition, folder)
     return folder / "nbgrader"
 
 

@@ -6,12 +6,20 @@ from dataclasses import replace
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from course_utils.classroom.grader import NOT_JUDGED
-from course_utils.classroom.out import similarity, write_all
-from course_utils.classroom.out.report import as_html
-from course_utils.classroom.out.sections import sections_of
-from course_utils.classroom.out.tally import histogram
-from course_utils.classroom.record import DAMAGED, FAILED, NOT_ATTEMPTED, PASSED, Record, Result
+from course_utils.classroom.marks.record import (
+    DAMAGED,
+    FAILED,
+    NOT_ATTEMPTED,
+    NOT_JUDGED,
+    PASSED,
+    Record,
+    Result,
+)
+from course_utils.classroom.reports import similarity, similarity_page
+from course_utils.classroom.reports.report import as_html
+from course_utils.classroom.reports.sections import sections_of
+from course_utils.classroom.reports.tally import histogram
+from course_utils.classroom.reports.write import write_all
 from tests.browser import screenshot
 from tests.classroom.html_read import harmless
 from tests.classroom.synthetic_class import (
@@ -294,7 +302,7 @@ def test_the_similarity_report_in_a_browser(open_page):
     line = "    total = total * {0} + max(index[{0}], {0})\n"
     text = "def flat_index(index):\n" + "".join(line.format(n) for n in range(30))
     sources = {name: {KEYS[0]: text} for name in ("ada", "<b>bob</b>")}
-    visit = open_page(similarity.as_html(similarity.similar(sources), "Strides"), width=390)
+    visit = open_page(similarity_page.as_html(similarity.similar(sources), "Strides"), width=390)
     visit.check()
     assert visit.page.locator("pre").count() == 2
     results = Axe().run(visit.page)

@@ -6,15 +6,15 @@ import time
 import pytest
 
 from course_utils.authoring.counts import count
-from course_utils.classroom.out import similarity
-from course_utils.classroom.out.similarity import (
-    as_html,
+from course_utils.classroom.reports import similarity
+from course_utils.classroom.reports.similarity import (
     book_texts,
     exercise_cells,
     fingerprints,
     similar,
     tokens,
 )
+from course_utils.classroom.reports.similarity_page import as_html
 from course_utils.grading import exercises_of
 from course_utils.grading.stubs import solution_cell, stub_cell
 from tests.classroom.html_read import harmless

@@ -13,12 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from course_utils import update
 from course_utils.authoring import notebooks as form
-from course_utils.classroom import editions, update
-from course_utils.classroom.plan import plan_of
+from course_utils.classroom import release
+from course_utils.classroom.marks.plan import plan_of
 from course_utils.cli import app
 from course_utils.grading import solution_cell, stub_cell
 from course_utils.grading.extract import answers, read_cells
+from course_utils.update import writing
+from course_utils.update.folders import files_of
+from course_utils.update.merge import Merge
+from course_utils.update.notebook import parse
+from course_utils.update.pieces import keys_in
+from course_utils.update.stamp import stamp
 
 ROOT = Path(__file__).parents[2]
 DAY = date(2026, 11, 21)
@@ -39,7 +46,7 @@ def cell(kind, source, name, **metadata):
 
 def notebook(*cells, stamped=True, **metadata):
     made = {"cells": list(cells), "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
-    return update.stamp(made, "1") if stamped else made
+    return stamp(made, "1") if stamped else made
 
 
 def edition(area=AREA + TURN, edge=EDGE + TURN, prose="Areas.", example="x = 1", *more):
@@ -327,7 +334,7 @@ def test_the_older_edition_serves_where_there_is_no_stamp(desk, tmp_path):
     mine["metadata"] = {}
     desk.put(answered(mine, shapes_cell_2="x = 3"), edition(prose="New."))
     (change,) = update.changes(update.notebooks_in(desk.mine), desk.newer, older=older)
-    assert "x = 3" in [c["source"] for c in update.parse(change.text).cells]
+    assert "x = 3" in [c["source"] for c in parse(change.text).cells]
 
 
 def test_outputs_of_cells_that_did_not_change_stay(desk):
@@ -394,7 +401,7 @@ def test_an_answer_stays_if_the_notebook_that_its_exercise_moved_to_is_not_updat
     desk.put(answered(edition(), exercise_shapes_area=MY_AREA), newer)
     (desk.newer / "notebooks/02_more.ipynb").write_text(json.dumps(notebook(*moved)))
     (change,) = update.changes(update.notebooks_in(desk.mine), desk.newer)
-    assert any(MY_AREA in c["source"] for c in update.parse(change.text).cells)
+    assert any(MY_AREA in c["source"] for c in parse(change.text).cells)
 
 
 def test_an_answer_in_a_scratch_notebook_does_not_replace_a_stub(desk):
@@ -440,7 +447,7 @@ def test_a_write_that_fails_leaves_the_old_file(desk, monkeypatch):
     def full(*_):
         raise OSError("no space left on the device")
 
-    monkeypatch.setattr(update.os, "fsync", full)
+    monkeypatch.setattr(writing.os, "fsync", full)
     with pytest.raises(OSError, match="no space left"):
         desk.update()
     assert desk.files()["01_shapes.ipynb"] == before
@@ -471,7 +478,7 @@ def test_no_answer_and_no_cell_of_ones_own_is_lost_and_twice_is_once(
         mine["cells"].insert(place, cell(kind, source, f"{number:08x}"))
     newer = edition(prose=prose)
     newer["cells"] = [c for i, c in enumerate(newer["cells"]) if i not in dropped]
-    newer = update.stamp(newer)
+    newer = stamp(newer)
     if not stamped:
         mine["metadata"] = {}
     once, twice = merge(mine, newer), None
@@ -485,9 +492,9 @@ def test_no_answer_and_no_cell_of_ones_own_is_lost_and_twice_is_once(
 
 
 def merge(mine, newer):
-    mine, new = update.parse(json.dumps(mine)), update.parse(json.dumps(newer))
-    gone = frozenset(set(update.keys_in(mine)) - set(update.keys_in(new)))
-    return update.Merge(mine, new, {}, gone).run()
+    mine, new = parse(json.dumps(mine)), parse(json.dumps(newer))
+    gone = frozenset(set(keys_in(mine)) - set(keys_in(new)))
+    return Merge(mine, new, {}, gone).run()
 
 
 def test_a_chapter_of_the_book_with_every_answer_carried_by_the_command(tmp_path, monkeypatch):
@@ -496,13 +503,13 @@ def test_a_chapter_of_the_book_with_every_answer_carried_by_the_command(tmp_path
     mine, newer = tmp_path / "notebooks", tmp_path / "newer"
     mine.mkdir()
     newer.mkdir()
-    handed_out = update.stamp(form.normalise(source))
+    handed_out = stamp(form.normalise(source))
     for c in handed_out.cells:
         if "exercise" in c.metadata:
             c.source = solution_cell(c.metadata["exercise"])
     (mine / "02_strides.ipynb").write_text(form.text(handed_out), encoding="utf-8")
     source.cells[-1].source += "\n\nA sentence of the newer edition."
-    (newer / "02_strides.ipynb").write_text(form.text(update.stamp(form.normalise(source))))
+    (newer / "02_strides.ipynb").write_text(form.text(stamp(form.normalise(source))))
     monkeypatch.chdir(tmp_path)
     checked = CliRunner().invoke(app, ["update", "--from", "newer", "--check"])
     assert checked.exit_code == 1
@@ -540,7 +547,7 @@ def test_the_package_of_an_edition_comes_along_and_the_earlier_one_is_kept(desk,
     assert (desk.mine / "README").read_text() == "one"
     CliRunner().invoke(app, ["update", "--from", "../newer"])
     (aside,) = desk.mine.glob("before-*")
-    here = {str(p.relative_to(desk.mine)) for p in update.files_of(desk.mine)}
+    here = {str(p.relative_to(desk.mine)) for p in files_of(desk.mine)}
     assert here == {".course-edition", "README", "course_utils/a", "course_utils/b", "notes"}
     assert (desk.mine / "README").read_text() == "two"
     assert (aside / "README").read_text() == "one"
@@ -561,8 +568,8 @@ def test_a_released_edition_goes_over_into_the_next_one_with_its_own_package(tmp
     folders = []
     for week, names in enumerate(([key], [key, "strides.transpose_view"])):
         plan = plan_of(names, "Problem set")
-        made = editions.make(plan, ROOT, only_exercises=True)
-        folders.append(editions.write(made, tmp_path / str(week)).folder)
+        made = release.make(plan, ROOT, only_exercises=True)
+        folders.append(release.write(made, tmp_path / str(week)).folder)
     mine, newer = folders
     path = mine / "notebooks/02_strides.ipynb"
     notebook = form.read(path)

@@ -19,9 +19,15 @@ import torch
 
 from course_utils.authoring.counts import count
 from course_utils.authoring.proofs import objects_of, stub_objects
-from course_utils.classroom import editions
-from course_utils.classroom.editions import hidden, pack, removal, running, storing
-from course_utils.classroom.plan import plan_of
+from course_utils.classroom import release
+from course_utils.classroom.marks.plan import plan_of
+from course_utils.classroom.release import (
+    observations,
+    pack,
+    removal,
+    run_notebooks,
+    without_answers,
+)
 from course_utils.grading import Exercise, call, contracts, exercises_of, find, grade, solution_cell
 from course_utils.grading.crossing import loads
 from course_utils.grading.judging import CONTRACTS
@@ -35,7 +41,7 @@ KEYS = [key for chapter in CHAPTERS for key in exercises_of(chapter)]
 
 @pytest.fixture(scope="module")
 def edition():
-    return editions.make(plan_of(CHAPTERS, "Set", hidden=True), ROOT, only_exercises=True)
+    return release.make(plan_of(CHAPTERS, "Set", hidden=True), ROOT, only_exercises=True)
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +186,7 @@ def test_no_answer_is_in_the_zip(edition):
 
 def test_the_search_would_find_an_answer(edition):
     """The same edition with answers holds the lines that are looked for."""
-    plain = editions.make(plan_of(["strides"], "Set"), ROOT, only_exercises=True)
+    plain = release.make(plan_of(["strides"], "Set"), ROOT, only_exercises=True)
     everything = b"\n".join(plain.files.values())
     said = elsewhere(CHAPTERS)
     for where, lines in answers("strides").items():
@@ -239,17 +245,17 @@ def test_helpers_that_only_answers_use_go_too():
 @pytest.fixture
 def nothing_stored(monkeypatch):
     """Reading an edition needs no observations, which take their time."""
-    monkeypatch.setattr(hidden, "stored_files", lambda *_: iter(()))
+    monkeypatch.setattr(without_answers, "stored_files", lambda *_: iter(()))
 
 
 @pytest.fixture
 def small(nothing_stored):
     plan = plan_of(["strides.flat_index"], hidden=True)
-    return editions.make(plan, ROOT, only_exercises=True)
+    return release.make(plan, ROOT, only_exercises=True)
 
 
 def problems(*names):
-    return hidden.static_problems(editions.make(plan_of(names, hidden=True), ROOT))
+    return without_answers.static_problems(release.make(plan_of(names, hidden=True), ROOT))
 
 
 def test_a_chapter_that_draws_with_an_answer_says_so(nothing_stored):
@@ -277,11 +283,11 @@ def test_a_chapter_that_uses_an_answer_says_so(nothing_stored):
 
 def test_an_answer_to_another_exercise_stays(nothing_stored):
     """`checkpoint` is asked for beside the one that is graded, and serves nothing else."""
-    made = editions.make(plan_of(["cuda_memory.checkpoint_every_sqrt"], hidden=True), ROOT)
+    made = release.make(plan_of(["cuda_memory.checkpoint_every_sqrt"], hidden=True), ROOT)
     text = made.files["course_utils/reference/cuda_memory.py"].decode()
     assert "\ndef checkpoint(" in text
     assert text.count("your turn") == 1
-    alone = editions.make(
+    alone = release.make(
         plan_of(["cuda_memory.checkpoint_every_sqrt"], hidden=True), ROOT, only_exercises=True
     )
     assert "\ndef checkpoint(" not in alone.files["course_utils/reference/cuda_memory.py"].decode()
@@ -290,7 +296,7 @@ def test_an_answer_to_another_exercise_stays(nothing_stored):
 def test_a_default_that_is_an_answer_says_so(nothing_stored):
     """GPT2's own signature has the book's attention in it: both cannot be left out."""
     plan = plan_of(["gpt2.CausalSelfAttention", "gpt2.GPT2"], hidden=True)
-    found = hidden.static_problems(editions.make(plan, ROOT, only_exercises=True))
+    found = without_answers.static_problems(release.make(plan, ROOT, only_exercises=True))
     assert found == [
         "23_gpt2.ipynb, cell 3 needs reference.gpt2.CausalSelfAttention through "
         "reference.gpt2.Parts, which is removed"
@@ -326,26 +332,26 @@ def test_every_way_to_an_answer_is_seen(source, said, small):
     notebook = nbformat.reads(data.decode(), as_version=4)
     notebook.cells.append(nbformat.v4.new_code_cell(source))
     broken = small.with_files(files={path: nbformat.writes(notebook).encode()})
-    (problem, *_) = hidden.static_problems(broken)
+    (problem, *_) = without_answers.static_problems(broken)
     assert said in problem
     assert problem.startswith("02_strides.ipynb, cell ")
 
 
 def test_a_problem_set_needs_nothing_that_was_removed(small, edition):
-    assert hidden.static_problems(small) == []
-    assert hidden.static_problems(edition) == []
+    assert without_answers.static_problems(small) == []
+    assert without_answers.static_problems(edition) == []
 
 
 def test_what_is_no_data_is_said():
     toy = Exercise(lambda x: x, key="toy.f", title="", difficulty=1, minutes=1, points=1)
-    keeping = storing.Keeping("toy.f")
-    with pytest.raises(storing.NotStorable, match="a case holds a builtin_function"):
+    keeping = observations.Keeping("toy.f")
+    with pytest.raises(observations.NotStorable, match="a case holds a builtin_function"):
         keeping.case(call(len, print))
-    with pytest.raises(storing.NotStorable, match="judge that is no data"):
+    with pytest.raises(observations.NotStorable, match="judge that is no data"):
         keeping.contract(contracts.Contract("cheap", (), lambda costs, cases: None))
-    with pytest.raises(storing.NotStorable, match="not at the top level"):
+    with pytest.raises(observations.NotStorable, match="not at the top level"):
         keeping.name(toy.reference)
-    with pytest.raises(storing.NotStorable, match="is not in an edition"):
+    with pytest.raises(observations.NotStorable, match="is not in an edition"):
         keeping.name(find("modules.Linear").length)
 
 
@@ -353,7 +359,7 @@ def test_what_is_no_data_is_said():
 
 
 def in_the_edition(folder: Path, *command: str) -> str:
-    (folder.parent / "sitecustomize.py").write_text(running.ITS_OWN_PACKAGE, encoding="utf-8")
+    (folder.parent / "sitecustomize.py").write_text(run_notebooks.ITS_OWN_PACKAGE, encoding="utf-8")
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     environment |= {"PYTHONPATH": str(folder.parent), "COURSE_HOME": str(folder.parent / "home")}
     ran = subprocess.run(
@@ -446,5 +452,5 @@ def test_figures_of_a_judge_come_back():
     """A stored contract judges as the declared one: limits case by case."""
     cases = [call(torch.ones(4)), call(torch.ones(8))]
     bound = contracts.allocates(cases, limit=lambda case: 4 * case.args[0].numel(), says="one copy")
-    tree = storing.Keeping("toy.f").contract(bound)
+    tree = observations.Keeping("toy.f").contract(bound)
     assert tree["judge"]["limits"] == [16, 32]

@@ -1,0 +1,67 @@
+"""An update done: each file is replaced in one step, and what it was is kept."""
+
+import os
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+from .folders import Change
+
+
+def apply(change: Change, today: date | None = None) -> Path | None:
+    """Do it; the copy of the student's file, if one was made. Each file is replaced in one step."""
+    if change.text is None:
+        return None
+    copy = None
+    if change.before is not None:
+        copy = keep(change.before, today or date.today())
+    replace_with(change.path, change.text.encode())
+    if change.before is not None and change.before != change.path:
+        change.before.unlink()
+    return copy
+
+
+def keep(path: Path, today: date) -> Path:
+    """Copy a file beside itself, under a name that says when it was replaced."""
+    data = path.read_bytes()
+    for copy in names_for(path, today):
+        if not copy.exists():
+            replace_with(copy, data)
+            return copy
+        if copy.read_bytes() == data:
+            return copy
+    raise AssertionError("there is always another name")
+
+
+def names_for(path: Path, today: date) -> Iterator[Path]:
+    number = 1
+    while True:
+        suffix = f"-{number}" if number > 1 else ""
+        yield path.with_name(f"{path.stem}.before-{today.isoformat()}{suffix}{path.suffix}")
+        number += 1
+
+
+def replace_with(path: Path, data: bytes) -> None:
+    """Write a file so that a reader finds the old or the new one whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}-{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def bring(files: dict[Path, bytes | None], folder: Path, today: date | None = None) -> Path | None:
+    """Replace these files of an edition; the folder that holds what they were, if there is one."""
+    aside = folder / f"before-{(today or date.today()).isoformat()}"
+    for path, data in files.items():
+        if (folder / path).is_file():
+            old = (folder / path).read_bytes()
+            copy = aside / path
+            replace_with(copy if not copy.exists() else next(names_for(copy, date.today())), old)
+        if data is None:
+            (folder / path).unlink()
+        else:
+            replace_with(folder / path, data)
+    return aside if aside.is_dir() else None
