@@ -1,11 +1,10 @@
-"""Text that came from a student, made harmless: for HTML, for cells of a spreadsheet, for file names.
+"""Text that came from a student, made harmless: for pages, for cells of a spreadsheet, for file names.
 
 What one sees must be what is there, so characters that act instead of being shown (controls, those
 that turn the direction of the text, halves of surrogate pairs) are written as ⟨U+202E⟩.
 """
 
 import hashlib
-import html
 import re
 import unicodedata
 
@@ -34,22 +33,12 @@ def line(text: str, most: int = SENTENCE) -> str:
     return SPACE.sub(" ", visible(text, most))
 
 
-def escaped(text: str, most: int = SENTENCE) -> str:
-    """A student's text for HTML, between tags or in a quoted attribute."""
-    return html.escape(visible(text, most), quote=True)
-
-
-def isolated(text: str, most: int = NAME) -> str:
-    """A name for HTML: its direction does not touch the text around it."""
-    return f"<bdi>{html.escape(line(text, most), quote=True)}</bdi>"
-
-
-def in_sentence(text: str, most: int = SENTENCE) -> str:
-    """A sentence for HTML in which `code` is set as code."""
-    parts = escaped(text, most).split("`")
+def code_parts(text: str, most: int = SENTENCE) -> list[tuple[str, bool]]:
+    """A sentence cut at its backticks: each part, and whether it is code. One backtick alone is text."""
+    parts = visible(text, most).split("`")
     if len(parts) % 2 == 0:
-        return "`".join(parts)
-    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+        return [("`".join(parts), False)]
+    return [(part, i % 2 == 1) for i, part in enumerate(parts)]
 
 
 def cell(text: str, most: int = SENTENCE) -> str:

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from course_utils.grading import find
@@ -33,10 +32,6 @@ class Section:
         if not self.chapter:
             return self.title
         return f"{self.chapter}, section “{self.name}”" if self.name else self.chapter
-
-    def html(self) -> str:
-        text = escape(self.where)
-        return f'<a href="{escape(self.address, quote=True)}">{text}</a>' if self.address else text
 
 
 def sections_of(

@@ -95,6 +95,30 @@ class ClassFigures:
     def seconds(self) -> float:
         return sum(record.seconds for record in self.records)
 
+    @property
+    def median_seconds(self) -> float:
+        """Of a submission."""
+        return statistics.median(record.seconds for record in self.records)
+
+    @property
+    def failed(self) -> int:
+        """Answers that failed, of all exercises."""
+        return sum(one.failed for one in self.exercises)
+
+    def tried(self) -> list[ExerciseFigures]:
+        """The exercises that somebody attempted."""
+        return [one for one in self.exercises if one.attempts]
+
+    def most_failed(self, most: int = 5) -> list[ExerciseFigures]:
+        """By the share of the attempts that failed, largest first."""
+        failed = (one for one in self.tried() if one.failed)
+        return sorted(failed, key=lambda one: -one.failed / one.attempts)[:most]
+
+    def slowest(self, most: int = 5) -> list[ExerciseFigures]:
+        """By the median time of a check."""
+        timed = (one for one in self.tried() if one.seconds)
+        return sorted(timed, key=lambda one: -one.median_seconds)[:most]
+
     def to_teach(self, most: int = 5) -> list[ExerciseFigures]:
         """What the class lost most points in, most first."""
         lost = [one for one in self.exercises if one.read and 1 - one.share >= WORTH_TEACHING]
