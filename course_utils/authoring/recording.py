@@ -20,6 +20,7 @@ from nbformat import NotebookNode
 
 from course_utils import grading, lab, recordings
 from course_utils.authoring import notebooks
+from course_utils.files import write_whole
 from course_utils.recordings import OUTDATED, code
 from course_utils.recordings import cells as gpu_cells
 
@@ -89,7 +90,7 @@ def record(path: Path, stamp: dict[str, str]) -> tuple[int, list[str]]:
         if path.read_text(encoding="utf-8") != before:
             raise CannotRecord("changed while it ran; nothing was stored")
         names = recordings.store(Path(saved), stamp, _saved_by(path, committed, digests))
-    recordings.write(path, text.encode())
+    write_whole(path, text)
     return len(digests), names
 
 

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from filelock import FileLock
 
+from course_utils.files import write_whole
+
 VERSION = 1
 T = TypeVar("T")
 
@@ -77,12 +79,7 @@ class Store:
 
     def write(self, entries: dict[str, dict[str, Any]]) -> None:
         text = json.dumps({"version": VERSION, "exercises": entries}, indent=1, sort_keys=True)
-        temporary = self.path.with_name(f".progress-{os.getpid()}.tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
+        write_whole(self.path, text + "\n")
 
     def update(self, key: str, **changes: Any) -> dict[str, Any]:
         """Change one entry; the entry as it then is."""

@@ -68,6 +68,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from course_utils.files import write_whole
 from course_utils.recordings import code
 
 FOLDER = Path(__file__).resolve().parent
@@ -141,7 +142,7 @@ def save(name: str, data: Any) -> bool:
 
     if not torch.cuda.is_available():
         return False
-    write(Path(folder, name + suffix), content)
+    write_whole(Path(folder, name + suffix), content)
     return True
 
 
@@ -259,21 +260,13 @@ def store(
         content = file.read_bytes()
         for old in (FOLDER / "data" / name).parent.glob(f"{file.stem}.*"):
             old.unlink()
-        write(FOLDER / "data" / place, content)
+        write_whole(FOLDER / "data" / place, content)
         about = {"by": maker, "file": f"data/{place.as_posix()}", "sha256": _sha256(content)}
         entries[name] = stamp | {"code": digest} | about
     if names:
         text = json.dumps(entries, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-        write(FOLDER / "index.json", text.encode())
+        write_whole(FOLDER / "index.json", text)
     return names
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, path)
 
 
 def _encoded(data: Any) -> tuple[str, bytes]:

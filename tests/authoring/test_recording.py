@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from course_utils import recordings
 from course_utils.authoring import notebooks, recording
 from course_utils.cli import app
+from course_utils.files import write_whole
 from course_utils.recordings import recorders
 
 SIMULATED = {
@@ -196,7 +197,7 @@ def test_a_simulated_trace_is_stored_and_a_failed_one_named(place: Path) -> None
 
 def test_a_simulated_trace_goes_into_the_index(place: Path, monkeypatch) -> None:
     def simulated(command, *, env, **_):
-        recordings.write(Path(env[recordings.COLLECT], command[-1] + ".json"), b"[1]")
+        write_whole(Path(env[recordings.COLLECT], command[-1] + ".json"), b"[1]")
         return type("Ran", (), {"returncode": 0, "stderr": ""})
 
     monkeypatch.setattr(recording.subprocess, "run", simulated)

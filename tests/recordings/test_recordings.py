@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from course_utils import recordings
+from course_utils.files import write_whole
 from course_utils.recordings import recorders
 
 MACHINE = {
@@ -30,7 +31,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def store(tmp_path: Path, data: object, name: str = NAME, by: str = "recorders.summary") -> None:
     suffix, content = recordings._encoded(data)
-    recordings.write(tmp_path / "collected" / (name + suffix), content)
+    write_whole(tmp_path / "collected" / (name + suffix), content)
     digest = recordings.present_code(by)
     assert recordings.store(tmp_path / "collected", MACHINE, lambda _: (by, digest)) == [name]
 
@@ -111,7 +112,7 @@ def test_recording_again_replaces_also_another_format(room: Path, tmp_path: Path
 
 
 def test_who_does_not_know_the_maker_stores_nothing(room: Path, tmp_path: Path) -> None:
-    recordings.write(tmp_path / "collected/toy/a.json", b"1")
+    write_whole(tmp_path / "collected/toy/a.json", b"1")
 
     def by(name: str) -> tuple[str, str]:
         raise LookupError(name)
