@@ -14,7 +14,16 @@ from pathlib import Path
 import course_utils
 
 INSIDE = "/course"
-VISIBLE = ("__init__.py", "settings.py", "forking.py", "grading", "meters", "ranks", "figures")
+VISIBLE = (
+    "__init__.py",
+    "settings.py",
+    "files.py",
+    "forking.py",
+    "grading",
+    "meters",
+    "ranks",
+    "figures",
+)
 VISIBLE_OF_CLASSROOM = ("__init__.py", "sandbox")
 HIDDEN = tuple(
     f"course_utils.{name}" for name in ("reference", "exercises", "questions", "authoring")
