@@ -1,9 +1,10 @@
 """An update done: each file is replaced in one step, and what it was is kept."""
 
-import os
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
+
+from course_utils.files import write_whole
 
 from .folders import Change
 
@@ -15,7 +16,7 @@ def apply(change: Change, today: date | None = None) -> Path | None:
     copy = None
     if change.before is not None:
         copy = keep(change.before, today or date.today())
-    replace_with(change.path, change.text.encode())
+    write_whole(change.path, change.text)
     if change.before is not None and change.before != change.path:
         change.before.unlink()
     return copy
@@ -26,7 +27,7 @@ def keep(path: Path, today: date) -> Path:
     data = path.read_bytes()
     for copy in names_for(path, today):
         if not copy.exists():
-            replace_with(copy, data)
+            write_whole(copy, data)
             return copy
         if copy.read_bytes() == data:
             return copy
@@ -41,17 +42,6 @@ def names_for(path: Path, today: date) -> Iterator[Path]:
         number += 1
 
 
-def replace_with(path: Path, data: bytes) -> None:
-    """Write a file so that a reader finds the old or the new one whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}-{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
 def bring(files: dict[Path, bytes | None], folder: Path, today: date | None = None) -> Path | None:
     """Replace these files of an edition; the folder that holds what they were, if there is one."""
     aside = folder / f"before-{(today or date.today()).isoformat()}"
@@ -59,9 +49,9 @@ def bring(files: dict[Path, bytes | None], folder: Path, today: date | None = No
         if (folder / path).is_file():
             old = (folder / path).read_bytes()
             copy = aside / path
-            replace_with(copy if not copy.exists() else next(names_for(copy, date.today())), old)
+            write_whole(copy if not copy.exists() else next(names_for(copy, date.today())), old)
         if data is None:
             (folder / path).unlink()
         else:
-            replace_with(folder / path, data)
+            write_whole(folder / path, data)
     return aside if aside.is_dir() else None

@@ -4,6 +4,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import toy_class
@@ -43,7 +44,7 @@ class Killing(grade_class.Progress):
 
 
 def test_a_cluster_gives_the_same_gradebook_with_a_worker_killed(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(journal.secrets, "token_hex", lambda n: SECRET.hex())
+    monkeypatch.setattr(journal, "secrets", SimpleNamespace(token_hex=lambda n: SECRET.hex()))
     place = folder_of(tmp_path / "hw", toy_class.class_of(24, seed=7) | {"torn.ipynb": b"{"})
     settings = grade_class.Settings(modules=("toy_class",), dask=cluster.scheduler_address)
     killing = Killing(cluster.scheduler_address, after=6)

@@ -13,7 +13,9 @@ from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from io import FileIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -25,6 +27,7 @@ from submissions import folder_of, notebook
 from toy_class import ATTENTION, PLAN, ROWS, SOFTMAX, WRONG, cells
 from typer.testing import CliRunner
 
+import course_utils.files
 from course_utils.authoring.counts import count
 from course_utils.classroom.marks.marking import without_answer
 from course_utils.classroom.marks.plan import Late
@@ -53,7 +56,7 @@ pytestmark = pytest.mark.usefixtures("known_secret")
 @pytest.fixture
 def known_secret(monkeypatch):
     """Every run of these tests has the same secret: one grader serves them all."""
-    monkeypatch.setattr(journal.secrets, "token_hex", lambda n: SECRET.hex())
+    monkeypatch.setattr(journal, "secrets", SimpleNamespace(token_hex=lambda n: SECRET.hex()))
 
 
 @pytest.fixture
@@ -333,8 +336,8 @@ def killed_while_it_writes(place: Path, folder: Path, after: int) -> None:
         os.waitpid(pid, 0)
         return
     try:
-        fdopen, opened = os.fdopen, Path.open
-        os.fdopen = lambda fd, mode: Slow(fdopen(fd, mode, buffering=0))
+        opened = Path.open
+        course_utils.files.open = lambda path, mode, **named: Slow(FileIO(path, mode, **named))
 
         def path_open(self, mode="r", **named):
             return (

@@ -20,7 +20,6 @@ from course_utils.classroom.marks.plan import plan_of
 from course_utils.cli import app
 from course_utils.grading import solution_cell, stub_cell
 from course_utils.grading.extract import answers, read_cells
-from course_utils.update import writing
 from course_utils.update.folders import files_of
 from course_utils.update.merge import Merge
 from course_utils.update.notebook import parse
@@ -447,7 +446,7 @@ def test_a_write_that_fails_leaves_the_old_file(desk, monkeypatch):
     def full(*_):
         raise OSError("no space left on the device")
 
-    monkeypatch.setattr(writing.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="no space left"):
         desk.update()
     assert desk.files()["01_shapes.ipynb"] == before

@@ -1,7 +1,6 @@
 """All files of a run, made from its records; each appears whole or not at all."""
 
 import json
-import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from course_utils.classroom.marks.align import by_plan
 from course_utils.classroom.marks.plan import Plan
 from course_utils.classroom.marks.record import Record
 from course_utils.classroom.marks.text import file_name
+from course_utils.files import write_whole
 
 from . import feedback, gradebook, report, similarity, similarity_page
 from .sections import NOTEBOOKS, sections_of
@@ -73,13 +73,6 @@ def write_all(
             for student, answers in sources.items()
         }
         texts["similarity.html"] = similarity_page.as_html(similarity.similar(counting), plan.title)
-    return [write(folder / name, text) for name, text in texts.items()]
-
-
-def write(path: Path, text: str) -> Path:
-    """Write beside the file, then put it in its place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_bytes(text.encode("utf-8", "backslashreplace"))
-    os.replace(beside, path)
-    return path
+    for name, text in texts.items():
+        write_whole(folder / name, text.encode("utf-8", "backslashreplace"))
+    return [folder / name for name in texts]

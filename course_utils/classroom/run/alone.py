@@ -22,6 +22,7 @@ from course_utils.classroom.marks.plan import Plan
 from course_utils.classroom.marks.record import Record
 from course_utils.classroom.submissions import intake
 from course_utils.classroom.submissions.folders_and_zips import listed
+from course_utils.files import write_whole
 from course_utils.update.folders import BEFORE
 
 from . import worker
@@ -70,10 +71,7 @@ def gradescope() -> None:
     student, submitted = whose(home / "submission_metadata.json")
     record = graded(home / "submission", plan, secret, student, submitted)
     target = home / "results/results.json"
-    target.parent.mkdir(exist_ok=True)
-    temporary = target.with_suffix(".tmp")
-    temporary.write_text(json.dumps(results_of(plan, record), indent=1), encoding="utf-8")
-    os.replace(temporary, target)
+    write_whole(target, json.dumps(results_of(plan, record), indent=1))
     print(f"isolation: {record.isolation or 'no code was run'}")
 
 

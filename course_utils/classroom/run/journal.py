@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from course_utils.classroom.marks.plan import Plan
 from course_utils.classroom.marks.record import Record, merged
+from course_utils.files import write_whole
 from course_utils.settings import settings
 
 VERSION = 1
@@ -130,17 +131,6 @@ def secret_of(folder: Path) -> bytes:
     if len(secret) < 16:
         raise CannotRun(f"{path} holds no secret: at least 32 hexadecimal digits are expected")
     return secret
-
-
-def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
-    """The file is there with all of the text, or as it was before."""
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def cut_torn(path: Path) -> Sequence[str]:
