@@ -51,8 +51,8 @@ def changes(
         except Unreadable as error:
             note = f"{error}; left as it is: restore a copy of it or rename it, then run this again"
             found.append(Change(path, notes=(note,), failed=True))
-    stamp_from(older, have)
-    pairs = matched(have, new)
+    _stamp_from(older, have)
+    pairs = _matched(have, new)
     damaged = {change.path.name for change in found}
     new = {
         path: notebook
@@ -62,9 +62,9 @@ def changes(
     everywhere = {key for notebook in new.values() for key in keys_in(notebook)}
     for path, notebook in new.items():
         if path in pairs:
-            found.append(merged(pairs[path], path, have, notebook, everywhere))
+            found.append(_merged(pairs[path], path, have, notebook, everywhere))
         elif add is not None:
-            merge = Merge(Notebook([]), notebook, answers_elsewhere(have, None))
+            merge = Merge(Notebook([]), notebook, _answers_elsewhere(have, None))
             text = merge.run().text
             found.append(Change(add / path.name, text, notes=("new", *merge.notes)))
     used = set(pairs.values())
@@ -74,7 +74,7 @@ def changes(
     return sorted(found, key=lambda change: change.path)
 
 
-def stamp_from(older: Path | None, have: dict[Path, Notebook]) -> None:
+def _stamp_from(older: Path | None, have: dict[Path, Notebook]) -> None:
     """For notebooks without a stamp: what they were when they were handed out."""
     if older is None:
         return
@@ -86,7 +86,7 @@ def stamp_from(older: Path | None, have: dict[Path, Notebook]) -> None:
             notebook.metadata[STAMP] = {"cells": known}
 
 
-def matched(have: dict[Path, Notebook], new: dict[Path, Notebook]) -> dict[Path, Path]:
+def _matched(have: dict[Path, Notebook], new: dict[Path, Notebook]) -> dict[Path, Path]:
     """Which of the student's notebooks each new one continues: of the same name, or, if a chapter was
     renamed, the one with the most of its exercises."""
     by_name = {path.name: path for path in have}
@@ -103,7 +103,7 @@ def matched(have: dict[Path, Notebook], new: dict[Path, Notebook]) -> dict[Path,
     return pairs
 
 
-def answers_elsewhere(have: dict[Path, Notebook], here: Path | None) -> dict[str, list[Piece]]:
+def _answers_elsewhere(have: dict[Path, Notebook], here: Path | None) -> dict[str, list[Piece]]:
     """Answers in the student's other notebooks to exercises that this one did not have."""
     own = set(keys_in(have[here])) if here else set()
     found: dict[str, list[Piece]] = {}
@@ -113,11 +113,11 @@ def answers_elsewhere(have: dict[Path, Notebook], here: Path | None) -> dict[str
     return found
 
 
-def merged(
+def _merged(
     old: Path, path: Path, have: dict[Path, Notebook], new: Notebook, everywhere: set[str]
 ) -> Change:
     mine = have[old]
-    elsewhere = answers_elsewhere(have, old)
+    elsewhere = _answers_elsewhere(have, old)
     gone = frozenset(key for key in keys_in(mine) if key not in everywhere)
     merge = Merge(mine, new, elsewhere, gone)
     target = old.with_name(path.name)

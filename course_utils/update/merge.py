@@ -54,7 +54,7 @@ class Merge:
                 f"{self.left_out} cells of the older edition are not in the newer one; if you had "
                 "changed one, it is in the copy"
             )
-        identify(cells, {cell["id"] for cell in self.new.cells})
+        _identify(cells, {cell["id"] for cell in self.new.cells})
         return Notebook(cells, {**self.mine.metadata, **self.new.metadata})
 
     def walk(self) -> None:
@@ -107,7 +107,7 @@ class Merge:
             return
         changed = digest(cell) != digest(new)
         if changed:
-            self.notes.append(f"your change of the cell {first_line(cell)!r} is carried over")
+            self.notes.append(f"your change of the cell {_first_line(cell)!r} is carried over")
         if new["cell_type"] == "code" and (changed or not new.get("outputs")):
             ran = {name: cell.get(name, new.get(name)) for name in ("outputs", "execution_count")}
             self.in_place[at] = {
@@ -128,18 +128,18 @@ class Merge:
             if digest(cell) in self.stamped.values():
                 return
             if identity in self.stamped:
-                reason = f"you had changed the cell {first_line(cell)!r}, and so has this edition"
+                reason = f"you had changed the cell {_first_line(cell)!r}, and so has this edition"
                 self.set_aside(cell["source"], anchor, reason)
                 return
             self.own(cell, anchor)
-        elif identity and not MADE_BY_A_PROGRAM.fullmatch(identity) and not ours(identity):
+        elif identity and not MADE_BY_A_PROGRAM.fullmatch(identity) and not _ours(identity):
             self.left_out += 1
         else:
             self.own(cell, anchor)
 
     def own(self, cell: Cell, anchor: int) -> None:
         self.after.setdefault(anchor, []).append(cell)
-        self.notes.append(f"your own cell {first_line(cell)!r} is kept")
+        self.notes.append(f"your own cell {_first_line(cell)!r} is kept")
 
     def answer(self, key: str, place: int, answer: list[Piece]) -> list[Cell]:
         """Put an answer in its place; the cells that come before it, where it is more than one."""
@@ -157,9 +157,9 @@ class Merge:
         )
         self.notes.append(f"{key}: your answer is carried over{more}{said}")
         *first, last = answer
-        self.in_place[place] = {**stub, **ran(last), "source": last.source}
+        self.in_place[place] = {**stub, **_ran(last), "source": last.source}
         return [
-            {**stub, **ran(p), "metadata": {}, "id": p.cell.get("id", ""), "source": p.source}
+            {**stub, **_ran(p), "metadata": {}, "id": p.cell.get("id", ""), "source": p.source}
             for p in first
         ]
 
@@ -173,7 +173,7 @@ class Merge:
             self.after.setdefault(anchor, []).append(cell)
 
 
-def ran(piece: Piece) -> dict[str, Any]:
+def _ran(piece: Piece) -> dict[str, Any]:
     """What running the cell put out, if the piece is the whole of it."""
     cell = piece.cell if piece.whole else {}
     return {
@@ -182,15 +182,15 @@ def ran(piece: Piece) -> dict[str, Any]:
     }
 
 
-def first_line(cell: Cell) -> str:
+def _first_line(cell: Cell) -> str:
     return cell["source"].strip().splitlines()[0][:50]
 
 
-def ours(identity: str) -> bool:
+def _ours(identity: str) -> bool:
     return identity.startswith(("own-", "kept-"))
 
 
-def identify(cells: list[Cell], taken: set[str]) -> None:
+def _identify(cells: list[Cell], taken: set[str]) -> None:
     """Give an id to each cell that has none, or one that another has: it follows from the content."""
     seen: set[str] = set()
     for i, cell in enumerate(cells):

@@ -19,6 +19,8 @@ class Unreadable(ValueError):
 
 @dataclass
 class Notebook:
+    """A notebook's cells, each with what its kind must have, and its metadata."""
+
     cells: list[Cell]
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -44,7 +46,7 @@ def parse(text: str) -> Notebook:
     """Raises Unreadable, saying what is wrong."""
     try:
         data = json.loads(text)
-        return Notebook([sound(cell) for cell in data["cells"]], dict(data.get("metadata", {})))
+        return Notebook([_sound(cell) for cell in data["cells"]], dict(data.get("metadata", {})))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Unreadable(f"no readable notebook ({type(error).__name__}: {error})") from error
 
@@ -57,7 +59,7 @@ def read(path: Path) -> Notebook:
         raise Unreadable(f"no readable notebook ({error})") from error
 
 
-def sound(cell: Cell) -> Cell:
+def _sound(cell: Cell) -> Cell:
     """The cell with all that its kind must have, and outputs only if they are well formed."""
     kind = cell["cell_type"] if cell["cell_type"] in ("code", "markdown") else "raw"
     metadata = cell.get("metadata")
@@ -82,6 +84,7 @@ def sound(cell: Cell) -> Cell:
 
 
 def tags(cell: Cell) -> list[str]:
+    """A cell's tags."""
     metadata = cell.get("metadata")
     found = metadata.get("tags") if isinstance(metadata, dict) else None
     return found if isinstance(found, list) else []

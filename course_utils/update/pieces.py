@@ -57,7 +57,7 @@ def attempted(answer: Sequence[Piece], handed_out: Collection[str] | None = None
     """
     for piece in answer:
         found = definitions(piece.source, piece.key)
-        if found is None or not all(map(untouched, found.values())):
+        if found is None or not all(map(_untouched, found.values())):
             return True
         if handed_out is not None and piece.whole:
             if digest(piece.cell) not in handed_out:
@@ -67,7 +67,7 @@ def attempted(answer: Sequence[Piece], handed_out: Collection[str] | None = None
     return False
 
 
-def untouched(node: ast.stmt) -> bool:
+def _untouched(node: ast.stmt) -> bool:
     functions = [n for n in ast.walk(node) if isinstance(n, ast.FunctionDef)]
     return bool(functions) and all(map(is_empty, functions))
 
@@ -80,13 +80,13 @@ def answers_in(notebook: Notebook) -> dict[str, list[Piece]]:
             found.setdefault(piece.key, []).append(piece)
     known = notebook.handed_out
     return {
-        key: without_stubs(answer, known)
+        key: _without_stubs(answer, known)
         for key, answer in found.items()
         if attempted(answer, known)
     }
 
 
-def without_stubs(answer: list[Piece], handed_out: Collection[str] | None) -> list[Piece]:
+def _without_stubs(answer: list[Piece], handed_out: Collection[str] | None) -> list[Piece]:
     """An answer without the stubs of what it answers: a copied cell of which one was filled in."""
     worked = [piece for piece in answer if attempted([piece], handed_out)]
     done = {name for piece in worked for name in definitions(piece.source, piece.key) or ()}
@@ -98,4 +98,5 @@ def without_stubs(answer: list[Piece], handed_out: Collection[str] | None) -> li
 
 
 def keys_in(notebook: Notebook) -> list[str]:
+    """The exercises of a notebook, in order of their pieces."""
     return [piece.key for cell in notebook.cells for piece in pieces(cell)]

@@ -14,6 +14,7 @@ MARK = ".course-edition"
 
 
 def joined(source: Any) -> str:
+    """A cell's source as one text; the file format allows a list of lines."""
     return "".join(source) if isinstance(source, list) else str(source)
 
 

@@ -15,17 +15,17 @@ def apply(change: Change, today: date | None = None) -> Path | None:
         return None
     copy = None
     if change.before is not None:
-        copy = keep(change.before, today or date.today())
+        copy = _keep(change.before, today or date.today())
     write_whole(change.path, change.text)
     if change.before is not None and change.before != change.path:
         change.before.unlink()
     return copy
 
 
-def keep(path: Path, today: date) -> Path:
+def _keep(path: Path, today: date) -> Path:
     """Copy a file beside itself, under a name that says when it was replaced."""
     data = path.read_bytes()
-    for copy in names_for(path, today):
+    for copy in _names_for(path, today):
         if not copy.exists():
             write_whole(copy, data)
             return copy
@@ -34,7 +34,7 @@ def keep(path: Path, today: date) -> Path:
     raise AssertionError("there is always another name")
 
 
-def names_for(path: Path, today: date) -> Iterator[Path]:
+def _names_for(path: Path, today: date) -> Iterator[Path]:
     number = 1
     while True:
         suffix = f"-{number}" if number > 1 else ""
@@ -49,7 +49,7 @@ def bring(files: dict[Path, bytes | None], folder: Path, today: date | None = No
         if (folder / path).is_file():
             old = (folder / path).read_bytes()
             copy = aside / path
-            write_whole(copy if not copy.exists() else next(names_for(copy, date.today())), old)
+            write_whole(copy if not copy.exists() else next(_names_for(copy, date.today())), old)
         if data is None:
             (folder / path).unlink()
         else:

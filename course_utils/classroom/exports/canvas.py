@@ -38,7 +38,7 @@ def canvas(plan: Plan, records: Iterable[Record], roster: Roster | None = None) 
     aligned = by_plan(plan, records)
     known = roster if roster and roster.system == "canvas" else None
     matches = match([record.student for record in aligned], known) if known else Matches({})
-    title, notes = canvas_heading(plan, known)
+    title, notes = _canvas_heading(plan, known)
     rows = [[*CANVAS_COLUMNS, title], ["    Points Possible", "", "", "", "", number(plan.points)]]
     for record in aligned:
         person = matches.found.get(record.student, {})
@@ -46,7 +46,7 @@ def canvas(plan: Plan, records: Iterable[Record], roster: Roster | None = None) 
             continue
         name = known.names(person)[0] if known else record.student
         numbers = [cell(person.get(column, "").strip()) for column in CANVAS_COLUMNS[1:]]
-        rows.append([canvas_name(name), *numbers, number(record.points)])
+        rows.append([_canvas_name(name), *numbers, number(record.points)])
     if known is None:
         notes.append(
             "Without Canvas's own roster the columns ID, SIS User ID and SIS Login ID are empty. Canvas then "
@@ -58,12 +58,12 @@ def canvas(plan: Plan, records: Iterable[Record], roster: Roster | None = None) 
     return Import(table(rows) if useful else "", (*notes, *notes_on(matches)))
 
 
-def canvas_name(name: str) -> str:
+def _canvas_name(name: str) -> str:
     """A name that Canvas does not take for its row of maxima."""
     return re.sub("points possible", "points-possible", cell(name), flags=re.IGNORECASE)
 
 
-def canvas_heading(plan: Plan, roster: Roster | None) -> tuple[str, list[str]]:
+def _canvas_heading(plan: Plan, roster: Roster | None) -> tuple[str, list[str]]:
     """The assignment's column, and what to say about it."""
     title = line(plan.title)
     for heading in roster.header if roster else ():

@@ -34,16 +34,16 @@ def classroom(plan: Plan, record: Record) -> dict[str, Any]:
         before, total = total, total + result.points
         score = round(total, 2) - round(before, 2)
         name, said = result.key, account(result)
-        tests.append(classroom_test(name, STATUS[result.outcome], score, said, result.seconds))
+        tests.append(_classroom_test(name, STATUS[result.outcome], score, said, result.seconds))
     if record.penalty:
         lost = record.points - round(total, 2)
-        tests.append(classroom_test("late submission", "fail", lost, summary(plan, record), 0.0))
+        tests.append(_classroom_test("late submission", "fail", lost, summary(plan, record), 0.0))
     right = all(result.outcome == PASSED for result in record.results) and not record.penalty
     status = "error" if record.status == DAMAGED else "pass" if right else "fail"
     return {"version": 1, "status": status, "max_score": plan.points, "tests": tests}
 
 
-def classroom_test(
+def _classroom_test(
     name: str, status: str, score: float, message: str, seconds: float
 ) -> dict[str, Any]:
     return {

@@ -61,7 +61,7 @@ def gradescope(plan: Plan, record: Record, visibility: str = "visible") -> dict[
         "output_format": "text",
         "stdout_visibility": "hidden",
         "tests": [
-            gradescope_test(number_, result, visibility)
+            _gradescope_test(number_, result, visibility)
             for number_, result in enumerate(record.results, 1)
         ],
     }
@@ -71,7 +71,7 @@ def gradescope(plan: Plan, record: Record, visibility: str = "visible") -> dict[
     return results
 
 
-def gradescope_test(place: int, result: Result, visibility: str) -> dict[str, Any]:
+def _gradescope_test(place: int, result: Result, visibility: str) -> dict[str, Any]:
     return {
         "name": result.key,
         "name_format": "text",
@@ -87,18 +87,18 @@ def gradescope_test(place: int, result: Result, visibility: str) -> dict[str, An
 
 def gradescope_problems(results: dict[str, Any]) -> list[str]:
     """What Gradescope's specification would not accept, in words."""
-    problems = wrong_fields("the results", results, TOP_FIELDS)
+    problems = _wrong_fields("the results", results, TOP_FIELDS)
     tests = results.get("tests", [])
     if "score" not in results and not (tests and all("score" in test for test in tests)):
         problems.append("neither a total score nor one for every test")
     for i, test in enumerate(tests, 1):
-        problems += wrong_fields(f"test {i}", test, TEST_FIELDS)
+        problems += _wrong_fields(f"test {i}", test, TEST_FIELDS)
         if not 0 <= test.get("score", 0) <= test.get("max_score", math.inf):
             problems.append(f"test {i}: a score of {test.get('score')} of {test.get('max_score')}")
     return problems
 
 
-def wrong_fields(what: str, given: dict[str, Any], fields: dict[str, Any]) -> list[str]:
+def _wrong_fields(what: str, given: dict[str, Any], fields: dict[str, Any]) -> list[str]:
     problems = [f"{what}: unknown field {name!r}" for name in given if name not in fields]
     for name, value in given.items():
         kind = fields.get(name, object)

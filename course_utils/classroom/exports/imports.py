@@ -20,12 +20,14 @@ class Import:
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
+    """Rows as CSV."""
     out = io.StringIO()
     csv.writer(out).writerows(rows)
     return out.getvalue()
 
 
 def maxima_differ(said: str, plan: Plan) -> list[str]:
+    """A note, where a roster gives the assignment other points than the plan. said: the roster's number."""
     try:
         differ = abs(float(said.replace(",", ".")) - plan.points) > 0.005
     except ValueError:
@@ -39,6 +41,7 @@ def maxima_differ(said: str, plan: Plan) -> list[str]:
 
 
 def notes_on(matches: Matches) -> list[str]:
+    """Who is not in the file, and why, a sentence for each reason."""
     notes = []
     for why in dict.fromkeys(why for _, why in sorted(matches.lost, key=lambda pair: pair[1])):
         students = sorted(student for student, reason in matches.lost if reason == why)

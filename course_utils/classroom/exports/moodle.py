@@ -27,7 +27,7 @@ def moodle(plan: Plan, records: Iterable[Record], roster: Roster | None = None) 
     known = roster if roster and roster.system == "moodle" else None
     matches = match([record.student for record in aligned], known) if known else Matches({})
     if known and known.is_worksheet:
-        return worksheet(plan, aligned, known, matches)
+        return _worksheet(plan, aligned, known, matches)
     notes = []
     if plan.points > 100:
         notes.append(
@@ -41,15 +41,15 @@ def moodle(plan: Plan, records: Iterable[Record], roster: Roster | None = None) 
             "text file), or take the assignment's grading worksheet, and give it as `--roster FILE`."
         )
         rows = [(record.student, record.points) for record in aligned]
-        kept = [(name, points) for name, points in rows if can_name_a_user(name)]
+        kept = [(name, points) for name, points in rows if _can_name_a_user(name)]
         lost = [
             (name, "no user's name in Moodle can be that")
             for name, _ in rows
-            if not can_name_a_user(name)
+            if not _can_name_a_user(name)
         ]
         lines = [["Student", cell(plan.title)], *([name, number(p)] for name, p in kept)]
         return Import(table(lines), (*notes, *notes_on(Matches({}, tuple(lost)))))
-    columns, found, left_out = users_columns(known, matches)
+    columns, found, left_out = _users_columns(known, matches)
     lines = [[*columns, cell(plan.title)]]
     for record in aligned:
         if record.student in found:
@@ -63,12 +63,12 @@ def moodle(plan: Plan, records: Iterable[Record], roster: Roster | None = None) 
     return Import(table(lines) if found else "", (*notes, *notes_on(shown)))
 
 
-def can_name_a_user(text: str) -> bool:
+def _can_name_a_user(text: str) -> bool:
     """Neither empty (Moodle would keep the user of the row before) nor changed by being made safe."""
     return bool(text.strip()) and not is_formula(text) and line(text) == text
 
 
-def users_columns(
+def _users_columns(
     roster: Roster, matches: Matches
 ) -> tuple[list[str], dict[str, dict[str, str]], list[tuple[str, str]]]:
     """The columns that name every user, who is in them, and who is left out.
@@ -77,7 +77,7 @@ def users_columns(
     """
     people = matches.found
     named = {
-        column: {s for s, person in people.items() if can_name_a_user(person.get(column, ""))}
+        column: {s for s, person in people.items() if _can_name_a_user(person.get(column, ""))}
         for column in MOODLE_USERS
         if column in roster.header
     }
@@ -88,7 +88,7 @@ def users_columns(
     return columns, found, left_out
 
 
-def worksheet(plan: Plan, aligned: list[Record], roster: Roster, matches: Matches) -> Import:
+def _worksheet(plan: Plan, aligned: list[Record], roster: Roster, matches: Matches) -> Import:
     """The grading worksheet with the grades of those who handed in; other rows are left out."""
     exact = {"Identifier", "Last modified (grade)"}
     rows = [list(roster.header)]

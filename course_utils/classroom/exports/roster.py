@@ -85,12 +85,12 @@ class Matches:
     absent: tuple[str, ...] = ()
 
 
-def plain(text: str) -> str:
+def _plain(text: str) -> str:
     """What two spellings of one name share: no case, no double spaces, no underscores."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().replace("_", " ").split())
 
 
-def squeezed(text: str) -> str:
+def _squeezed(text: str) -> str:
     """A name's letters alone, as Canvas writes them in names of files."""
     return "".join(c for c in unicodedata.normalize("NFKC", text).casefold() if c.isalnum())
 
@@ -133,17 +133,17 @@ class Index:
         self.by_name: dict[str, set[int]] = {}
         for i, person in enumerate(roster.people):
             for identifier in roster.identifiers(person):
-                self.by_id.setdefault(plain(identifier), set()).add(i)
+                self.by_id.setdefault(_plain(identifier), set()).add(i)
             for name in roster.names(person):
-                if squeezed(name):
-                    self.by_name.setdefault(squeezed(name), set()).add(i)
+                if _squeezed(name):
+                    self.by_name.setdefault(_squeezed(name), set()).add(i)
 
     def candidates(self, student: str) -> Iterator[set[int]]:
         """The surest first. A number alone is never believed: another system may have given it."""
         name, _, number = student.rpartition("_")
-        named = self.by_name.get(squeezed(name), set())
-        yield self.by_id.get(plain(student), set())
-        yield self.by_id.get(plain(number), set()) & named
-        yield self.by_name.get(squeezed(student), set())
+        named = self.by_name.get(_squeezed(name), set())
+        yield self.by_id.get(_plain(student), set())
+        yield self.by_id.get(_plain(number), set()) & named
+        yield self.by_name.get(_squeezed(student), set())
         if number.isdigit() and not self.by_id.get(number):
             yield named

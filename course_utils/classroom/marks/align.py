@@ -17,14 +17,15 @@ def by_plan(plan: Plan, records: Iterable[Record]) -> list[Record]:
     does not count.
     """
     found = merged(records).values()
-    return [laid_out(plan, record) for record in sorted(found, key=by_name)]
+    return [laid_out(plan, record) for record in sorted(found, key=_by_name)]
 
 
-def by_name(record: Record) -> tuple[str, str]:
+def _by_name(record: Record) -> tuple[str, str]:
     return unicodedata.normalize("NFKC", record.student).casefold(), record.student
 
 
 def laid_out(plan: Plan, record: Record) -> Record:
+    """The record with exactly the plan's exercises, in its order."""
     results = tuple(
         record.result(item.key) or Result(item.key, MISSING, 0.0, item.points)
         for item in plan.items

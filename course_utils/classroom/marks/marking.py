@@ -39,11 +39,11 @@ def seed_of(secret: bytes, student: str, key: str) -> int:
     secret says which one is whose: what is expected of a series is worked out once, not once a
     student, and nobody without the secret can tell any of them.
     """
-    series = digest(secret, "series", student, key)[0] % SERIES
-    return int.from_bytes(digest(secret, "cases", str(series), key)[:6], "big")
+    series = _digest(secret, "series", student, key)[0] % SERIES
+    return int.from_bytes(_digest(secret, "cases", str(series), key)[:6], "big")
 
 
-def digest(secret: bytes, *texts: str) -> bytes:
+def _digest(secret: bytes, *texts: str) -> bytes:
     message = b"".join(len(b).to_bytes(4, "big") + b for b in (t.encode() for t in texts))
     return hmac.digest(secret, message, hashlib.sha256)
 
@@ -92,9 +92,9 @@ def result_of(
         points(item, sizes, passed, all_passed),
         item.points,
         rungs=tuple(Rung(name, passed.get(name, 0), size) for name, size in sizes.items()),
-        failed_rung=None if all_passed else failed_rung(verdict),
-        sentence=clean(failure.sentence) if failure else clean(verdict.reason),
-        called=clean(failure.called) if failure else "",
+        failed_rung=None if all_passed else _failed_rung(verdict),
+        sentence=_clean(failure.sentence) if failure else _clean(verdict.reason),
+        called=_clean(failure.called) if failure else "",
         hand=bool(failure and failure.case and failure.case.rung == BY_HAND),
         diagnosis=verdict.diagnosis,
         guarantee=INSIDE if exercise.contracts else DATA,
@@ -103,7 +103,7 @@ def result_of(
     )
 
 
-def failed_rung(verdict: Verdict) -> str:
+def _failed_rung(verdict: Verdict) -> str:
     """The first rung that is not whole; DEFINITION where there was nothing to climb with."""
     return verdict.failed_rung or next(
         (name for name in verdict.rung_names[len(verdict.rungs) :]), DEFINITION
@@ -119,10 +119,10 @@ def without_answer(
     rungs = tuple(Rung(name, 0, size) for name, size in sizes.items())
     rung = DEFINITION if outcome == FAILED else None
     return Result(
-        item.key, outcome, 0.0, item.points, rungs, rung, clean(sentence), **{"hand": True, **more}
+        item.key, outcome, 0.0, item.points, rungs, rung, _clean(sentence), **{"hand": True, **more}
     )
 
 
-def clean(text: str) -> str:
+def _clean(text: str) -> str:
     """Text that can be written as UTF-8, of a student's making or not."""
     return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "�")

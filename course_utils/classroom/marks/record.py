@@ -130,12 +130,12 @@ class Record:
             data.pop(name, None)
         for name in ("submitted", "graded_at"):
             data[name] = datetime.fromisoformat(data[name]) if data.get(name) else None
-        results = tuple(result_of(one) for one in data.pop("results"))
+        results = tuple(_result_of(one) for one in data.pop("results"))
         lists = {name: tuple(data.get(name, ())) for name in ("files", "notes")}
         return cls(**data | {"results": results} | lists)
 
 
-def result_of(data: dict[str, Any]) -> Result:
+def _result_of(data: dict[str, Any]) -> Result:
     rungs = tuple(Rung(**rung) for rung in data["rungs"])
     return Result(**data | {"rungs": rungs, "notes": tuple(data["notes"])})
 

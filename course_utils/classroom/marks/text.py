@@ -48,6 +48,7 @@ def cell(text: str, most: int = SENTENCE) -> str:
 
 
 def is_formula(text: str) -> bool:
+    """Would a spreadsheet take this text for a formula?"""
     return text.lstrip().startswith(tuple(FORMULA))
 
 

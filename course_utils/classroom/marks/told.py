@@ -52,23 +52,23 @@ def told(result: Result) -> Iterator[Part]:
     elif result.outcome == MISSING:
         yield Part("sentence", ABSENT)
     elif result.outcome == FAILED:
-        yield from failure(result)
+        yield from _failure(result)
     if result.diagnosis:
         yield Part("diagnosis", result.diagnosis)
-    if result.outcome != FAILED or may_see(result):
+    if result.outcome != FAILED or _may_see(result):
         for note in result.notes:
             yield Part("sentence", note)
 
 
-def may_see(result: Result) -> bool:
+def _may_see(result: Result) -> bool:
     """Was the failing check worked by hand, or was it about no case at all: a definition that cannot
     be run, parameters that are not those that were asked for?"""
     without_case = result.failed_rung == SIGNATURE and not result.called
     return result.hand or result.failed_rung == DEFINITION or without_case
 
 
-def failure(result: Result) -> Iterator[Part]:
-    if not may_see(result):
+def _failure(result: Result) -> Iterator[Part]:
+    if not _may_see(result):
         yield Part("sentence", GENERAL.get(str(result.failed_rung), OTHERWISE))
         return
     if result.called:

@@ -23,11 +23,11 @@ NEEDED_BY_DASK = {"distributed"}
 def made(edition: Edition) -> Edition:
     """The edition with `gradescope.zip` for the instructor. The random cases' secret is new each time."""
     course = grading_files()
-    lock = needed(course)
+    lock = _needed(course)
     files = {
-        "setup.sh": SETUP.format(torch=torch_of(lock)).encode(),
+        "setup.sh": SETUP.format(torch=_torch_of(lock)).encode(),
         "run_autograder": RUN.encode(),
-        "rights.sh": rights().encode(),
+        "rights.sh": _rights().encode(),
         "requirements.txt": "\n".join(lock).encode() + b"\n",
         "plan.json": edition.plan.to_json().encode(),
         "secret": secrets.token_bytes(32),
@@ -41,7 +41,7 @@ def made(edition: Edition) -> Edition:
     return replace(done, notes=(*edition.notes, note))
 
 
-def needed(course: dict[str, bytes]) -> list[str]:
+def _needed(course: dict[str, bytes]) -> list[str]:
     """The locked packages that grading imports."""
     sources = [data.decode() for path, data in course.items() if path.endswith(".py")]
     imported = {package.normal(name) for source in sources for name in package.imports(source)}
@@ -50,12 +50,12 @@ def needed(course: dict[str, bytes]) -> list[str]:
     return package.pinned((ROOT / "requirements.txt").read_text(encoding="utf-8"), wanted)
 
 
-def torch_of(lock: list[str]) -> str:
+def _torch_of(lock: list[str]) -> str:
     (line,) = (line for line in lock if line.startswith("torch=="))
     return line.partition(";")[0].strip()
 
 
-def rights() -> str:
+def _rights() -> str:
     """A script: who may read what of `source`. The rest of the course is the grader's alone."""
     folders = ["course/course_utils", "course/course_utils/classroom"]
     seen = [f"course/course_utils/{name}" for name in VISIBLE]

@@ -34,9 +34,9 @@ def made(edition: Edition) -> Edition:
     plan = edition.plan
     assignment = slug(plan.title)
     config = CONFIG.format(assignment, CELL_TIMEOUT_S, YOUR_TURN)
-    course = {"nbgrader_config.py": config, "README.md": readme(plan, assignment)}
+    course = {"nbgrader_config.py": config, "README.md": _readme(plan, assignment)}
     for path, data in edition.notebooks.items():
-        notebook = with_metadata(nbformat.reads(data.decode(), as_version=4), plan.items)
+        notebook = _with_metadata(nbformat.reads(data.decode(), as_version=4), plan.items)
         place = f"source/{assignment}/{PurePosixPath(path).name}"
         course[place] = nbformat.writes(notebook).rstrip("\n") + "\n"
     return edition.with_files(
@@ -45,11 +45,11 @@ def made(edition: Edition) -> Edition:
     )
 
 
-def with_metadata(notebook: NotebookNode, items: Sequence[Item]) -> NotebookNode:
+def _with_metadata(notebook: NotebookNode, items: Sequence[Item]) -> NotebookNode:
     """A copy with nbgrader's metadata, marked solutions, and cells that count after each of them."""
     worth = {item.key: item.points for item in items}
     made: NotebookNode = nbformat.from_dict(notebook)
-    beginning = code(BEGINNING, role("begin", locked=True))
+    beginning = _code(BEGINNING, _role("begin", locked=True))
     setup = [i for i, cell in enumerate(made.cells) if "setup" in cell.metadata.get("tags", ())]
     made.cells.insert(setup[0] + 1 if setup else 0, beginning)  # once the package can be found
     cells: list[NotebookNode] = []
@@ -58,28 +58,28 @@ def with_metadata(notebook: NotebookNode, items: Sequence[Item]) -> NotebookNode
         key = cell.metadata.get("exercise")
         if key in worth:
             cell.source = marked_cell(key)
-            cell.metadata["nbgrader"] = role(grade_id(key), solution=True)
-            cells += counting(key, worth[key])
+            cell.metadata["nbgrader"] = _role(_grade_id(key), solution=True)
+            cells += _counting(key, worth[key])
     made.cells = cells
     return made
 
 
-def counting(key: str, most: float) -> list[NotebookNode]:
+def _counting(key: str, most: float) -> list[NotebookNode]:
     """The cells that grade an exercise: one that the student sees, one with other random cases."""
     half, seed = most / 2, secrets.randbits(31)
-    name = grade_id(key)
-    hidden = role(f"{name}-hidden-checks", points=half, locked=True)
+    name = _grade_id(key)
+    hidden = _role(f"{name}-hidden-checks", points=half, locked=True)
     return [
-        code(SEEN.format(key, half), role(f"{name}-checks", points=half, locked=True)),
-        code(HIDDEN.format(key, half, seed), hidden),
+        _code(SEEN.format(key, half), _role(f"{name}-checks", points=half, locked=True)),
+        _code(HIDDEN.format(key, half, seed), hidden),
     ]
 
 
-def grade_id(key: str) -> str:
+def _grade_id(key: str) -> str:
     return key.replace(".", "-")
 
 
-def role(
+def _role(
     name: str, *, solution: bool = False, locked: bool = False, points: float | None = None
 ) -> dict[str, Any]:
     """nbgrader's metadata of a cell, version 3 of its schema; with points the cell counts."""
@@ -94,7 +94,7 @@ def role(
     return data if points is None else data | {"points": points}
 
 
-def code(source: str, nbgrader: dict[str, Any]) -> NotebookNode:
+def _code(source: str, nbgrader: dict[str, Any]) -> NotebookNode:
     return nbformat.from_dict(
         {
             "cell_type": "code",
@@ -136,7 +136,7 @@ c.ClearHiddenTests.enforce_metadata = False
 """
 
 
-def readme(plan: Plan, assignment: str) -> str:
+def _readme(plan: Plan, assignment: str) -> str:
     due = f' --duedate "{plan.due.isoformat(sep=" ")}"' if plan.due else ""
     rows = "\n".join(f"| `{item.key}` | {item.points:g} |" for item in plan.items)
     return README.format(title=plan.title, assignment=assignment, due=due, rows=rows)

@@ -17,7 +17,7 @@ def needed_by(start: str) -> dict[str, bytes]:
 
     start: its dotted name. Modules are found by reading imports, those inside functions too.
     """
-    files = files_below(PACKAGE)
+    files = _files_below(PACKAGE)
     paths = modules(files)
     known = frozenset(paths)
     reached, waiting = {start}, [start]
@@ -35,10 +35,10 @@ def needed_by(start: str) -> dict[str, bytes]:
 def grading_files() -> dict[str, bytes]:
     """The whole package but what authors need: references, exercises and the sandbox too."""
     left_out = tuple(f"{PACKAGE.name}/{name}/" for name in FOR_AUTHORS)
-    return {p: data for p, data in files_below(PACKAGE).items() if not p.startswith(left_out)}
+    return {p: data for p, data in _files_below(PACKAGE).items() if not p.startswith(left_out)}
 
 
-def files_below(folder: Path) -> dict[str, bytes]:
+def _files_below(folder: Path) -> dict[str, bytes]:
     """By path from the folder that holds the package."""
     return {
         path.relative_to(ROOT).as_posix(): path.read_bytes()

@@ -18,25 +18,25 @@ END_HELPERS = "### END HIDDEN TESTS"
 def marked_cell(key: str) -> str:
     """The source of the exercise's cell with its solution, marked. Raises UnknownKey."""
     exercise = find(key)
-    return helpers(exercise) + cell(exercise, marked_source)
+    return _helpers(exercise) + cell(exercise, _marked_source)
 
 
-def helpers(exercise: Exercise) -> str:
+def _helpers(exercise: Exercise) -> str:
     needed = needed_source(exercise)
     return f"{BEGIN_HELPERS}\n{needed}\n{END_HELPERS}\n" if needed else ""
 
 
-def marked_source(part: object) -> str:
+def _marked_source(part: object) -> str:
     """The stub of a function or class with a marked region in place of each "your turn"."""
     source, stub = source_of(part), stub_source(part).splitlines()
     lines = source.splitlines()
     places = [i for i, line in enumerate(stub) if line.strip() == YOUR_TURN]
-    public, private = functions_of(ast.parse(source).body[0])
+    public, private = _functions_of(ast.parse(source).body[0])
     if len(places) != len(public):
         raise ValueError(
             f"{len(places)} bodies in the stub, {len(public)} in the source:\n{source}"
         )
-    regions = [region(node, lines) for node in public]
+    regions = [_region(node, lines) for node in public]
     for node in private:  # a stub does not name them: they go with the last body
         regions[-1][-1:-1] = [
             "",
@@ -47,7 +47,7 @@ def marked_source(part: object) -> str:
     return "\n".join(stub)
 
 
-def functions_of(node: ast.stmt) -> tuple[list[ast.FunctionDef], list[ast.FunctionDef]]:
+def _functions_of(node: ast.stmt) -> tuple[list[ast.FunctionDef], list[ast.FunctionDef]]:
     """The functions that the stub names, and those that it leaves out."""
     if isinstance(node, ast.FunctionDef):
         return [node], []
@@ -56,7 +56,7 @@ def functions_of(node: ast.stmt) -> tuple[list[ast.FunctionDef], list[ast.Functi
     return [m for m in methods if m not in private], private
 
 
-def region(node: ast.FunctionDef, lines: list[str]) -> list[str]:
+def _region(node: ast.FunctionDef, lines: list[str]) -> list[str]:
     """A function's body, its docstring aside, between the marks."""
     documented = ast.get_docstring(node) is not None
     first = (node.body[0].end_lineno or 0) if documented else node.body[0].lineno - 1

@@ -51,23 +51,23 @@ def make(
         raise CannotRelease([f"no notebook holds the exercise {key!r}" for key in absent])
     edition = Edition(plan, files, {PLAN: plan.to_json().encode()})
     if plan.hidden:
-        return completed(without_answers(edition, say), root)
+        return _completed(without_answers(edition, say), root)
     package = package_files(Path(course_utils.__file__).parent)
-    return completed(edition.with_files(files=package), root)
+    return _completed(edition.with_files(files=package), root)
 
 
-def completed(edition: Edition, root: Path) -> Edition:
+def _completed(edition: Edition, root: Path) -> Edition:
     """The edition with what goes beside notebooks and package: requirements, licence, README."""
     return edition.with_files(
         files={
             "LICENSE": (root / "LICENSE").read_bytes(),
-            "README.md": readme(edition).encode(),
-            "requirements.txt": requirements(root, sources(edition)).encode(),
+            "README.md": _readme(edition).encode(),
+            "requirements.txt": requirements(root, _sources(edition)).encode(),
         }
     )
 
 
-def sources(edition: Edition) -> list[str]:
+def _sources(edition: Edition) -> list[str]:
     """Every Python text of an edition: its modules, and its notebooks' code cells without magics."""
     from course_utils.grading.extract import MAGIC
 
@@ -78,7 +78,7 @@ def sources(edition: Edition) -> list[str]:
     return found
 
 
-def readme(edition: Edition) -> str:
+def _readme(edition: Edition) -> str:
     """The first thing that a student reads: two commands, where to answer, what to hand in."""
     plan = edition.plan
     first = plan.names[0]

@@ -21,10 +21,10 @@ class Need:
 
     def __str__(self) -> str:
         through = f" through {', '.join(self.way)}" if self.way else ""
-        return f"{self.who} needs {short(self.what)}{through}, which is removed"
+        return f"{self.who} needs {_short(self.what)}{through}, which is removed"
 
 
-def short(taken: Taken) -> str:
+def _short(taken: Taken) -> str:
     module = taken.module.removeprefix("course_utils.")
     return f"{module}.{taken.name}" if taken.name else module
 
@@ -62,7 +62,7 @@ class Graph:
         if one.module not in self.known:
             return set()
         if not one.name:
-            loose = [n for n in self.sources[one.module].tree.body if runs_at_import(n)]
+            loose = [n for n in self.sources[one.module].tree.body if _runs_at_import(n)]
             return self.taken(one.module, loose)
         nodes = self.definitions(one.module).get(one.name, [])
         again = self.imports(one.module).names.get(one.name)
@@ -86,7 +86,7 @@ class Graph:
         gone = {Taken(module, name) for module, names in removed.items() for name in names}
         seen: set[Taken] = set()
         waiting: list[tuple[Taken, tuple[str, ...]]] = [
-            (one, ()) for one in sorted(start, key=short)
+            (one, ()) for one in sorted(start, key=_short)
         ]
         while waiting:
             one, way = waiting.pop(0)
@@ -96,11 +96,11 @@ class Graph:
             if one in gone:
                 yield one, way
                 continue
-            further = sorted(self.used_by(one), key=short)
-            waiting += [(next_one, (*way, short(one))) for next_one in further]
+            further = sorted(self.used_by(one), key=_short)
+            waiting += [(next_one, (*way, _short(one))) for next_one in further]
 
 
-def runs_at_import(node: ast.stmt) -> bool:
+def _runs_at_import(node: ast.stmt) -> bool:
     quiet = (
         ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
     )
@@ -134,4 +134,5 @@ def asked_keys(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def names_in(tree: ast.AST) -> set[str]:
+    """The names that a text uses."""
     return names_used(ast.unparse(tree))

@@ -36,7 +36,7 @@ def whole(notebook: NotebookNode, plan: Plan) -> NotebookNode:
     """The chapter with a cell, after its title, that says what counts, and until when."""
     cells = list(notebook.cells)
     here = [cell.metadata["exercise"] for cell in cells if "exercise" in cell.metadata]
-    cells.insert(1, markdown(opening(plan, here)))
+    cells.insert(1, _markdown(opening(plan, here)))
     return notebooks.normalise(nbformat.from_dict(notebook | {"cells": cells}))
 
 
@@ -47,20 +47,20 @@ def problem_set(notebook: NotebookNode, plan: Plan, hidden: bool) -> NotebookNod
     keys = [cells[i].metadata["exercise"] for i in places]
     chapter = cells[0].source.splitlines()[0].removeprefix("# ")
     out = [
-        markdown(f"# {chapter}: exercises\n\n{opening(plan, keys)}"),
-        preamble(cells, places, hidden),
+        _markdown(f"# {chapter}: exercises\n\n{opening(plan, keys)}"),
+        _preamble(cells, places, hidden),
     ]
     for i in places:
-        out += map(markdown, statement(cells, i))
-        out.append(code(cells[i].source, {"exercise": cells[i].metadata["exercise"]}))
+        out += map(_markdown, _statement(cells, i))
+        out.append(_code(cells[i].source, {"exercise": cells[i].metadata["exercise"]}))
     return notebooks.normalise(nbformat.from_dict(notebook | {"cells": out}))
 
 
-def markdown(source: str) -> NotebookNode:
+def _markdown(source: str) -> NotebookNode:
     return nbformat.from_dict({"cell_type": "markdown", "metadata": {}, "source": source})
 
 
-def code(source: str, metadata: dict[str, object]) -> NotebookNode:
+def _code(source: str, metadata: dict[str, object]) -> NotebookNode:
     cell = {"cell_type": "code", "metadata": metadata, "source": source}
     return nbformat.from_dict(cell | {"execution_count": None, "outputs": []})
 
@@ -76,7 +76,7 @@ def opening(plan: Plan, keys: Sequence[str]) -> str:
     for item in items:
         exercise = find(item.key)
         lines.append(f"| {exercise.title} (`{exercise.names[0]}`) | {item.points:g} |")
-    lines += ["", *sentences(plan, len(items) < len(keys))]
+    lines += ["", *_sentences(plan, len(items) < len(keys))]
     return "\n".join(lines).rstrip()
 
 
@@ -88,11 +88,11 @@ def said(plan: Plan) -> str:
     return f"{plan.due.day} {plan.due.strftime('%B %Y, %H:%M')} ({zone})"
 
 
-def sentences(plan: Plan, ungraded: bool) -> Iterator[str]:
+def _sentences(plan: Plan, ungraded: bool) -> Iterator[str]:
     if ungraded:
         yield "Exercises that are not in this list are for you; they earn no points."
     if plan.due:
-        yield late_rule(plan.late)
+        yield _late_rule(plan.late)
     if plan.hidden:
         yield (
             "This edition holds no answers to the exercises in the list. Until yours is there, its name "
@@ -101,7 +101,7 @@ def sentences(plan: Plan, ungraded: bool) -> Iterator[str]:
         )
 
 
-def late_rule(late: Late) -> str:
+def _late_rule(late: Late) -> str:
     """What a late submission costs, in words."""
     if not late.per_day and late.closes_after_days is None:
         return "Late submissions lose nothing."
@@ -118,7 +118,7 @@ def late_rule(late: Late) -> str:
 # ------------------------------------------------------------------------------ problem sets
 
 
-def statement(cells: Sequence[NotebookNode], place: int) -> list[str]:
+def _statement(cells: Sequence[NotebookNode], place: int) -> list[str]:
     """The Markdown that states the exercise in cell `place`: from its heading to the cell."""
     first = place
     while first and cells[first - 1].cell_type == "markdown":
@@ -130,39 +130,39 @@ def statement(cells: Sequence[NotebookNode], place: int) -> list[str]:
     return []
 
 
-def preamble(cells: Sequence[NotebookNode], places: Sequence[int], hidden: bool) -> NotebookNode:
+def _preamble(cells: Sequence[NotebookNode], places: Sequence[int], hidden: bool) -> NotebookNode:
     """The chapter's imports that the exercises may want, and the definitions that stubs use."""
     asked = {name for place in places for name in find(cells[place].metadata["exercise"]).names}
-    before = list(top_level(cells[: max(places)]))
+    before = list(_top_level(cells[: max(places)]))
     wanted = {name for place in places for name in names_used(cells[place].source)} - asked
     definitions: dict[int, str] = {}
     used = set(wanted)
     while wanted:
         name = wanted.pop()
         node = next((n for n in reversed(before) if name in names_bound(n)), None)
-        if node is None or is_import(node) or node.lineno in definitions:
+        if node is None or _is_import(node) or node.lineno in definitions:
             continue
         definitions[node.lineno] = ast.unparse(node)
         wanted |= names_used(node) - used
         used |= wanted
-    prose = "".join(text for place in places for text in statement(cells, place))
+    prose = "".join(text for place in places for text in _statement(cells, place))
     used |= set(re.findall(r"`([A-Za-z_]\w*)", prose))
     imports = {
         import_of(node, name): None
         for node in before
-        if is_import(node)
+        if _is_import(node)
         for name in names_bound(node)
-        if name not in asked and takes(node, name, used, hidden)
+        if name not in asked and _takes(node, name, used, hidden)
     }
     kept = [definitions[place] for place in sorted(definitions)]
-    return code("\n".join([*joined(imports), "", *kept]).strip(), {})
+    return _code("\n".join([*_joined(imports), "", *kept]).strip(), {})
 
 
-def is_import(node: ast.stmt) -> bool:
+def _is_import(node: ast.stmt) -> bool:
     return isinstance(node, ast.Import | ast.ImportFrom)
 
 
-def top_level(cells: Sequence[NotebookNode]) -> Iterator[ast.stmt]:
+def _top_level(cells: Sequence[NotebookNode]) -> Iterator[ast.stmt]:
     """The statements of the chapter's ordinary code cells: no set-up, no exercise, no ranks."""
     number = 0
     for cell in cells:
@@ -176,7 +176,7 @@ def top_level(cells: Sequence[NotebookNode]) -> Iterator[ast.stmt]:
                 yield node
 
 
-def takes(node: ast.stmt, name: str, used: set[str], hidden: bool) -> bool:
+def _takes(node: ast.stmt, name: str, used: set[str], hidden: bool) -> bool:
     """Does a problem set need this import of its chapter?"""
     if isinstance(node, ast.ImportFrom):
         module = node.module or ""
@@ -191,7 +191,7 @@ def takes(node: ast.stmt, name: str, used: set[str], hidden: bool) -> bool:
     return root in EVERYWHERE or root in sys.stdlib_module_names
 
 
-def joined(imports: dict[str, None]) -> list[str]:
+def _joined(imports: dict[str, None]) -> list[str]:
     """Import statements sorted, those from one module as one."""
     plain = sorted(line for line in imports if line.startswith("import "))
     names: dict[str, list[str]] = {}

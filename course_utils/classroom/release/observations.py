@@ -52,14 +52,14 @@ def stored(exercise: Exercise, hidden: bool) -> bytes:
 
     Raises NotStorable.
     """
-    return dumps(recorded(exercise, hidden))
+    return dumps(_recorded(exercise, hidden))
 
 
-def recorded(exercise: Exercise, hidden: bool) -> Tree:
+def _recorded(exercise: Exercise, hidden: bool) -> Tree:
     """Everything that verdicts, diagnoses and hints need of an exercise, as a tree."""
     keeping = Keeping(exercise.key)
     checks = checks_of(exercise, SEED)
-    stub_tells_as_much(exercise)
+    _stub_tells_as_much(exercise)
     return {
         "key": exercise.key,
         "hidden": hidden,
@@ -106,7 +106,7 @@ def recorded(exercise: Exercise, hidden: bool) -> Tree:
     }
 
 
-def stub_tells_as_much(exercise: Exercise) -> None:
+def _stub_tells_as_much(exercise: Exercise) -> None:
     """The stub must describe itself as the reference does: it is what signatures are held to."""
     for stub, part in zip(stub_objects(exercise), exercise.parts, strict=True):
         due = methods_due(part)
@@ -141,7 +141,7 @@ class Keeping:
         """A case as it is: strides, offsets and shared storages count."""
         tree = case.as_tree()
         for leaf in leaves(tree):
-            if not storable(leaf) or type(leaf) is Parameter:
+            if not _storable(leaf) or type(leaf) is Parameter:
                 raise self.stop(f"a case holds a {type(leaf).__name__}, which is no data")
         return dict(tree)
 
@@ -167,7 +167,7 @@ class Keeping:
 
     def seen(self, tree: Tree) -> Tree:
         for leaf in leaves(tree):
-            if not storable(leaf):
+            if not _storable(leaf):
                 raise self.stop(f"a probe saw a {type(leaf).__name__}, which is no data")
         return map_tree(self.pooled, tree)
 
@@ -176,7 +176,7 @@ class Keeping:
             return leaf.item()
         if not isinstance(leaf, Tensor):
             return leaf
-        x = compact(leaf.detach())
+        x = _compact(leaf.detach())
         outline = type(leaf), x.dtype, x.shape, x.stride(), x.storage_offset()
         kept = Parameter(x, leaf.requires_grad) if type(leaf) is Parameter else x
         return self.pool.setdefault((slots(x).numpy().tobytes(), *outline), kept)
@@ -199,7 +199,7 @@ class Keeping:
         }
 
 
-def compact(x: Tensor) -> Tensor:
+def _compact(x: Tensor) -> Tensor:
     """A copy in no more memory than its elements need: windows of a small tensor stay windows."""
     with torch.no_grad():
         if x.untyped_storage().nbytes() < x.numel() * x.element_size():
@@ -208,7 +208,7 @@ def compact(x: Tensor) -> Tensor:
         return torch.empty(x.shape, dtype=x.dtype).copy_(x)
 
 
-def storable(leaf: Any) -> bool:
+def _storable(leaf: Any) -> bool:
     """Does this come back from a file as it went in?"""
     if isinstance(leaf, Tensor):
         plain = type(leaf) in (Tensor, Parameter) and is_plain_tensor(leaf)

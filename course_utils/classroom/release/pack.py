@@ -53,6 +53,7 @@ def write(edition: Edition, output: Path) -> Written:
 
 
 def write_files(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write files, given by path with slashes, below a folder."""
     for path, data in sorted(files.items()):
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -55,10 +55,12 @@ def requirements(root: Path, sources: Iterable[str]) -> str:
 
 
 def normal(name: str) -> str:
+    """A package's name as registries compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def name_in(line: str) -> str:
+    """The package that a line of requirements names."""
     found = NAME.match(line)
     assert found, f"no package is named in {line!r}"
     return found[0]

@@ -38,7 +38,7 @@ class Source:
 
     def taken(self, known: frozenset[str]) -> set[Taken]:
         """What it takes from these modules of the package, given by their dotted names."""
-        return set(taken_by_text(self.text, self.dotted, known))
+        return set(_taken_by_text(self.text, self.dotted, known))
 
 
 @lru_cache(maxsize=1024)
@@ -48,16 +48,16 @@ def parsed(text: str) -> ast.Module:
 
 
 @lru_cache(maxsize=1024)
-def taken_by_text(text: str, dotted: str, known: frozenset[str]) -> frozenset[Taken]:
+def _taken_by_text(text: str, dotted: str, known: frozenset[str]) -> frozenset[Taken]:
     return frozenset(taken_in(parsed(text), dotted, known))
 
 
 def taken_in(tree: ast.AST, dotted: str, known: frozenset[str]) -> set[Taken]:
     """What a text takes from the modules `known`, strings in it included."""
-    found = set(taken_by(tree, dotted, known))
+    found = set(_taken_by(tree, dotted, known))
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found |= set(taken_by_string(node.value, known))
+            found |= set(_taken_by_string(node.value, known))
     return found
 
 
@@ -82,7 +82,7 @@ def pushed(source: str) -> set[str]:
     return set(found[1].split(",")) if found else set()
 
 
-def taken_by(tree: ast.AST, dotted: str, known: frozenset[str]) -> Iterator[Taken]:
+def _taken_by(tree: ast.AST, dotted: str, known: frozenset[str]) -> Iterator[Taken]:
     bound = Imports.of(tree, dotted, known)
     yield from bound.modules
     yield from bound.names.values()
@@ -113,15 +113,15 @@ class Imports:
                     if alias.name.partition(".")[0] == PACKAGE:
                         name = alias.name if alias.asname else PACKAGE
                         found.aliases[alias.asname or PACKAGE] = name
-                        found.modules += parents(alias.name, known)
+                        found.modules += _parents(alias.name, known)
             elif isinstance(node, ast.ImportFrom):
-                found.take(absolute(node, dotted), node, known)
+                found.take(_absolute(node, dotted), node, known)
         return found
 
     def take(self, base: str, node: ast.ImportFrom, known: frozenset[str]) -> None:
         if base.partition(".")[0] != PACKAGE:
             return
-        self.modules += parents(base, known)
+        self.modules += _parents(base, known)
         for alias in node.names:
             whole, here = f"{base}.{alias.name}", alias.asname or alias.name
             if alias.name == "*":
@@ -138,13 +138,13 @@ class Imports:
         return ((module, name) for module in self.stars for name in sorted(used))
 
 
-def absolute(node: ast.ImportFrom, dotted: str) -> str:
+def _absolute(node: ast.ImportFrom, dotted: str) -> str:
     """The module that a from-import names, seen from the module called `dotted`."""
     here = dotted.split(".")[: -node.level] if node.level else []
     return ".".join([*here, *([node.module] if node.module else [])])
 
 
-def parents(name: str, known: frozenset[str]) -> Iterator[Taken]:
+def _parents(name: str, known: frozenset[str]) -> Iterator[Taken]:
     """The module and the packages around it."""
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
@@ -170,15 +170,15 @@ def attributes(tree: ast.AST, aliases: Mapping[str, str], known: frozenset[str])
             yield Taken(module, parts[0])
 
 
-def taken_by_string(text: str, known: frozenset[str]) -> Iterator[Taken]:
+def _taken_by_string(text: str, known: frozenset[str]) -> Iterator[Taken]:
     if DOTTED.fullmatch(text):
-        yield from parents(text, known)
+        yield from _parents(text, known)
     elif PACKAGE in text and "import" in text:
         try:
             tree = ast.parse(text)
         except SyntaxError:
             return
-        yield from taken_by(tree, "", known)
+        yield from _taken_by(tree, "", known)
 
 
 def modules(files: Mapping[str, bytes]) -> dict[str, str]:
@@ -192,5 +192,6 @@ def modules(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def module_source(dotted: str, path: str, files: Mapping[str, bytes]) -> Source:
+    """A module of an edition as a text that knows its own name."""
     own = f"{dotted}.__init__" if path.endswith("__init__.py") else dotted
     return Source(path, files[path].decode(), own)

@@ -46,28 +46,28 @@ def reduced(text: str, stubs: Mapping[str, str], needed: Iterable[str]) -> Reduc
     Raises KeyError if the module does not define a graded name.
     """
     tree = ast.parse(text)
-    nodes = {name: node for node in tree.body for name in names_bound(node) if defines(node)}
+    nodes = {name: node for node in tree.body for name in names_bound(node) if _defines(node)}
     for name in stubs:
         nodes[name]
     uses = {name: names_used(node) & nodes.keys() for name, node in nodes.items()}
     uses |= {name: names_used(stub) & nodes.keys() for name, stub in stubs.items()}
     graded_uses = set().union(*(names_used(nodes[name]) & nodes.keys() for name in stubs))
     original = {name: names_used(node) & nodes.keys() for name, node in nodes.items()}
-    candidates = closure(graded_uses, original) - stubs.keys()
-    loose = set().union(*(names_used(node) for node in tree.body if not defines(node)))
+    candidates = _closure(graded_uses, original) - stubs.keys()
+    loose = set().union(*(names_used(node) for node in tree.body if not _defines(node)))
     roots = (nodes.keys() - candidates) | (set(needed) | loose) & nodes.keys()
-    helpers = candidates - closure(roots, uses)
-    return Reduced(without(text, tree, stubs, helpers), frozenset(stubs), frozenset(helpers))
+    helpers = candidates - _closure(roots, uses)
+    return Reduced(_without(text, tree, stubs, helpers), frozenset(stubs), frozenset(helpers))
 
 
-def defines(node: ast.stmt) -> bool:
+def _defines(node: ast.stmt) -> bool:
     """Is this a definition or a constant, which may be taken out?"""
     return isinstance(
         node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef | ast.Assign | ast.AnnAssign
     )
 
 
-def closure(names: Iterable[str], uses: Mapping[str, set[str]]) -> set[str]:
+def _closure(names: Iterable[str], uses: Mapping[str, set[str]]) -> set[str]:
     found: set[str] = set()
     waiting = set(names)
     while waiting:
@@ -77,44 +77,44 @@ def closure(names: Iterable[str], uses: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-def without(text: str, tree: ast.Module, stubs: Mapping[str, str], helpers: Iterable[str]) -> str:
+def _without(text: str, tree: ast.Module, stubs: Mapping[str, str], helpers: Iterable[str]) -> str:
     """The text with the stubs in place, and without the helpers and the remarks right above them."""
     lines = text.splitlines()
     gone = set(helpers)
     for node in reversed(tree.body):
-        bound = set(names_bound(node)) if defines(node) else set()
+        bound = set(names_bound(node)) if _defines(node) else set()
         stub = next((stubs[name] for name in bound if name in stubs), None)
         if stub is None and not (bound and bound <= gone):
             continue
         first, last = first_line(node) - 1, node.end_lineno or node.lineno
         while first and lines[first - 1].startswith("#"):
             first -= 1
-        if stub is None and is_docstring_after(tree, node):
-            last = docstring_end(tree, node)
+        if stub is None and _is_docstring_after(tree, node):
+            last = _docstring_end(tree, node)
         lines[first:last] = stub.splitlines() if stub else []
-    return tidy("\n".join(lines) + "\n")
+    return _tidy("\n".join(lines) + "\n")
 
 
-def following(tree: ast.Module, node: ast.stmt) -> ast.stmt | None:
+def _following(tree: ast.Module, node: ast.stmt) -> ast.stmt | None:
     place = tree.body.index(node) + 1
     return tree.body[place] if place < len(tree.body) else None
 
 
-def is_docstring_after(tree: ast.Module, node: ast.stmt) -> bool:
+def _is_docstring_after(tree: ast.Module, node: ast.stmt) -> bool:
     """Is the next statement a text that explains this constant?"""
-    match following(tree, node):
+    match _following(tree, node):
         case ast.Expr(value=ast.Constant(value=str())):
             return isinstance(node, ast.Assign | ast.AnnAssign)
     return False
 
 
-def docstring_end(tree: ast.Module, node: ast.stmt) -> int:
-    after = following(tree, node)
+def _docstring_end(tree: ast.Module, node: ast.stmt) -> int:
+    after = _following(tree, node)
     assert after is not None
     return after.end_lineno or after.lineno
 
 
-def tidy(text: str) -> str:
+def _tidy(text: str) -> str:
     """At most two empty lines in a row."""
     while "\n\n\n\n" in text:
         text = text.replace("\n\n\n\n", "\n\n\n")

@@ -35,19 +35,19 @@ def run_problems(edition: Edition, say: Callable[[str], None] = lambda _: None) 
         found = []
         for path in sorted(edition.notebooks):
             say(f"running {path}")
-            found += list(raised(folder / path, folder, Path(place)))
+            found += list(_raised(folder / path, folder, Path(place)))
     return found
 
 
-def raised(path: Path, folder: Path, place: Path) -> Iterator[str]:
-    ran, problem = run(path, place)
+def _raised(path: Path, folder: Path, place: Path) -> Iterator[str]:
+    ran, problem = _run(path, place)
     said = 0
     for number, cell in enumerate(ran.cells[:-1], start=1):
         for out in cell.get("outputs", ()):
             if out.output_type == "error" and "raises-exception" not in notebooks.tags(cell):
                 said += 1
                 if said <= MOST_SAID:
-                    yield f"{path.name}, cell {number} ({first_line(cell.source)}) raises {why(out)}"
+                    yield f"{path.name}, cell {number} ({_first_line(cell.source)}) raises {_why(out)}"
     if said > MOST_SAID:
         yield f"{path.name}: {said - MOST_SAID} more cells raise"
     if problem:
@@ -58,16 +58,16 @@ def raised(path: Path, folder: Path, place: Path) -> Iterator[str]:
         yield f"{path.name} found another course_utils than its own: {home or 'none'}"
 
 
-def why(error: nbformat.NotebookNode) -> str:
+def _why(error: nbformat.NotebookNode) -> str:
     return f"{error.ename}: {str(error.evalue).splitlines()[0][:200] if error.evalue else ''}"
 
 
-def first_line(source: str) -> str:
+def _first_line(source: str) -> str:
     lines = [line for line in source.splitlines() if line.strip() and not line.startswith("#")]
     return repr(lines[0][:50]) if lines else "empty"
 
 
-def run(path: Path, place: Path) -> tuple[nbformat.NotebookNode, str]:
+def _run(path: Path, place: Path) -> tuple[nbformat.NotebookNode, str]:
     """The notebook after a run in which errors stop nothing, and what ended it before its last cell."""
     from nbclient import NotebookClient
     from nbclient.exceptions import CellTimeoutError, DeadKernelError

@@ -37,8 +37,8 @@ def without_answers(edition: Edition, say: Callable[[str], None] = lambda _: Non
     whole = package_files(Path(course_utils.__file__).parent)
     graph = Graph(whole)
     graded = [find(key) for key in edition.plan.keys]
-    others = [find(key) for key in sorted(keys_beside(edition))]
-    reached = reach(graph, edition, [*graded, *others])
+    others = [find(key) for key in sorted(_keys_beside(edition))]
+    reached = _reach(graph, edition, [*graded, *others])
     stubs = by_module(graded)
     changed: dict[str, bytes] = {}
     removed: dict[str, frozenset[str]] = {}
@@ -49,7 +49,7 @@ def without_answers(edition: Edition, say: Callable[[str], None] = lambda _: Non
         found = reduced(whole[path].decode(), by_name, needed - by_name.keys())
         changed[path] = found.text.encode()
         removed[module] = found.graded | found.helpers
-    files = dict(kept_files(whole, graph, {one.module for one in reached}))
+    files = dict(_kept_files(whole, graph, {one.module for one in reached}))
     kept = dict(stored_files(graded, others, say))
     shipped = {p: d for p, d in edition.files.items() if not p.startswith(f"{PACKAGE}/")}
     size = sum(map(len, kept.values()))
@@ -65,7 +65,7 @@ def without_answers(edition: Edition, say: Callable[[str], None] = lambda _: Non
 # ------------------------------------------------------------------------------ what is reached
 
 
-def cells(edition: Edition) -> Iterator[tuple[Source, nbformat.NotebookNode]]:
+def _cells(edition: Edition) -> Iterator[tuple[Source, nbformat.NotebookNode]]:
     """The code cells of an edition's notebooks, the set-up aside."""
     for path, data in sorted(edition.notebooks.items()):
         notebook = nbformat.reads(data.decode(), as_version=4)
@@ -75,20 +75,20 @@ def cells(edition: Edition) -> Iterator[tuple[Source, nbformat.NotebookNode]]:
                 yield cell_source(label, cell.source), cell
 
 
-def keys_beside(edition: Edition) -> set[str]:
+def _keys_beside(edition: Edition) -> set[str]:
     """Exercises that an edition's notebooks hold or ask for, besides those that count."""
     found = set()
-    for source, cell in cells(edition):
+    for source, cell in _cells(edition):
         found.add(cell.metadata.get("exercise", ""))
         found |= {key for _, key in asked_keys(source.tree)}
     return found - {"", *edition.plan.keys}
 
 
-def roots(edition: Edition, graph: Graph) -> list[Source]:
+def _roots(edition: Edition, graph: Graph) -> list[Source]:
     """The texts that run whole: cells, and the questions of chapters that ask some."""
     found = []
     chapters = set()
-    for source, _ in cells(edition):
+    for source, _ in _cells(edition):
         found.append(source)
         for node in ast.walk(source.tree):
             match node:
@@ -103,15 +103,15 @@ def roots(edition: Edition, graph: Graph) -> list[Source]:
     return found
 
 
-def reach(graph: Graph, edition: Edition, exercises: Iterable[Exercise]) -> set[Taken]:
+def _reach(graph: Graph, edition: Edition, exercises: Iterable[Exercise]) -> set[Taken]:
     """Every name of the package's rooms that the notebooks, or modules that they reach, take.
 
     Modules of the rooms are reached by imports; the rest of the package is there anyway.
     """
     reached: set[Taken] = set()
     parts = {home(part) for exercise in exercises for part in exercise.parts}
-    waiting = [*roots(edition, graph), *(graph.sources[module] for module in sorted(parts))]
-    waiting += [s for m, s in graph.sources.items() if is_core(m) and not lazy(m)]
+    waiting = [*_roots(edition, graph), *(graph.sources[module] for module in sorted(parts))]
+    waiting += [s for m, s in graph.sources.items() if _is_core(m) and not _lazy(m)]
     seen = {source.label for source in waiting}
     reached |= {Taken(source.dotted, "") for source in waiting if source.dotted}
     while waiting:
@@ -119,29 +119,29 @@ def reach(graph: Graph, edition: Edition, exercises: Iterable[Exercise]) -> set[
         for one in source.taken(graph.known):
             reached.add(one)
             further = graph.sources.get(one.module)
-            if further and in_rooms(one.module) and further.label not in seen:
+            if further and _in_rooms(one.module) and further.label not in seen:
                 seen.add(further.label)
                 waiting.append(further)
     return reached
 
 
-def in_rooms(module: str) -> bool:
+def _in_rooms(module: str) -> bool:
     return module.startswith(tuple(f"{room}." for room in ROOMS)) or module in ROOMS
 
 
-def is_core(module: str) -> bool:
-    return not in_rooms(module)
+def _is_core(module: str) -> bool:
+    return not _in_rooms(module)
 
 
 LAZY = (f"{PACKAGE}.cli", f"{PACKAGE}.recordings.recorders")
 """Core modules whose imports from the rooms serve verbs that an edition may lack."""
 
 
-def lazy(module: str) -> bool:
+def _lazy(module: str) -> bool:
     return module in LAZY
 
 
-def kept_files(
+def _kept_files(
     whole: Mapping[str, bytes], graph: Graph, reached: set[str]
 ) -> Iterator[tuple[str, bytes]]:
     """The package's files that go into the edition: of the rooms, the modules that are reached."""
@@ -150,18 +150,18 @@ def kept_files(
         module = modules.get(path, "")
         if module.startswith(ROOMS[1] + "."):
             continue  # a chapter's cases, mistakes and alternatives: there is a stored form
-        if in_rooms(module) and module not in ROOMS and module not in reached:
+        if _in_rooms(module) and module not in ROOMS and module not in reached:
             continue
-        if lazy(module) and not satisfied(graph, module, reached):
+        if _lazy(module) and not _satisfied(graph, module, reached):
             continue
         yield path, data
 
 
-def satisfied(graph: Graph, module: str, reached: set[str]) -> bool:
+def _satisfied(graph: Graph, module: str, reached: set[str]) -> bool:
     """Are the rooms' modules that it imports at its top there?"""
     top = [n for n in graph.sources[module].tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
     source = Source("", "\n".join(map(ast.unparse, top)), graph.sources[module].dotted)
-    return all(t.module in reached for t in source.taken(graph.known) if in_rooms(t.module))
+    return all(t.module in reached for t in source.taken(graph.known) if _in_rooms(t.module))
 
 
 # ------------------------------------------------------------------------------ what is stored
@@ -177,7 +177,7 @@ def stored_files(
         for exercise in exercises:
             say(f"observing {exercise.key}")
             chapters[exercise.chapter] = None
-            number = place(exercise)
+            number = _place(exercise)
             file = f"{number:02d}_{exercise.key.partition('.')[2]}{SUFFIX}"
             try:
                 data = stored(exercise, hidden)
@@ -191,7 +191,7 @@ def stored_files(
         yield f"{PACKAGE}/exercises/{chapter}.py", CHAPTER.format(package=PACKAGE).encode()
 
 
-def place(exercise: Exercise) -> int:
+def _place(exercise: Exercise) -> int:
     """Its number in its chapter, from 1."""
     return list(exercises_of(exercise.chapter)).index(exercise.key) + 1
 
@@ -202,11 +202,11 @@ def place(exercise: Exercise) -> int:
 def static_problems(edition: Edition) -> list[str]:
     """What in the edition needs a removed definition, found by reading it."""
     graph = Graph(edition.files)
-    found = [str(need) for need in needs(graph, roots(edition, graph), edition.removed)]
+    found = [str(need) for need in needs(graph, _roots(edition, graph), edition.removed)]
     unbound = {
         name: key for key in edition.plan.keys if not find(key).stand_in for name in find(key).names
     }
-    for source, cell in cells(edition):
+    for source, cell in _cells(edition):
         if "exercise" not in cell.metadata:
             for name in sorted((names_in(source.tree) | pushed(cell.source)) & unbound.keys()):
                 found.append(

@@ -105,13 +105,13 @@ def as_json(plan: Plan, records: Iterable[Record]) -> str:
         "format": "strides-to-shards gradebook",
         "version": VERSION,
         "plan": json.loads(plan.to_json()),
-        "students": [entry(plan, record) for record in by_plan(plan, records)],
+        "students": [_entry(plan, record) for record in by_plan(plan, records)],
     }
     text = json.dumps(book, indent=1, ensure_ascii=False) + "\n"
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def entry(plan: Plan, record: Record) -> dict[str, Any]:
+def _entry(plan: Plan, record: Record) -> dict[str, Any]:
     data = {
         name: getattr(record, name) for name in STUDENT if name not in ("results", "max_points")
     }
@@ -120,12 +120,12 @@ def entry(plan: Plan, record: Record) -> dict[str, Any]:
         "penalty": round(record.penalty, 6),
         "max_points": plan.points,
         "submitted": record.submitted and record.submitted.isoformat(),
-        "results": [result_entry(result) for result in record.results],
+        "results": [_result_entry(result) for result in record.results],
     }
     return {name: data[name] for name in STUDENT}
 
 
-def result_entry(result: Result) -> dict[str, Any]:
+def _result_entry(result: Result) -> dict[str, Any]:
     data = asdict(result)
     return {name: data[name] for name in RESULT}
 
@@ -142,10 +142,12 @@ def read_json(text: str) -> dict[str, Any]:
 
 
 def rows(fields: dict[str, str]) -> str:
+    """Rows of a table in Markdown, one a field."""
     return "\n".join(f"| `{name}` | {meaning} |" for name, meaning in fields.items())
 
 
 def table(fields: dict[str, str], head: Sequence[str] = ("field", "meaning")) -> str:
+    """A table in Markdown of fields and what they mean."""
     return f"| {head[0]} | {head[1]} |\n|---|---|\n{rows(fields)}\n"
 
 

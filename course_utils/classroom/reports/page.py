@@ -26,7 +26,7 @@ from .wording import CLASSES, MARKS, clock, exact_percent, percent, policy, rule
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def pixels(value: float) -> str:
+def _pixels(value: float) -> str:
     """A coordinate: whole as it is, any other with one decimal."""
     return str(value) if isinstance(value, int) else f"{value:.1f}"
 
@@ -56,7 +56,7 @@ ENVIRONMENT.filters |= {
     "percent": percent,
     "plural": plural,
     "policy": policy,
-    "px": pixels,
+    "px": _pixels,
     "visible": visible,
 }
 

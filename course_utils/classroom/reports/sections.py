@@ -45,7 +45,7 @@ def sections_of(
     places = {}
     for path in sorted(notebooks.glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        for key, chapter, name in exercises_in(cells):
+        for key, chapter, name in _exercises_in(cells):
             places[key] = (path.stem, chapter, name)
     found = {}
     for key in keys:
@@ -53,11 +53,11 @@ def sections_of(
         address = (
             f"{site.rstrip('/')}/notebooks/{stem}.html#exercise-{key}" if site and stem else ""
         )
-        found[key] = Section(key, title_of(key), chapter, name, address)
+        found[key] = Section(key, _title_of(key), chapter, name, address)
     return found
 
 
-def exercises_in(cells: list[dict]) -> Iterable[tuple[str, str, str]]:
+def _exercises_in(cells: list[dict]) -> Iterable[tuple[str, str, str]]:
     """(key, chapter, section) of each exercise of a notebook."""
     chapter = name = ""
     for cell in cells:
@@ -72,7 +72,7 @@ def exercises_in(cells: list[dict]) -> Iterable[tuple[str, str, str]]:
             yield key, chapter, name
 
 
-def title_of(key: str) -> str:
+def _title_of(key: str) -> str:
     try:
         return find(key).title
     except LookupError:  # an exercise of a plan that this course no longer has

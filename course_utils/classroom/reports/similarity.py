@@ -127,13 +127,14 @@ def fingerprints(text: str) -> frozenset[int]:
     return frozenset(min(hashes[i : i + WINDOW]) for i in range(len(hashes) - WINDOW + 1))
 
 
-def all_hashes(text: str) -> frozenset[int]:
+def _all_hashes(text: str) -> frozenset[int]:
     """Every hash, not thinned: what is taken away has to be taken away wherever a window falls."""
     words = tokens(text)
     return frozenset(digest(words[i : i + K]) for i in range(len(words) - K + 1))
 
 
 def digest(words: Sequence[str]) -> int:
+    """A hash of tokens in a row, 64 bits."""
     data = "\0".join(words).encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
@@ -150,12 +151,12 @@ def book_texts(keys: Iterable[str]) -> dict[str, list[str]]:
         texts = [stub_cell(key), solution_cell(key)]
         for other in exercise.alternatives:
             parts = other.subject.values() if isinstance(other.subject, dict) else [other.subject]
-            texts += [text for part in parts for text in written(part)]
+            texts += [text for part in parts for text in _written(part)]
         found[key] = texts
     return found
 
 
-def written(part: Any) -> list[str]:
+def _written(part: Any) -> list[str]:
     """The source of a function, or of a class and of those of the book that it extends."""
     found = []
     for one in part.__mro__ if isinstance(part, type) else [part]:
@@ -183,12 +184,12 @@ def similar(
     groups: list[Group] = []
     compared, short = {}, {}
     for key in keys:
-        mine = own_fingerprints(key, sources, known.get(key, ()))
-        groups += groups_of(key, mine)
-        own = without_common(mine)
+        mine = _own_fingerprints(key, sources, known.get(key, ()))
+        groups += _groups_of(key, mine)
+        own = _without_common(mine)
         enough = {student: prints for student, prints in own.items() if len(prints) >= FEWEST}
         compared[key], short[key] = len(enough), len(own) - len(enough)
-        pairs += pairs_of(key, enough, threshold)
+        pairs += _pairs_of(key, enough, threshold)
     pairs.sort(key=lambda pair: (-pair.share, -pair.of, pair.key, pair.first, pair.second))
     shown = tuple(pairs[:MOST_PAIRS])
     texts = {(s, p.key): sources[s][p.key] for p in shown for s in (p.first, p.second)}
@@ -197,11 +198,11 @@ def similar(
     )
 
 
-def own_fingerprints(
+def _own_fingerprints(
     key: str, sources: Mapping[str, Mapping[str, str]], known: Sequence[str]
 ) -> dict[str, frozenset[int]]:
     """Each student's fingerprints without the book's."""
-    book = frozenset().union(*(all_hashes(text) for text in known)) if known else frozenset()
+    book = frozenset().union(*(_all_hashes(text) for text in known)) if known else frozenset()
     return {
         student: fingerprints(answers[key]) - book
         for student, answers in sources.items()
@@ -209,28 +210,28 @@ def own_fingerprints(
     }
 
 
-def limit_of(n: int) -> float:
+def _limit_of(n: int) -> float:
     """In how many of n submissions a fingerprint may be without being common."""
     return max(COMMON_LEAST, COMMON_SHARE * n)
 
 
-def without_common(own: Mapping[str, frozenset[int]]) -> dict[str, frozenset[int]]:
+def _without_common(own: Mapping[str, frozenset[int]]) -> dict[str, frozenset[int]]:
     times = Counter(one for prints in own.values() for one in prints)
-    common = {one for one, n in times.items() if n > limit_of(len(own))}
+    common = {one for one, n in times.items() if n > _limit_of(len(own))}
     return {student: prints - common for student, prints in own.items()}
 
 
-def groups_of(key: str, own: Mapping[str, frozenset[int]]) -> list[Group]:
+def _groups_of(key: str, own: Mapping[str, frozenset[int]]) -> list[Group]:
     """Larger groups with one answer: what they share is common, so they are in no pair."""
     same = defaultdict(list)
     for student in sorted(own):
         if len(own[student]) >= FEWEST:
             same[own[student]].append(student)
-    many = [students for students in same.values() if len(students) > limit_of(len(own))]
+    many = [students for students in same.values() if len(students) > _limit_of(len(own))]
     return [Group(key, tuple(students)) for students in many]
 
 
-def pairs_of(key: str, own: Mapping[str, frozenset[int]], threshold: float) -> list[Pair]:
+def _pairs_of(key: str, own: Mapping[str, frozenset[int]], threshold: float) -> list[Pair]:
     holders = defaultdict(list)
     for student in sorted(own):
         for one in own[student]:

@@ -131,7 +131,7 @@ def counted(plan: Plan, records: Sequence[Record]) -> ClassFigures:
     damaged = tuple(record for record in records if record.status == DAMAGED or record.problem)
     return ClassFigures(
         records=tuple(records),
-        exercises=tuple(of_exercise(item.key, item.points, read) for item in plan.items),
+        exercises=tuple(_of_exercise(item.key, item.points, read) for item in plan.items),
         points=tuple(record.points for record in records),
         damaged=damaged,
         in_part=sum(was_read(record) for record in damaged),
@@ -146,7 +146,7 @@ def counted(plan: Plan, records: Sequence[Record]) -> ClassFigures:
     )
 
 
-def of_exercise(key: str, worth: float, read: Sequence[Record]) -> ExerciseFigures:
+def _of_exercise(key: str, worth: float, read: Sequence[Record]) -> ExerciseFigures:
     results = [result for record in read if (result := record.result(key))]
     failed = [result for result in results if result.outcome == FAILED]
     return ExerciseFigures(
@@ -155,17 +155,18 @@ def of_exercise(key: str, worth: float, read: Sequence[Record]) -> ExerciseFigur
         outcomes=Counter({name: sum(r.outcome == name for r in results) for name in OUTCOMES}),
         rungs=Counter(result.failed_rung or "" for result in failed),
         mistakes=Counter(result.diagnosis for result in failed if result.diagnosis),
-        share=mean([share_of(result, worth) for result in results]),
+        share=mean([_share_of(result, worth) for result in results]),
         seconds=tuple(result.seconds for result in results if result.seconds > 0),
         inside=any(result.guarantee == INSIDE for result in results),
     )
 
 
-def share_of(result: Result, worth: float) -> float:
+def _share_of(result: Result, worth: float) -> float:
     return min(max(result.points / (result.max_points or worth), 0.0), 1.0)
 
 
 def mean(values: Sequence[float]) -> float:
+    """The mean; 0 of nothing."""
     return statistics.fmean(values) if values else 0.0
 
 

@@ -61,27 +61,27 @@ def graded(
 # ------------------------------------------------------------------------------ Gradescope
 
 
-def gradescope() -> None:
+def _gradescope() -> None:
     from course_utils.classroom.exports.gradescope import gradescope as results_of
 
     home = Path(os.environ.get("AUTOGRADER", "/autograder"))
     plan = Plan.read(home / "source/plan.json")
     secret = (home / "source/secret").read_bytes()
-    close(home / "submission_metadata.json")
-    student, submitted = whose(home / "submission_metadata.json")
+    _close(home / "submission_metadata.json")
+    student, submitted = _whose(home / "submission_metadata.json")
     record = graded(home / "submission", plan, secret, student, submitted)
     target = home / "results/results.json"
     write_whole(target, json.dumps(results_of(plan, record), indent=1))
     print(f"isolation: {record.isolation or 'no code was run'}")
 
 
-def close(path: Path) -> None:
+def _close(path: Path) -> None:
     """What is said of other submissions there is not for this one's code to read."""
     with suppress(OSError):
         path.chmod(0o600)
 
 
-def whose(metadata: Path) -> tuple[str, datetime | None]:
+def _whose(metadata: Path) -> tuple[str, datetime | None]:
     """The submitters' e-mail addresses, and when they handed in; as much of it as there is."""
     try:
         data: dict[str, Any] = json.loads(metadata.read_text(encoding="utf-8"))
@@ -94,7 +94,7 @@ def whose(metadata: Path) -> tuple[str, datetime | None]:
 # ------------------------------------------------------------------------------ GitHub Classroom
 
 
-def classroom() -> None:
+def _classroom() -> None:
     from course_utils.classroom.exports.github_classroom import classroom_base64
 
     text = Path("plan.json").read_text(encoding="utf-8")
@@ -112,4 +112,4 @@ def classroom() -> None:
 
 def main(system: str) -> None:
     """Grade where this system ("gradescope" or "classroom") runs us."""
-    {"gradescope": gradescope, "classroom": classroom}[system]()
+    {"gradescope": _gradescope, "classroom": _classroom}[system]()

@@ -88,9 +88,9 @@ def grade(
     with journal.opened(folder, plan, place) as book:
         summary = Summary(folder, ())
         check_choice(plan, found.submissions, settings)
-        grade_all(found.submissions, book, settings, progress, summary)
+        _grade_all(found.submissions, book, settings, progress, summary)
         order = sorted(book.records.values(), key=lambda one: (one.student.casefold(), one.student))
-        summary.records = tuple(replace(one, results=in_order(plan, one)) for one in order)
+        summary.records = tuple(replace(one, results=_in_order(plan, one)) for one in order)
         summary.files = tuple(
             write_all(
                 folder,
@@ -98,16 +98,16 @@ def grade(
                 summary.records,
                 roster=settings.roster,
                 also=settings.also,
-                sources=answers_of(found.submissions) if settings.similarity else None,
+                sources=_answers_of(found.submissions) if settings.similarity else None,
                 wall_seconds=summary.seconds or None,
             )
         )
         summary.isolation = tuple(book.run["isolation"])
-        summary.notes += notes_on(found, book, plan)
+        summary.notes += _notes_on(found, book, plan)
     return summary
 
 
-def grade_all(
+def _grade_all(
     submissions: Sequence[Submission],
     book: Journal,
     settings: Settings,
@@ -132,11 +132,11 @@ def grade_all(
         else:
             keep(damaged(one.task(book.plan), book.plan))
     if tasks:
-        for record in in_workers(tasks, book, settings, progress, summary):
+        for record in _in_workers(tasks, book, settings, progress, summary):
             keep(record)
 
 
-def in_workers(
+def _in_workers(
     tasks: Sequence[Task], book: Journal, settings: Settings, progress: Progress, summary: Summary
 ) -> Iterator[Record]:
     """The records of tasks as they come from the workers. Raises CannotGrade if none can be had."""
@@ -159,7 +159,7 @@ def in_workers(
         for task, found in workers.results(pool, work, ready, tasks):
             if isinstance(found, CannotGrade):
                 raise found
-            yield record_of(task, found, book)
+            yield _record_of(task, found, book)
             summary.in_workers += 1
         summary.seconds = time.perf_counter() - began
     except Exception as error:
@@ -171,46 +171,47 @@ def in_workers(
 
 
 def pool_of(settings: Settings, tasks: int) -> workers.Pool:
+    """Where so many tasks are graded: a Dask cluster, or processes of this machine, no more than there are tasks."""
     if settings.dask:
         return workers.Dask(settings.dask)
     begin = partial(sandboxes.begin, settings.isolation, settings.require_sandbox)
     return workers.Processes(max(1, min(settings.workers, tasks)), begin)
 
 
-def record_of(task: Task, found: Graded | BaseException, book: Journal) -> Record:
+def _record_of(task: Task, found: Graded | BaseException, book: Journal) -> Record:
     """What came of a task, as a record.
 
     A grader that dies or raises over a submission costs that submission its marks, not the run.
     """
     if isinstance(found, Graded):
         for trouble in found.troubles:
-            note_down(book.folder, task.student, trouble)
+            _note_down(book.folder, task.student, trouble)
         return found.record
     if isinstance(found, workers.WorkerDied):
         return damaged(task, book.plan, str(found))
-    note_down(book.folder, task.student, "".join(traceback.format_exception(found)))
+    _note_down(book.folder, task.student, "".join(traceback.format_exception(found)))
     problem = f"the grader failed on it: {type(found).__name__} (see {ERRORS})"
     return damaged(task, book.plan, problem)
 
 
-def note_down(folder: Path, student: str, trouble: str) -> None:
+def _note_down(folder: Path, student: str, trouble: str) -> None:
     with (folder / ERRORS).open("a", encoding="utf-8", errors="replace") as file:
         file.write(f"{datetime.now(UTC).isoformat()} {student}\n{trouble}\n")
 
 
-def answers_of(submissions: Sequence[Submission]) -> dict[str, dict[str, str]]:
+def _answers_of(submissions: Sequence[Submission]) -> dict[str, dict[str, str]]:
     """The texts of the answers by student and exercise."""
     from course_utils.classroom.reports.similarity import exercise_cells
 
     return {one.student: exercise_cells(intake.read(one).cells) for one in submissions}
 
 
-def in_order(plan: Plan, record: Record) -> tuple[Any, ...]:
+def _in_order(plan: Plan, record: Record) -> tuple[Any, ...]:
     found = {result.key: result for result in record.results}
     return tuple(found[key] for key in plan.keys if key in found)
 
 
-def notes_on(found: intake.Found, book: Journal, plan: Plan) -> list[str]:
+def _notes_on(found: intake.Found, book: Journal, plan: Plan) -> list[str]:
     """What an instructor should know about a run, a sentence each."""
     notes = [f"left out: {text}" for text in found.left_out[:20]]
     if len(found.left_out) > 20:

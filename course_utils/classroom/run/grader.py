@@ -72,7 +72,7 @@ class Grader:
         results: dict[str, Result] = {}
         self.expect(task, items)
         for ranks in (False, True):
-            chosen = [item for item in items if uses_ranks(self.exercises[item.key]) == ranks]
+            chosen = [item for item in items if _uses_ranks(self.exercises[item.key]) == ranks]
             if chosen:
                 with self.sandbox.submission(ranks=ranks) as channel:
                     for result in self.mark(task, chosen, channel.ask):
@@ -98,7 +98,7 @@ class Grader:
         """Work out what is expected, before anything of the student runs; what fails, fails again."""
         for item in items:
             found = self.exercises[item.key]
-            if not uses_ranks(found):  # the others have processes of their own
+            if not _uses_ranks(found):  # the others have processes of their own
                 with suppress(Exception):
                     self.sizes_of(found, seed_of(self.job.secret, task.student, item.key))
         self.sandbox.load(name for name in SLOW_TO_LOAD if name in sys.modules)
@@ -110,7 +110,7 @@ class Grader:
         from course_utils.classroom.sandbox import Broken
         from course_utils.grading.elsewhere import Submission
 
-        submission = Submission(ask, without_stubs(task.cells, [item.key for item in items]))
+        submission = Submission(ask, _without_stubs(task.cells, [item.key for item in items]))
         for item in items:
             try:
                 yield self.judged(item, submission, task)
@@ -146,36 +146,37 @@ class Grader:
         return self.sizes[found.key, seed]
 
 
-def without_stubs(cells: Sequence[str], keys: Sequence[str]) -> list[str]:
+def _without_stubs(cells: Sequence[str], keys: Sequence[str]) -> list[str]:
     """The cells without untouched stubs of exercises that another cell answers.
 
     Of several answers to one exercise the last counts; a copy of the stub below it is no answer.
     """
     from course_utils.grading import find
 
-    texts = {number: plain(cell) for number, cell in enumerate(cells) if "@exercise" in cell}
+    texts = {number: _plain(cell) for number, cell in enumerate(cells) if "@exercise" in cell}
     drop: set[int] = set()
     for key in keys:
         mine = [number for number, text in texts.items() if key in DECORATED.findall(text)]
-        stubs = {number for number in mine if texts[number] == plain_stub(find(key))}
+        stubs = {number for number in mine if texts[number] == _plain_stub(find(key))}
         if len(stubs) < len(mine):
             drop |= stubs
     return [cell for number, cell in enumerate(cells) if number not in drop]
 
 
 @cache
-def plain_stub(found: "Exercise") -> str:
+def _plain_stub(found: "Exercise") -> str:
     from course_utils.grading import stub_cell
 
-    return plain(stub_cell(found.key))
+    return _plain(stub_cell(found.key))
 
 
-def plain(cell: str) -> str:
+def _plain(cell: str) -> str:
     """A cell without blank lines, and blanks at the ends of lines."""
     return "\n".join(line.rstrip() for line in cell.splitlines() if line.strip())
 
 
 def exercise(key: str) -> "Exercise":
+    """The exercise of a key. Raises UnknownKey, and CannotGrade if it needs a GPU that is not there."""
     import torch
 
     from course_utils.grading import find
@@ -188,12 +189,13 @@ def exercise(key: str) -> "Exercise":
     return found
 
 
-def uses_ranks(found: "Exercise") -> bool:
+def _uses_ranks(found: "Exercise") -> bool:
     """Does its probe start processes that talk with one another?"""
     return bool(getattr(found.probe, "keeps_limit", False))
 
 
 def check_versions(job: Job) -> None:
+    """Import the modules that a run names. Raises CannotGrade where this worker's versions are others than the run's."""
     from .journal import versions
 
     here = versions()

@@ -45,9 +45,9 @@ class Journal:
     def __init__(self, folder: Path, plan: Plan, submissions: Path) -> None:
         self.folder, self.plan = folder, plan
         self.unreadable = 0
-        self.secret = secret_of(folder)
+        self.secret = _secret_of(folder)
         self.run = self._run(submissions)
-        self.lines = cut_torn(folder / RESULTS)
+        self.lines = _cut_torn(folder / RESULTS)
         self.records = merged(self._read())
 
     def _run(self, submissions: Path) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def opened(folder: Path, plan: Plan, submissions: Path) -> Iterator[Journal]:
         ) from None
 
 
-def secret_of(folder: Path) -> bytes:
+def _secret_of(folder: Path) -> bytes:
     """The run's secret; drawn when the run is new."""
     path = folder / SECRET
     if not path.exists():
@@ -133,7 +133,7 @@ def secret_of(folder: Path) -> bytes:
     return secret
 
 
-def cut_torn(path: Path) -> Sequence[str]:
+def _cut_torn(path: Path) -> Sequence[str]:
     """The lines of a file; a last line without an end is cut off, on the disk too."""
     if not path.exists():
         return []

@@ -43,32 +43,32 @@ def points(key: str, most: float, seed: int | None = None) -> float:
     Not attempted, or the book's version: 0. Writes nothing to stderr. Raises UnknownKey.
     """
     exercise = find(key)
-    objects = answer_of(exercise, globals_of_notebook())
+    objects = _answer_of(exercise, _globals_of_notebook())
     if objects is None:
         print(f"{key}: not attempted")
         return 0.0
-    with names_bound_to(exercise, objects), stderr_closed():
+    with names_bound_to(exercise, objects), _stderr_closed():
         verdict = grade(exercise, *objects, seed=seed or 0, explain=seed is None)
-    print(verdict if seed is None else in_short(verdict))
+    print(verdict if seed is None else _in_short(verdict))
     sizes = Ladder(exercise, Here(exercise, objects), seed or 0).plan()
-    return float(earned(exercise, verdict, sizes, most))
+    return float(_earned(exercise, verdict, sizes, most))
 
 
-def globals_of_notebook() -> dict[str, Any]:
+def _globals_of_notebook() -> dict[str, Any]:
     shell = ipython()
     return shell.user_ns if shell else vars(sys.modules["__main__"])
 
 
-def answer_of(exercise: Exercise, space: dict[str, Any]) -> list[Any] | None:
+def _answer_of(exercise: Exercise, space: dict[str, Any]) -> list[Any] | None:
     """The student's objects; None if one is missing, is the book's, or all are stubs."""
     objects = [space.get(name) for name in exercise.names]
-    given = (*exercise.parts, *stand_in(exercise))
+    given = (*exercise.parts, *_stand_in(exercise))
     if any(obj is None or any(obj is part for part in given) for obj in objects):
         return None
     return None if all(map(is_stub, objects)) else objects
 
 
-def stand_in(exercise: Exercise) -> tuple[Any, ...]:
+def _stand_in(exercise: Exercise) -> tuple[Any, ...]:
     """The library's own version, which an edition without answers binds instead of the book's."""
     if not exercise.stand_in:
         return ()
@@ -76,20 +76,20 @@ def stand_in(exercise: Exercise) -> tuple[Any, ...]:
     return (getattr(importlib.import_module(module), name),)
 
 
-def in_short(verdict: Verdict) -> str:
+def _in_short(verdict: Verdict) -> str:
     """What a student may know of hidden checks: how many passed, and the rung that failed."""
     rung = f"; failed at: {verdict.failed_rung}" if verdict.failed_rung else ""
     return f"{verdict.key}: {verdict.passed_checks} of {verdict.total} checks passed{rung}"
 
 
-def earned(exercise: Exercise, verdict: Verdict, sizes: dict[str, int], most: float) -> float:
+def _earned(exercise: Exercise, verdict: Verdict, sizes: dict[str, int], most: float) -> float:
     """Points by the rungs of the ladder that were climbed, as `course grade` gives them."""
     passed = {rung.name: rung.passed for rung in verdict.rungs}
     return marking.points(Item(exercise.key, most), sizes, passed, verdict.outcome == PASSED)
 
 
 @contextmanager
-def stderr_closed() -> Iterator[None]:
+def _stderr_closed() -> Iterator[None]:
     """What is written to the process's own stderr meanwhile goes nowhere: it would cost the marks."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

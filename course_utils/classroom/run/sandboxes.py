@@ -25,11 +25,11 @@ def sandbox_of(isolation: str, require: bool) -> Sandbox:
     """This process's sandbox of this isolation. Raises CannotGrade if there can be none."""
     kind = isolation, require
     if kind not in _sandboxes:
-        _sandboxes[kind] = started(isolation, require)
+        _sandboxes[kind] = _started(isolation, require)
     return _sandboxes[kind]
 
 
-def started(isolation: str, require: bool) -> Sandbox:
+def _started(isolation: str, require: bool) -> Sandbox:
     try:
         sandbox = Sandbox(levels.BUBBLEWRAP if require and isolation == levels.BEST else isolation)
     except SandboxMissing as error:

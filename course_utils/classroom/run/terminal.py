@@ -81,7 +81,7 @@ def grade(
     place = folder or submissions.absolute().parent / "grades"
     settings = replace(settings, workers=settings.workers or cores())
     try:
-        plan = the_plan(submissions, plan_file, names)
+        plan = _the_plan(submissions, plan_file, names)
         summary = grade_class.grade(submissions, plan, place, settings, bar)
     except KeyboardInterrupt:
         bar.stop()
@@ -93,15 +93,15 @@ def grade(
         Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
         return 1
     bar.stop()
-    console.print(table(summary, plan))
+    console.print(_table(summary, plan))
     for note in summary.notes:
         bar.say(note)
-    for line in written(summary):
+    for line in _written(summary):
         bar.say(line)
     return 0
 
 
-def written(summary: Summary) -> list[str]:
+def _written(summary: Summary) -> list[str]:
     """Where the files are: those of the run folder by name, the pages below it by their number."""
     names = [path.name for path in summary.files if path.parent == summary.folder]
     below = Counter(path.parent.name for path in summary.files if path.parent != summary.folder)
@@ -116,7 +116,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def the_plan(submissions: Path, plan_file: Path | None, names: Sequence[str]) -> Plan:
+def _the_plan(submissions: Path, plan_file: Path | None, names: Sequence[str]) -> Plan:
     """The plan that is named, or that lies beside the submissions, or one of the named exercises."""
     if plan_file and names:
         raise CannotRun("a plan or chapters, not both: the plan says which exercises count")
@@ -131,7 +131,7 @@ def the_plan(submissions: Path, plan_file: Path | None, names: Sequence[str]) ->
     return Plan.read(plan_file or beside)
 
 
-def table(summary: Summary, plan: Plan) -> Table:
+def _table(summary: Summary, plan: Plan) -> Table:
     """What a run came to, a line each."""
     shown = Table(show_header=False, box=None, pad_edge=False)
     shown.add_column(style="bold")

@@ -46,6 +46,7 @@ def check_choice(plan: Plan, submissions: Sequence[Submission], settings: Settin
 
 
 def some(names: Sequence[str], most: int = 12) -> str:
+    """The first of these names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

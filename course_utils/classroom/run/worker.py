@@ -13,7 +13,7 @@ _lock = threading.Lock()  # a Dask worker may have several threads; a grader is 
 _graders: dict[Job, Grader] = {}
 
 
-def grader_of(job: Job) -> Grader:
+def _grader_of(job: Job) -> Grader:
     """This process's grader for a run, with this process's sandbox; both are made once.
 
     Raises CannotGrade if the sandbox does not start.
@@ -41,7 +41,7 @@ def close() -> None:
 def ready(job: Job) -> str:
     """Start this worker's grader; the level of its isolation."""
     with _lock:
-        return grader_of(job).sandbox.level
+        return _grader_of(job).sandbox.level
 
 
 def grade_one(job: Job, task: Task) -> Graded:
@@ -50,7 +50,7 @@ def grade_one(job: Job, task: Task) -> Graded:
 
     with _lock:
         try:
-            return grader_of(job).grade(task)
+            return _grader_of(job).grade(task)
         except Broken:
             close()
-            return grader_of(job).grade(task)
+            return _grader_of(job).grade(task)

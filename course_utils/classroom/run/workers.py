@@ -66,7 +66,7 @@ class Processes:
     def _start(self) -> Executor:
         context = multiprocessing.get_context("spawn")
         return ProcessPool(
-            self.size, mp_context=context, initializer=settle, initargs=(self.begin,)
+            self.size, mp_context=context, initializer=_settle, initargs=(self.begin,)
         )
 
     def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
@@ -92,7 +92,7 @@ class Processes:
                 process.join(TO_END_S)
 
 
-def settle(begin: Callable[[], None] | None) -> None:
+def _settle(begin: Callable[[], None] | None) -> None:
     """In a new worker: an interrupt is its parent's business, and it does not outlive its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

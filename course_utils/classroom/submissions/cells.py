@@ -24,22 +24,22 @@ class Cells:
 
 def cells_of(data: bytes) -> Cells:
     """The code cells of a notebook's bytes. Raises Unreadable, which says what is wrong."""
-    notebook, note = parsed(data)
+    notebook, note = _parsed(data)
     if not isinstance(notebook, dict):
-        raise Unreadable(f"no notebook: its JSON is {kind_of(notebook)}, not an object with cells")
+        raise Unreadable(f"no notebook: its JSON is {_kind_of(notebook)}, not an object with cells")
     if "cells" not in notebook and "worksheets" in notebook:
         raise Unreadable("a notebook of an old format (3): open it in Jupyter and save it again")
     cells = notebook.get("cells")
     if not isinstance(cells, list):
-        came = kind_of(cells) if "cells" in notebook else "missing"
+        came = _kind_of(cells) if "cells" in notebook else "missing"
         raise Unreadable(f"no notebook: its `cells` are {came}, not a list")
     found = Cells(notes=[note] if note else [])
-    texts = list(texts_of(cells, found.problems))
+    texts = list(_texts_of(cells, found.problems))
     answered = {key for code, text, _ in texts if code == "code" for key in DECORATED.findall(text)}
     for code, text, number in texts:
         if code == "code":
             found.cells.append(text)
-        elif is_lost_answer(text, answered):
+        elif _is_lost_answer(text, answered):
             found.cells.append(text)
             found.notes.append(f"cell {number} is marked as {code} and was read as code")
     if sum(map(len, found.cells)) > LARGEST_CODE:
@@ -49,14 +49,16 @@ def cells_of(data: bytes) -> Cells:
     return found
 
 
-def texts_of(cells: list[Any], problems: list[str]) -> Iterator[tuple[str, str, int]]:
+def _texts_of(cells: list[Any], problems: list[str]) -> Iterator[tuple[str, str, int]]:
     """Type, text and number of every cell that has them."""
     for number, cell in enumerate(cells, 1):
         source = cell.get("source", "") if isinstance(cell, dict) else None
         if isinstance(source, list) and all(isinstance(line, str) for line in source):
             source = "".join(source)
         if not isinstance(source, str):
-            what = f"its source is {kind_of(source)}" if isinstance(cell, dict) else "it is no cell"
+            what = (
+                f"its source is {_kind_of(source)}" if isinstance(cell, dict) else "it is no cell"
+            )
             problems.append(f"cell {number} was left out: {what}")
             continue
         code = cell.get("cell_type", "code")
@@ -64,13 +66,13 @@ def texts_of(cells: list[Any], problems: list[str]) -> Iterator[tuple[str, str, 
         yield code if isinstance(code, str) else "code", clean, number
 
 
-def is_lost_answer(text: str, answered: set[str]) -> bool:
+def _is_lost_answer(text: str, answered: set[str]) -> bool:
     """Is this cell, which is marked as no code, the answer to an exercise that no code cell has?"""
     keys = DECORATED.findall(text)
     return bool(keys) and "```" not in text and not answered.intersection(keys)
 
 
-def parsed(data: bytes) -> tuple[Any, str]:
+def _parsed(data: bytes) -> tuple[Any, str]:
     """The JSON of a notebook in UTF-8, 16 or 32, and a note where it was in none of them."""
     if not data.strip():
         raise Unreadable("the file is empty")
@@ -94,6 +96,6 @@ def parsed(data: bytes) -> tuple[Any, str]:
         raise Unreadable("no notebook: its JSON is nested too deeply") from error
 
 
-def kind_of(value: object) -> str:
+def _kind_of(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
     return "null" if value is None else names.get(type(value), "a number")

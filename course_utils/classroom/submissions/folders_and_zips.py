@@ -57,7 +57,7 @@ def shown(text: str) -> str:
     return "".join("�" if category(c) in ("Cc", "Cs") else c for c in whole)
 
 
-def is_looked_at(path: PurePosixPath) -> bool:
+def _is_looked_at(path: PurePosixPath) -> bool:
     return not any(part.startswith(".") or part in SKIPPED for part in path.parts)
 
 
@@ -69,24 +69,24 @@ def listed(folder: Path) -> tuple[list[File], list[str]]:
         here = pending.pop()
         where = PurePosixPath(here.relative_to(folder).as_posix())
         try:
-            names = [name for path in here.iterdir() if is_looked_at(name := where / path.name)]
+            names = [name for path in here.iterdir() if _is_looked_at(name := where / path.name)]
         except OSError as error:
             if here == folder:
                 raise NoSubmissions(f"{folder} cannot be read: {error.strerror}") from error
-            files.append(closed(where / EMPTY, f"the folder cannot be read: {error.strerror}"))
+            files.append(_closed(where / EMPTY, f"the folder cannot be read: {error.strerror}"))
             continue
         if not names and here != folder:
-            files.append(closed(where / EMPTY, "the folder is empty"))
+            files.append(_closed(where / EMPTY, "the folder is empty"))
         for name in sorted(names):
             path = folder / name
             if path.is_symlink():
-                files.append(closed(name, "a symbolic link, which is not followed"))
+                files.append(_closed(name, "a symbolic link, which is not followed"))
             elif path.is_dir():
                 pending.append(path)
             elif path.is_file():
                 files.append(on_disk(path, name))
             else:
-                files.append(closed(name, "no ordinary file"))
+                files.append(_closed(name, "no ordinary file"))
             if len(files) > MOST_ENTRIES:
                 raise NoSubmissions(
                     f"more than {MOST_ENTRIES} files in {folder}: no class's folder"
@@ -94,11 +94,13 @@ def listed(folder: Path) -> tuple[list[File], list[str]]:
     return files, []
 
 
-def closed(name: PurePosixPath, problem: str) -> File:
+def _closed(name: PurePosixPath, problem: str) -> File:
     return File(name, 0, lambda n: b"", problem)
 
 
 def on_disk(path: Path, name: PurePosixPath) -> File:
+    """A file of this machine, by its path below the submissions."""
+
     def read(n: int) -> bytes:
         with path.open("rb") as file:
             return file.read(n)
@@ -113,31 +115,31 @@ def entries(place: object, archive: zipfile.ZipFile) -> tuple[list[File], list[s
         raise NoSubmissions(f"{place} has {len(infos)} entries; at most {MOST_ENTRIES} are read")
     files, left_out, folders = [], [], []
     for info in infos:
-        name = name_of(info)
+        name = _name_of(info)
         path = PurePosixPath(name)
-        if climbs(name):
+        if _climbs(name):
             left_out.append(f"{shown(name)}: its name leads out of the zip")
-        elif not path.parts or not is_looked_at(path):
+        elif not path.parts or not _is_looked_at(path):
             continue
         elif name.endswith("/"):
             folders.append(path)
         elif stat.S_ISLNK(info.external_attr >> 16):
-            files.append(closed(path, "a symbolic link, which is not followed"))
+            files.append(_closed(path, "a symbolic link, which is not followed"))
         else:
-            files.append(in_zip(archive, info, path))
+            files.append(_in_zip(archive, info, path))
     full = {folder for path in [one.path for one in files] + folders for folder in path.parents}
     empty = [folder for folder in folders if folder not in full]
-    return files + [closed(path / EMPTY, "the folder is empty") for path in empty], left_out
+    return files + [_closed(path / EMPTY, "the folder is empty") for path in empty], left_out
 
 
-def climbs(name: str) -> bool:
+def _climbs(name: str) -> bool:
     parts = PurePosixPath(name).parts
     return (
         ".." in parts or name.startswith("/") or "\x00" in name or bool(re.match("[A-Za-z]:", name))
     )
 
 
-def name_of(info: zipfile.ZipInfo) -> str:
+def _name_of(info: zipfile.ZipInfo) -> str:
     """An entry's name. Some programs write UTF-8 and do not say so; some write backslashes."""
     name = info.orig_filename
     if not info.flag_bits & 0x800:
@@ -146,7 +148,7 @@ def name_of(info: zipfile.ZipInfo) -> str:
     return name.replace("\\", "/")
 
 
-def in_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: PurePosixPath) -> File:
+def _in_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: PurePosixPath) -> File:
     def read(n: int) -> bytes:
         try:
             with archive.open(info) as stream:
@@ -185,17 +187,17 @@ def inside(one: File) -> tuple[list[File], list[str]]:
 def whole(one: File) -> bytes:
     """All of a file. Raises Unreadable for one that is too large, or that lies about its size."""
     if one.size > LARGEST_NOTEBOOK:
-        raise Unreadable(too_large(one.size))
+        raise Unreadable(_too_large(one.size))
     try:
         data = one.read(LARGEST_NOTEBOOK + 1)
     except OSError as error:
         raise Unreadable(f"it cannot be read: {error.strerror or error}") from error
     if len(data) > LARGEST_NOTEBOOK:
-        raise Unreadable(too_large(len(data)))
+        raise Unreadable(_too_large(len(data)))
     return data
 
 
-def too_large(size: int) -> str:
+def _too_large(size: int) -> str:
     return (
         f"it has {size / 1e6:.0f} MB or more; at most {LARGEST_NOTEBOOK / 1e6:.0f} MB are read "
         "(clear the outputs and save it again)"

@@ -53,13 +53,13 @@ def owners(
         for form in (ANONYMOUS, MOODLE, CANVAS):
             if match := form.fullmatch(first):
                 late = bool(match.groupdict().get("late"))
-                return [(student_name(f"{match['name']}_{match['id']}"), late)]
-        return [(student_name(one.path.stem), False)] if one.is_notebook or one.is_zip else []
+                return [(_student_name(f"{match['name']}_{match['id']}"), late)]
+        return [(_student_name(one.path.stem), False)] if one.is_notebook or one.is_zip else []
     if names := submitters.get(first, ((), None))[0]:
         return [(name, False) for name in names]
     if match := MOODLE.fullmatch(first):
-        return [(student_name(f"{match['name']}_{match['id']}"), False)]
-    return [(student_name(first.removeprefix(slug) or first), False)]
+        return [(_student_name(f"{match['name']}_{match['id']}"), False)]
+    return [(_student_name(first.removeprefix(slug) or first), False)]
 
 
 def slug_of(folder: str) -> str:
@@ -108,32 +108,33 @@ def gradescope_submitters(
         elif match := re.fullmatch(r"  :created_at: (.+)", line):
             last = next(reversed(found), None)
             if last:
-                found[last] = (people, time_from(match[1]))
+                found[last] = (people, _time_from(match[1]))
         elif match := re.fullmatch(r"  (- | {2}):(name|sid|email): *(.*?) *", line):
             if match[1] == "- ":
                 people.append({})
             if people and match[2] not in people[-1]:
                 people[-1][match[2]] = match[3].strip("'\"")
     return {
-        folder: (tuple(map(submitter, people)), when) for folder, (people, when) in found.items()
+        folder: (tuple(map(_submitter, people)), when) for folder, (people, when) in found.items()
     }
 
 
-def submitter(person: dict[str, str]) -> str:
+def _submitter(person: dict[str, str]) -> str:
     number = person.get("sid") or person.get("email")
-    return student_name("_".join(filter(None, (person.get("name"), number))))
+    return _student_name("_".join(filter(None, (person.get("name"), number))))
 
 
-def student_name(text: str) -> str:
+def _student_name(text: str) -> str:
     """The name as it is kept: composed characters, no control characters, no blanks around it."""
     return shown(text).strip() or "(no name)"
 
 
 def time_in(one: File) -> datetime | None:
-    return time_from(one.read(200).decode("utf-8", "replace"))
+    """The time that a file of nbgrader's holds; None: it holds none."""
+    return _time_from(one.read(200).decode("utf-8", "replace"))
 
 
-def time_from(text: str) -> datetime | None:
+def _time_from(text: str) -> datetime | None:
     """A time as nbgrader and Gradescope write it; without a zone it is UTC. None: it is no time."""
     text = re.sub(r"(\.\d{6})\d+", r"\1", text.strip().strip("'\""))
     text = re.sub(r" ?(UTC|Z)$", "+00:00", text)
