@@ -7,7 +7,6 @@ from course_utils.settings import settings
 
 Cell = dict[str, Any]
 
-
 STAMP = "course"
 MARK = ".course-edition"
 """Lies in the folder of every edition that `course release` wrote."""

@@ -24,7 +24,6 @@ CANVAS_OWN = re.compile(
     r"(Current|Final) (Score|Points|Grade)|Override (Score|Grade|Status)", re.IGNORECASE
 )
 
-
 CANVAS_COLUMNS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
 CANVAS_RESERVED = {*CANVAS_COLUMNS, "LastName", "FirstName", "Integration ID", "Root Account"}
 

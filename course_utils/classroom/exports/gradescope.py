@@ -17,7 +17,6 @@ PASS, FAIL = "passed", "failed"
 VISIBILITIES = ("hidden", "after_due_date", "after_published", "visible")
 FORMATS = ("text", "html", "simple_format", "md", "ansi")
 
-
 TEST_FIELDS: dict[str, Any] = {
     "score": (int, float),
     "max_score": (int, float),
@@ -31,7 +30,6 @@ TEST_FIELDS: dict[str, Any] = {
     "visibility": VISIBILITIES,
     "extra_data": dict,
 }
-
 
 TOP_FIELDS: dict[str, Any] = {
     "score": (int, float),

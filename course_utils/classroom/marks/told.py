@@ -29,7 +29,6 @@ GENERAL = {
     "text again for what must be a view, left unchanged, or never built.",
 }
 
-
 OTHERWISE = "Your answer could not be checked to the end."
 UNTOUCHED = "The cell is the stub as it was handed out."
 ABSENT = (

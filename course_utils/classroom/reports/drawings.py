@@ -11,7 +11,7 @@ from .wording import CLASSES, MARKS, span_of
 
 
 @dataclass(frozen=True)
-class Bar:
+class Rectangle:
     """kind: its CSS class. round: the radius of its corners."""
 
     kind: str
@@ -55,7 +55,7 @@ class Drawing:
     desc: str
     width: int
     height: int
-    shapes: Sequence[Bar | Text | Axis]
+    shapes: Sequence[Rectangle | Text | Axis]
 
 
 def histogram_of(bins: Sequence[tuple[float, float, int]]) -> Drawing:
@@ -63,12 +63,12 @@ def histogram_of(bins: Sequence[tuple[float, float, int]]) -> Drawing:
     width, height, bottom, top = 480, 190, 40, 24
     highest = max(count for *_, count in bins) or 1
     step = width / len(bins)
-    shapes: list[Bar | Text | Axis] = []
+    shapes: list[Rectangle | Text | Axis] = []
     for i, (low, _, count) in enumerate(bins):
         tall = (height - bottom - top) * count / highest
         x, y = i * step, height - bottom - tall
         if count:
-            shapes.append(Bar("bar", x + 2, y, step - 4, tall, round=2))
+            shapes.append(Rectangle("bar", x + 2, y, step - 4, tall, round=2))
             shapes.append(Text(str(count), x + step / 2, y - 6, 15, "middle"))
         shapes.append(_below(x, height - bottom, low, "start" if i == 0 else "middle"))
     shapes.append(_below(float(width), height - bottom, bins[-1][1], "end"))
@@ -92,7 +92,7 @@ def stacked_bars(found: ClassFigures) -> Drawing | None:
     if not found.read:
         return None
     width, row = 480, 34
-    shapes: list[Bar | Text | Axis] = []
+    shapes: list[Rectangle | Text | Axis] = []
     said = []
     for i, one in enumerate(found.exercises):
         y, x = i * row * 1.35, 0.0
@@ -100,7 +100,7 @@ def stacked_bars(found: ClassFigures) -> Drawing | None:
         for name in OUTCOMES:
             wide = width * (one.outcomes[name] / one.read)
             if one.outcomes[name]:
-                shapes.append(Bar(f"part {CLASSES[name]}", x, y + 19, wide, 14))
+                shapes.append(Rectangle(f"part {CLASSES[name]}", x, y + 19, wide, 14))
                 label = f"{MARKS[name]} {one.outcomes[name]}"
                 if wide > 12 * len(label):
                     shapes.append(Text(label, x + 6, y + 30.5, 12, kind="on a bar"))

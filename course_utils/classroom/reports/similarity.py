@@ -42,7 +42,6 @@ TOKEN = re.compile(
 )
 """Every character is in exactly one token, found in one pass: the work grows with the length alone."""
 
-
 BINDS = re.compile(r"\b(?:def|class)[ \t]+(\w+)")
 
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from course_utils.grading.elsewhere import Submission
     from course_utils.grading.exercise import Exercise
 
-
 SLOW_TO_LOAD = (
     "einops",
     "jaxtyping",

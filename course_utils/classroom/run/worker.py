@@ -9,7 +9,6 @@ from .tasks import Graded, Job, Task
 
 _lock = threading.Lock()  # a Dask worker may have several threads; a grader is for one
 
-
 _graders: dict[Job, Grader] = {}
 
 
