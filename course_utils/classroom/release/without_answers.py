@@ -10,6 +10,7 @@ import nbformat
 import course_utils
 from course_utils.grading import Exercise, exercises_of, find
 from course_utils.grading.stored import FOLDER, SUFFIX
+from course_utils.grading.stored import chapter as stored_chapter
 
 from .edition import CannotRelease, Edition
 from .needs import Graph, asked_keys, names_in, needs
@@ -23,7 +24,7 @@ ROOMS = tuple(f"{PACKAGE}.{room}" for room in ("reference", "exercises", "questi
 
 CHAPTER = '''"""The chapter's exercises, from what was observed of the answers, which this edition leaves out."""
 
-from {package}.grading.stored import chapter
+from {module} import chapter
 
 globals().update(chapter(__name__))
 '''
@@ -188,7 +189,10 @@ def stored_files(
     if problems:
         raise CannotRelease(problems)
     for chapter in chapters:
-        yield f"{PACKAGE}/exercises/{chapter}.py", CHAPTER.format(package=PACKAGE).encode()
+        yield (
+            f"{PACKAGE}/exercises/{chapter}.py",
+            CHAPTER.format(module=stored_chapter.__module__).encode(),
+        )
 
 
 def _place(exercise: Exercise) -> int:

@@ -32,6 +32,9 @@ def as_html(plan: Plan, record: Record, sections: Mapping[str, Section] | None =
         "told": told,
         "climbed": climbed,
         "counted_inside": counted_inside,
+        "PASSED": PASSED,
+        "FAILED": FAILED,
+        "NOT_REACHED": NOT_REACHED,
         "weaker": any(map(counted_inside, record.results)),
     }
     return page("feedback.html", f"Feedback: {plan.title}", given)
