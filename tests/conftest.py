@@ -38,7 +38,7 @@ LONGEST = (
     "reference/test_train.py",
     "grading/test_probe_collectives.py",
     "site/test_figures_on_pages.py",
-    "classroom/test_nbgrader.py",
+    "classroom/test_platforms_nbgrader.py",
     "repo/test_authors_page.py",
 )
 """Modules of a minute and more, which begin first: one that begins last keeps one worker waiting for
