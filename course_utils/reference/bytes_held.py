@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # registers the backend "fake"
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
@@ -54,7 +55,6 @@ def planned_bytes(
     run where there is a process group already.
     """
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
-    from torch.testing._internal.distributed import fake_pg  # noqa: F401, it registers the backend
 
     dist.init_process_group("fake", rank=0, world_size=world_size, store=dist.HashStore())
     try:

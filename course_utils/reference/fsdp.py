@@ -254,7 +254,7 @@ class FullySharded(nn.Module):
         self.shard = nn.Parameter(shard_flat(whole, rank, world_size))
         self.inner = nn.ModuleList(inner)
         _without_memory(module, params.values())
-        object.__setattr__(self, "module", module)
+        object.__setattr__(self, "module", module)  # not a submodule: its parameters are no more
 
     def forward(self, *args: Any) -> Any:
         flat = _Gather.apply(self.shard, self)

@@ -204,7 +204,7 @@ def distribute(model: GPT2, strategy: str, mesh: DeviceMesh | None = None) -> nn
     """The model, on its device, as the strategy has it: one process's own, copied, or sharded.
 
     With fsdp each block is a unit, and the root has the rest: the head's weight is the embedding's,
-    needed first and last, so no unit inside the model could hold it. mesh: for fsdp, if not all ranks.
+    needed first and last, and the root is whole all the while. mesh: for fsdp, if not all ranks.
     """
     device = model.lm_head.weight.device
     if strategy == "fsdp":
