@@ -449,7 +449,7 @@ def pretrain(settings: Settings, watch: Callable[[Report], None] = tell) -> GPT2
             if not math.isfinite(mean + norm.item()):
                 raise FloatingPointError(
                     f"step {count}: loss {mean}, gradient's norm {norm.item()}; stopped, and nothing "
-                    "was saved since it was finite. A lower --lr or a longer --warmup may help"
+                    "was saved. A lower --lr or a longer --warmup may help"
                 )
         if reported:
             speed = (count - done) * s.batch * T / (time.perf_counter() - begun)
