@@ -7,7 +7,7 @@ from course_utils.authoring import proofs
 from course_utils.authoring.counts import count
 from course_utils.authoring.mutation.of_exercise import judge_survivors, survey
 from course_utils.grading import every
-from tests.proving import DUE, LEDGER, prove
+from tests.support.proving import DUE, LEDGER, prove
 
 
 @pytest.mark.parametrize("key", [*DUE])

@@ -14,8 +14,7 @@ from course_utils.authoring import proofs
 from course_utils.authoring.counts import count
 from course_utils.grading import Exercise, NoChecks, call, every, grade
 from course_utils.grading.elsewhere import Submission
-from tests.proving import DUE, LEDGER, prove
-
+from tests.support.proving import DUE, LEDGER, prove
 
 HERE = [(key, name) for key in DUE for name in proofs.proofs_of(every()[key])]
 HERE = [(key, name) for key, name in HERE if name != proofs.MUTANTS]  # test_mutants has these

@@ -96,6 +96,20 @@ def tiny_book(folder: Path, pages: dict[str, str | list]) -> Path:
     return folder
 
 
+def only_page(folder: Path, page: str) -> Path:
+    """A book of one page of the course's own; links to its other pages lead nowhere."""
+    folder.mkdir()
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    config["sphinx"]["config"]["suppress_warnings"] = ["myst.xref_missing"]
+    (folder / "_config.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    (folder / "_toc.yml").write_text(yaml.safe_dump({"format": "jb-book", "root": page}))
+    (folder / "book").symlink_to(ROOT / "book")
+    copy = folder / f"{page}.ipynb"
+    copy.parent.mkdir()
+    copy.write_bytes((ROOT / f"{page}.ipynb").read_bytes())
+    return folder
+
+
 def markdown(source: str) -> nbformat.NotebookNode:
     return new_markdown_cell(source)
 

@@ -53,7 +53,7 @@ def problem_set(notebook: NotebookNode, plan: Plan, hidden: bool) -> NotebookNod
     for i in places:
         out += map(markdown, statement(cells, i))
         out.append(code(cells[i].source, {"exercise": cells[i].metadata["exercise"]}))
-    return notebooks.normalise(nbformat.from_dict(notebook | {"cells": out}))
+    return notebooks.normalise(nbformat.from_dict(notebook | {"cells": out}), numbered=False)
 
 
 def markdown(source: str) -> NotebookNode:
