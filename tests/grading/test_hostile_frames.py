@@ -84,7 +84,7 @@ FORGED = {
 @pytest.fixture(scope="module")
 def honest_s():
     """Processor seconds for an honest frame with as many keys as the largest of the forged ones."""
-    honest = frame({"dict": [[n, 0] for n in range(20_000)]})
+    honest = frame({"dict": [[str(n), 0] for n in range(20_000)]})
     return seconds_for(lambda: loads(honest))
 
 
