@@ -191,7 +191,8 @@ def _behind(tree: ast.Module, bound: str, home: str, root: Path) -> set[str]:
         return {home}
     attributes = _attributes(tree, bound)
     if len(attributes) < _loads(tree, bound):  # handed on as a whole
-        return {home} | {_home(*one, root) for _, *one in _imports(_tree(file).body, home, file)}
+        passed_on = _imports(_tree(file).body, home, file)
+        return {home} | {_home(source, name, root) for _, source, name in passed_on}
     return {_home(home, attribute, root) for attribute in attributes} or {home}
 
 

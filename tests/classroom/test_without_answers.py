@@ -17,7 +17,6 @@ import nbformat
 import pytest
 import torch
 
-from course_utils.authoring.counts import count
 from course_utils.authoring.proofs import objects_of, stub_objects
 from course_utils.classroom import editions
 from course_utils.classroom.editions import hidden, pack, removal, running, storing
@@ -27,6 +26,7 @@ from course_utils.grading.crossing import loads
 from course_utils.grading.judging import CONTRACTS
 from course_utils.grading.stored import StoredExercise
 from course_utils.grading.verdict import FAILED, PASSED
+from tests.support.counts import count
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = ("strides", "modules")

@@ -4,9 +4,9 @@ import pytest
 import toys
 
 from course_utils.authoring import proofs
-from course_utils.authoring.counts import count
 from course_utils.authoring.mutation.of_exercise import judge_survivors, survey
 from course_utils.grading import every
+from tests.support.counts import count
 from tests.support.proving import DUE, LEDGER, prove
 
 

@@ -11,8 +11,8 @@ from site_axe import violations
 from site_build import ROOT, Built, pages_of
 from site_visit import Visit, bare_formulas, overflow, transferred, unfold, visiting
 
-from course_utils.authoring.counts import count
 from course_utils.settings import settings
+from tests.support.counts import count
 
 PAGES = pages_of(ROOT)
 BUDGET_BYTES = 1_000_000  # compressed, besides pictures
