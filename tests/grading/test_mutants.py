@@ -5,30 +5,13 @@ import toys
 
 from course_utils.authoring import proofs
 from course_utils.authoring.mutation.of_exercise import judge_survivors, survey
-from course_utils.grading import every
-from tests.support.counts import count
-from tests.support.proving import DUE, LEDGER, prove
+from tests.support.proving import DUE, prove
 
 
 @pytest.mark.parametrize("key", [*DUE])
 def test_mutants_die(key):
-    count_mutants(prove(key, proofs.MUTANTS))
-
-
-@pytest.mark.parametrize("key", [key for key in every() if key not in DUE])
-def test_mutants_of_the_ledger_are_counted(key):
-    """An entry that holds is about the mutants of now, and the survivors that are argued for."""
-    found = LEDGER[key].proofs.get(proofs.MUTANTS, {})
-    assert found or proofs.MUTANTS in LEDGER[key].unproved
-    if found:
-        assert found["surviving"] == len(every()[key].equivalents)
-        count_mutants(found)
-
-
-def count_mutants(found):
+    found = prove(key, proofs.MUTANTS)
     assert found["made"] == found["killed"] + found["surviving"]
-    count("mutants killed", found["killed"])
-    count("mutants that survive, with an argument", found["surviving"])
 
 
 def test_a_survivor_without_an_argument_fails_the_suite():

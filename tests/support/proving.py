@@ -6,6 +6,7 @@ import pytest
 
 from course_utils.authoring import ledger, proofs
 from course_utils.grading import every
+from tests.support.counts import count
 
 LEDGER = ledger.read()
 
@@ -36,7 +37,29 @@ def prove(key: str, name: str) -> ledger.Result:
         pytest.skip(f"{key}, {name}: {why}")
     found = proofs.proofs_of(exercise)[name](exercise)
     ledger.note(key, name, found)
+    if name == proofs.MUTANTS:
+        count_mutants(found)
     if DUE[key] in (ledger.DRAWN, ledger.ASKED):
         disagreement = ledger.disagreement(LEDGER[key], name, found)
         assert not disagreement, f"{disagreement} of {key}; `make prove` writes what holds"
     return found
+
+
+def stands(key: str) -> None:
+    """Count what the ledger says of an exercise that is not proved in this run.
+
+    Fails where an entry does not say all that is due, or speaks of other survivors than are argued for.
+    """
+    exercise, entry = every()[key], LEDGER[key]
+    assert entry.missing(proofs.proofs_of(exercise)) == []
+    count("exercises that stand by the ledger")
+    count("exercises that this machine cannot prove whole", bool(entry.unproved))
+    if proofs.MUTANTS in entry.proofs:
+        found = entry.proofs[proofs.MUTANTS]
+        assert found["surviving"] == len(exercise.equivalents)
+        count_mutants(found)
+
+
+def count_mutants(found: dict[str, int]) -> None:
+    count("mutants killed", found["killed"])
+    count("mutants that survive, with an argument", found["surviving"])

@@ -22,9 +22,9 @@ TIMES, AT_LEAST_S = 4.0, 2.0
 WAITING_S = 30.0
 """By the clock, for one check of a mutant that waits and does not compute."""
 
-ON_RANKS_S = 2.0
-"""By the clock, for one check on ranks; a mutant that takes longer is judged once more, with
-`WAITING_S`: the ranks share a machine that may be busy."""
+ON_RANKS_S, AGAIN_S = 2.0, 10.0
+"""By the clock, for one check on ranks; a mutant that takes longer is judged once more, in more time:
+the ranks share a machine that may be busy."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _on_ranks(jobs: list[Job]) -> list[Outcome]:
     for job in jobs:
         outcome = judged_here(replace(job, payload=(*job.payload[:3], ON_RANKS_S)), judge)
         if outcome.rung == TIME_LIMIT:
-            outcome = judged_here(job, judge)
+            outcome = judged_here(replace(job, payload=(*job.payload[:3], AGAIN_S)), judge)
         outcomes.append(outcome)
     return outcomes
 
