@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
 
 from course_utils.authoring.browser import ADVICE, ARGUMENTS, find
-from tests.support.counts import count
+from course_utils.authoring.counts import count
 
 ORIGIN = "http://course.test"  # answered by the test itself: a page needs an origin to have storage
 

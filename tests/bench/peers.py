@@ -22,11 +22,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "classroom"))
 import toy_class as toys
 
+from course_utils.authoring import peers
+from course_utils.authoring.pairs import Comparison, interval
 from course_utils.classroom import grader, intake, run
 from course_utils.classroom.grader import Job
 from course_utils.grading.extract import read_cells
-from tests.support import peers
-from tests.support.pairs import Comparison, interval
 
 BATCH = 10
 FASTER = {"nbgrader autograde": 100, "otter run": 200}

@@ -5,6 +5,7 @@ from book_class import SET_UP, answers_to, book_class, plan_for
 from graded_here import grade_notebooks
 from submissions import notebook
 
+from course_utils.authoring.counts import count
 from course_utils.classroom.plan import plan_of
 from course_utils.classroom.record import (
     FAILED,
@@ -16,7 +17,6 @@ from course_utils.classroom.record import (
 )
 from course_utils.grading import exercises_of
 from course_utils.grading.exercise import CONTRACTS
-from tests.support.counts import count
 
 CHAPTER = "strides"
 EXERCISES = exercises_of(CHAPTER)

@@ -13,8 +13,8 @@ from graded_here import grade_notebooks
 from submissions import code, notebook
 from toy_class import ATTENTION, RIGHT, ROWS, SET_UP, SOFTMAX, STUB, WRONG, cells
 
+from course_utils.authoring.counts import count
 from course_utils.classroom.record import DAMAGED, FAILED, GRADED, MISSING, NOT_ATTEMPTED, PASSED
-from tests.support.counts import count
 
 R, S, A = RIGHT[ROWS], RIGHT[SOFTMAX], RIGHT[ATTENTION]
 HELPED = A.replace("math.sqrt(q.shape[-1])", "scale(q)")

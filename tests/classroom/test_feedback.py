@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from course_utils.authoring.counts import count
 from course_utils.classroom.marking import DEFINITION, WORTH
 from course_utils.classroom.out.feedback import GENERAL, as_html
 from course_utils.classroom.out.sections import sections_of
@@ -35,7 +36,6 @@ from tests.classroom.synthetic_class import (
     plan_of,
     record_of,
 )
-from tests.support.counts import count
 
 PLAN = plan_of()
 

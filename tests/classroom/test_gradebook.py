@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from course_utils.authoring.counts import count
 from course_utils.classroom.out import gradebook, write_all
 from course_utils.classroom.out.align import by_plan
 from course_utils.classroom.out.text import FORMULA, cell, file_name, is_formula, visible
@@ -23,7 +24,6 @@ from tests.classroom.synthetic_class import (
     plan_of,
     record_of,
 )
-from tests.support.counts import count
 
 PLAN = plan_of()
 

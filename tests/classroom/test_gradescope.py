@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from course_utils.authoring.counts import count
 from course_utils.classroom import editions
 from course_utils.classroom.formats import gradescope
 from course_utils.classroom.out.services import gradescope_problems
@@ -19,7 +20,6 @@ from course_utils.classroom.plan import Plan, plan_of
 from course_utils.classroom.sandbox import levels
 from course_utils.classroom.sandbox.bubblewrap import VISIBLE
 from course_utils.grading import solution_cell, stub_cell
-from tests.support.counts import count
 
 ROOT = Path(__file__).parents[2]
 KEYS = ("strides.flat_index", "strides.transpose_view", "strides.is_contiguous")

@@ -9,14 +9,14 @@ import nbformat
 import pytest
 
 from course_utils.authoring import notebooks as form
+from course_utils.authoring.counts import count
+from course_utils.authoring.peers import nbgrader_scores
 from course_utils.classroom import editions
 from course_utils.classroom.formats import nbgrader
 from course_utils.classroom.formats.marked import marked_cell
 from course_utils.classroom.plan import plan_of
 from course_utils.grading import every, solution_cell, stub_cell
 from tests.peers import peers  # noqa: F401 (a fixture)
-from tests.support.counts import count
-from tests.support.peers import nbgrader_scores
 
 ROOT = Path(__file__).parents[2]
 KEYS = ("strides.flat_index", "strides.transpose_view")

@@ -25,6 +25,7 @@ from submissions import folder_of, notebook
 from toy_class import ATTENTION, PLAN, ROWS, SOFTMAX, WRONG, cells
 from typer.testing import CliRunner
 
+from course_utils.authoring.counts import count
 from course_utils.classroom import grader, journal, run, sandboxes, terminal, workers
 from course_utils.classroom.grader import CannotGrade, Graded, Job, Task
 from course_utils.classroom.journal import CannotRun
@@ -33,7 +34,6 @@ from course_utils.classroom.plan import Late
 from course_utils.classroom.record import DAMAGED, FAILED, Record
 from course_utils.classroom.sandbox import Broken, SandboxMissing
 from course_utils.cli import app
-from tests.support.counts import count
 
 MODULES = ("toy_class",)
 KILLS = int(os.environ.get("COURSE_KILLS", "10"))  # more of them by hand

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from sandbox_cases import HONEST, KEY, REFUSED_EVERYWHERE, WRONG, Runner, found_by, verdict_on
 
+from course_utils.authoring.counts import count
 from course_utils.classroom.sandbox import seccomp
 from course_utils.grading.channel import ChannelLost
 from course_utils.grading.verdict import FAILED, NOT_ATTEMPTED, PASSED
-from tests.support.counts import count
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap exists for Linux only")
 

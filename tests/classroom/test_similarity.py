@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from course_utils.authoring.counts import count
 from course_utils.classroom.out import similarity
 from course_utils.classroom.out.similarity import (
     as_html,
@@ -18,7 +19,6 @@ from course_utils.grading import exercises_of
 from course_utils.grading.stubs import solution_cell, stub_cell
 from tests.classroom.html_read import harmless
 from tests.classroom.synthetic_class import HOSTILE
-from tests.support.counts import count
 
 KEY = "strides.view_strides"
 LONG = '''

@@ -17,6 +17,7 @@ import nbformat
 import pytest
 import torch
 
+from course_utils.authoring.counts import count
 from course_utils.authoring.proofs import objects_of, stub_objects
 from course_utils.classroom import editions
 from course_utils.classroom.editions import hidden, pack, removal, running, storing
@@ -26,7 +27,6 @@ from course_utils.grading.crossing import loads
 from course_utils.grading.judging import CONTRACTS
 from course_utils.grading.stored import StoredExercise
 from course_utils.grading.verdict import FAILED, PASSED
-from tests.support.counts import count
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = ("strides", "modules")

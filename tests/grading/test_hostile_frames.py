@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from test_values import trees
 
+from course_utils.authoring.counts import count
 from course_utils.grading.compare import compare
 from course_utils.grading.contracts import Measured
 from course_utils.grading.observe import Observation
@@ -21,7 +22,6 @@ from course_utils.grading.raised import Raised
 from course_utils.grading.signatures import described, description
 from course_utils.grading.values import Opaque, dumps, leaves, loads
 from course_utils.meters import Cost
-from tests.support.counts import count
 
 
 def frame(tree, **arrays):

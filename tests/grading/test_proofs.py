@@ -11,9 +11,9 @@ import toy_references as ref
 import toys
 
 from course_utils.authoring import proofs
+from course_utils.authoring.counts import count
 from course_utils.grading import Exercise, NoChecks, call, every, grade
 from course_utils.grading.elsewhere import Submission
-from tests.support.counts import count
 from tests.support.proving import DUE, prove, stands
 
 HERE = [(key, name) for key in DUE for name in proofs.proofs_of(every()[key])]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.counts import count
+from course_utils.authoring.counts import count
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "book" / "authors.md").read_text(encoding="utf-8")

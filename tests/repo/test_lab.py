@@ -17,7 +17,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from course_utils import lab
 from course_utils.authoring import browser
-from tests.support.counts import count
+from course_utils.authoring.counts import count
 
 ROOT = Path(__file__).parents[2]
 CHAPTER = "notebooks/01_tensors.ipynb"

@@ -8,14 +8,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-ROOT = Path(__file__).parents[2]
-PLUGIN = "tests.support.pytest_plugin"
+PLUGIN = "course_utils.authoring.pytest_plugin"
 NBVAL = ("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=60")
-
-
-@pytest.fixture(autouse=True)
-def plugin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 @pytest.fixture
@@ -84,7 +78,7 @@ def test_torch_gets_one_thread(pytester, run, monkeypatch) -> None:
 
 
 COUNTING = """
-from tests.support.counts import count
+from course_utils.authoring.counts import count
 def test_a(): count("mistakes", 3)
 """
 
@@ -117,7 +111,7 @@ def test_a_complete_run_that_proved_nothing_of_a_kind_fails(pytester, run) -> No
 def test_a_complete_run_passes_when_all_was_counted(pytester, run) -> None:
     pytester.makepyfile(
         """
-        from tests.support import counts
+        from course_utils.authoring import counts
         def test_all():
             for name in counts.EXPECTED: counts.count(name)
         """
@@ -126,7 +120,7 @@ def test_a_complete_run_passes_when_all_was_counted(pytester, run) -> None:
 
 
 def test_counts_do_not_go_down() -> None:
-    from tests.support import counts
+    from course_utils.authoring import counts
 
     with pytest.raises(ValueError, match="does not go down"):
         counts.count("exercises", -1)

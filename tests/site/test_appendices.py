@@ -16,7 +16,7 @@ import pytest
 import torch
 from site_build import ROOT
 
-from tests.support.counts import count
+from course_utils.authoring.counts import count
 
 sys.path.append(str(ROOT / "book" / "_ext"))
 from course_book import api, chapters

@@ -9,8 +9,8 @@ from playwright.sync_api import Browser
 from site_build import Built, build, code, markdown, tiny_book
 from site_visit import overflow, served, visiting
 
+from course_utils.authoring.counts import count
 from course_utils.grading import stub_cell
-from tests.support.counts import count
 
 PLOT = "import matplotlib.pyplot as plt\n\nplt.plot([1, 2])\nplt.show()"
 CDN = "https://cdn.example.org/widget.js"

@@ -7,7 +7,7 @@ from playwright.sync_api import Browser, Locator
 from site_visit import visiting
 from test_pages import PAGES
 
-from tests.support.counts import count
+from course_utils.authoring.counts import count
 
 FIGURE = "[data-s2s-figure]"
 

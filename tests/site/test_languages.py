@@ -15,7 +15,7 @@ from site_build import ROOT
 from site_visit import overflow, unfold, visiting
 
 from course_utils.authoring import languages
-from tests.support.counts import count
+from course_utils.authoring.counts import count
 
 sys.path.append(str(ROOT / "book" / "_ext"))
 from course_book.language import NAMES, catalogue, pages_in

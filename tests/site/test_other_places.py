@@ -9,7 +9,7 @@ from playwright.sync_api import Browser
 from site_visit import LOOKS, SUBPATH, Silent, served, unfold, visiting
 from test_pages import PAGES
 
-from tests.support.counts import count
+from course_utils.authoring.counts import count
 
 
 @pytest.mark.parametrize("page", ["book/index", "book/exercises", "notebooks/02_strides"])

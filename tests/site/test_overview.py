@@ -15,8 +15,8 @@ from site_build import ROOT, code, markdown
 from site_visit import visiting
 from test_pages import NOTEBOOKS, PAGES, exercises_of
 
+from course_utils.authoring.counts import count
 from course_utils.grading import find
-from tests.support.counts import count
 
 sys.path.append(str(ROOT / "book" / "_ext"))
 from course_book import chapters, heads

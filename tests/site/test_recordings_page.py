@@ -11,8 +11,8 @@ from playwright.sync_api import Browser, Page
 from site_build import build, code, markdown, tiny_book
 from site_visit import overflow, served, visiting
 
+from course_utils.authoring.counts import count
 from course_utils.recordings import cells as gpu_cells
-from tests.support.counts import count
 
 MADE_UP = {
     "gpu": "MADE-UP GPU",

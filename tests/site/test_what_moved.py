@@ -9,8 +9,8 @@ import moved_runner
 import pytest
 import torch
 
+from course_utils.authoring.counts import count
 from course_utils.grading import chapters
-from tests.support.counts import count
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "book" / "what_moved.toml"

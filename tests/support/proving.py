@@ -5,8 +5,8 @@ import os
 import pytest
 
 from course_utils.authoring import ledger, proofs
+from course_utils.authoring.counts import count
 from course_utils.grading import every
-from tests.support.counts import count
 
 LEDGER = ledger.read()
 

@@ -2,7 +2,7 @@
 
 - Cells tagged ``gpu`` are skipped by name where there is no CUDA; with COURSE_REQUIRE_GPU=1 they fail.
 - COURSE_HOME is a temporary folder, a new one for each notebook: no run touches a reader's progress.
-- What the tests counted (`tests.support.counts`) is printed before pytest's summary.
+- What the tests counted (`course_utils.authoring.counts`) is printed before pytest's summary.
   ``--complete`` fails a run in which something was never counted.
 - What was proved (`course_utils.authoring.ledger`) is collected from all workers; COURSE_PROVE=all or
   =stale writes it to the ledger. COURSE_SEED draws the sample of what stands by it, and is printed.
@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from course_utils.authoring import ledger
-from tests.support import counts
+from course_utils.authoring import counts, ledger
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
