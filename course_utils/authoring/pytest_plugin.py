@@ -108,9 +108,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     totals = config.stash[TOTALS]
     totals.update(counts.counted())
-    ledger.merge(config.stash[PROVED], ledger.proved())
+    proved = config.stash[PROVED]
+    ledger.merge(proved, ledger.proved())
     if os.environ.get(ledger.PROVE):
-        ledger.write(ledger.renewed(ledger.read(), config.stash[PROVED]))
+        ledger.write(ledger.renewed(ledger.read(), proved))
     if config.getoption("--complete") and counts.missing(totals) and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -77,7 +77,8 @@ def judge_survivors(exercise: Exercise, living: tuple[str, ...]) -> None:
 
 def on_ranks(exercise: Exercise) -> bool:
     """Is the exercise judged on ranks, in processes of their own?"""
-    return getattr(exercise.probe, "keeps_limit", False)
+    probe: Any = exercise.probe
+    return bool(getattr(probe, "on_ranks", False) or getattr(probe, "keeps_limit", False))
 
 
 def _controls(exercise: Exercise) -> Iterator[Job]:
