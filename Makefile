@@ -48,7 +48,7 @@ book: setup      ## the site, in _build/html
 	$(RUN) -m course_utils.authoring.languages build
 
 bench: peers     ## how long things take, measured here and now
-	@for script in tests/bench/*.py; do echo "$$script"; OMP_NUM_THREADS=1 $(RUN) "$$script" || exit 1; done
+	@for script in tests/bench/*.py; do echo "$$script"; OMP_NUM_THREADS=1 PYTHONPATH=. $(RUN) "$$script" || exit 1; done
 
 lock: setup      ## requirements.in -> requirements.txt
 	@sh tools/lock.sh

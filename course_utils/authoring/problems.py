@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from nbformat import NotebookNode
 
 from course_utils import grading
-from course_utils.recordings.stamps import OUTDATED, UNSTAMPED
 from course_utils.recordings import cells as gpu_cells
+from course_utils.recordings.stamps import OUTDATED, UNSTAMPED
 
 from .notebooks import TITLE, heading, tags
 
