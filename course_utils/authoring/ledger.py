@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.authoring.dependencies import ROOT, closure, digest
+from course_utils.files import write_whole
 
 LEDGER, PROVE, SEED = "COURSE_LEDGER", "COURSE_PROVE", "COURSE_SEED"
 """Variables: another file; "all" or "stale" for what is to be proved and written; the sample's seed."""
@@ -75,9 +76,7 @@ def write(entries: Mapping[str, Entry], path: Path | None = None) -> None:
         f"{json.dumps(key)}: {json.dumps(asdict(entry), sort_keys=True, ensure_ascii=False)}"
         for key, entry in sorted(entries.items())
     )
-    whole = path.with_suffix(f".{os.getpid()}")
-    whole.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    whole.replace(path)
+    write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 # ------------------------------------------------------------------ what is due

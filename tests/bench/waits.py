@@ -37,7 +37,8 @@ def start_ranks() -> None:
 def compare_two_hundred() -> None:
     sys.path.insert(0, str(HERE.parent / "classroom"))
     import test_similarity
-    from course_utils.classroom.out.similarity import similar
+
+    from course_utils.classroom.reports.similarity import similar
 
     sources = test_similarity.class_of(200)
     tell("similar answers among 200", 1000 * seconds(lambda: similar(sources)))
