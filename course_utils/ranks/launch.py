@@ -18,8 +18,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Protocol
 
-FORKSERVER, SPAWN = "forkserver", "spawn"
-DEFAULT = FORKSERVER if sys.platform.startswith("linux") else SPAWN
+FORKSERVER, _SPAWN = "forkserver", "spawn"
+DEFAULT = FORKSERVER if sys.platform.startswith("linux") else _SPAWN
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]);"
@@ -38,7 +38,7 @@ class Child(Protocol):
         """The exit code, -9 for a SIGKILL; None if the process is alive after `timeout` seconds."""
 
 
-def environment() -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Of a process of the course: one thread for each rank, figures kept for the cell's end."""
     one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {**os.environ, **one, "MPLBACKEND": "module://course_utils.ranks.figures"}
@@ -65,7 +65,7 @@ class Forkserver:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(),
+                env=_environment(),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # a Ctrl-C in the terminal is the kernel's affair
             )
@@ -88,7 +88,7 @@ class Forkserver:
             heard: dict[str, Any] = {}
             while heard.get("number") != self.number:  # an earlier start may have been interrupted
                 heard = self.hear(None)
-        return [Forked(self, pid) for pid in heard["forked"]]
+        return [_Forked(self, pid) for pid in heard["forked"]]
 
     def hear(self, timeout: float | None) -> dict[str, Any]:
         """The next packet; exits are noted. Raises TimeoutError, or BlockingIOError for 0 s."""
@@ -138,7 +138,7 @@ class ServerProcess(Protocol):
     def kill(self) -> None: ...
 
 
-class ForkedServer(Forkserver):
+class _ForkedServer(Forkserver):
     """A forkserver that is a fork of this process, which has loaded what ranks need.
 
     For a process that has one thread and may not run other programs: a submission in its sandbox.
@@ -150,7 +150,7 @@ class ForkedServer(Forkserver):
         here = os.getpid()
         pid = os.fork()
         if pid:
-            return ForkedProcess(pid)
+            return _ForkedProcess(pid)
         try:
             self.control.close()
             forkserver.Server(theirs, here).serve()
@@ -158,7 +158,7 @@ class ForkedServer(Forkserver):
             os._exit(0)
 
 
-class ForkedProcess:
+class _ForkedProcess:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.code: int | None = None
@@ -185,7 +185,7 @@ class ForkedProcess:
             os.kill(self.pid, signal.SIGKILL)
 
 
-class Forked:
+class _Forked:
     def __init__(self, server: Forkserver, pid: int) -> None:
         self.server = server
         self.pid = pid
@@ -206,15 +206,15 @@ class Spawner:
 
     def start(self, pairs: Sequence[tuple[Connection, Connection]]) -> list[Child]:
         context = multiprocessing.get_context("spawn")
-        before = {name: os.environ.get(name) for name in environment()}
-        os.environ.update(environment())
+        before = {name: os.environ.get(name) for name in _environment()}
+        os.environ.update(_environment())
         try:
             found: list[Child] = []
             for pair in pairs:
                 process = context.Process(target=_spawned, args=pair)
                 process.start()
                 self.processes.append(process)
-                found.append(Spawned(process))
+                found.append(_Spawned(process))
             return found
         finally:
             for name, value in before.items():
@@ -237,7 +237,7 @@ def _spawned(conn: Connection, control: Connection) -> None:
     serve_spawned(conn, control)
 
 
-class Spawned:
+class _Spawned:
     def __init__(self, process: multiprocessing.context.SpawnProcess) -> None:
         self.process = process
         self.pid = process.pid or 0
@@ -253,7 +253,7 @@ class Spawned:
 # One of each a kernel, made when first needed.
 
 _made: dict[str, Forkserver | Spawner] = {}
-_kinds: dict[str, type[Forkserver | Spawner]] = {FORKSERVER: Forkserver, SPAWN: Spawner}
+_kinds: dict[str, type[Forkserver | Spawner]] = {FORKSERVER: Forkserver, _SPAWN: Spawner}
 _lock = threading.Lock()
 
 
@@ -271,7 +271,7 @@ def launcher(method: str) -> Forkserver | Spawner:
 
 def fork_from_here() -> None:
     """From now on ranks are forks of a fork of this process, which is made at once."""
-    _kinds[FORKSERVER] = ForkedServer
+    _kinds[FORKSERVER] = _ForkedServer
     launcher(FORKSERVER)
 
 

@@ -24,15 +24,15 @@ from course_utils.processes.pages import settle
 
 from .proc import anonymous_memory, descendants
 
-WATCH_S = 0.1
+_WATCH_S = 0.1
 
 
 def main(fd: int, settings: dict[str, Any]) -> None:
     """Load, say so, serve until the grader is gone."""
     control = socket.socket(fileno=fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    handler = loaded(settings)
-    rehearse()
+    handler = _loaded(settings)
+    _rehearse()
     settle()
     try:
         Zygote(control, handler, settings).serve()
@@ -45,12 +45,12 @@ def alone(fd: int, settings: dict[str, Any]) -> None:
     """One submission in a process that was not forked (see `sandbox.Spawner`)."""
     from . import child
 
-    child.live(fd, loaded(settings), settings["order"], settings["folder"], apart=False, parent=0)
+    child.live(fd, _loaded(settings), settings["order"], settings["folder"], apart=False, parent=0)
 
 
-def loaded(settings: dict[str, Any]) -> Any:
+def _loaded(settings: dict[str, Any]) -> Any:
     sys.meta_path.insert(0, Hidden(tuple(settings["hidden"])))
-    warm_up(settings["ranks"])
+    _warm_up(settings["ranks"])
     home, _, attribute = settings["handler"].partition(":")
     return getattr(importlib.import_module(home), attribute)
 
@@ -66,7 +66,7 @@ class Hidden(MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
-def warm_up(ranks: bool) -> None:
+def _warm_up(ranks: bool) -> None:
     """Load what submissions need, and do once what is slow the first time."""
     import torch
 
@@ -81,7 +81,7 @@ def warm_up(ranks: bool) -> None:
         torch.optim.AdamW([weight]).step()
 
 
-def rehearse() -> None:
+def _rehearse() -> None:
     from course_utils.grading.student import rehearsal
 
     rehearsal.rehearse()
@@ -109,7 +109,7 @@ class Zygote(ForkServer):
         super().serve()
 
     def patience_s(self) -> float:
-        return WATCH_S if self.watched and self.children else super().patience_s()
+        return _WATCH_S if self.watched and self.children else super().patience_s()
 
     def look(self) -> None:
         """The limit of memory binds one process; those of ranks are bound together by this."""

@@ -54,7 +54,7 @@ class Raised:
                 "where": str(where),
                 "told": bool(told),
             } if len(tree) == 5 and 0 < len(kinds) <= MOST and len(lines) <= MOST:
-                if all(map(is_text, (*kinds, message, where))) and all(map(is_line, lines)):
+                if all(map(is_text, (*kinds, message, where))) and all(map(_is_line, lines)):
                     found = tuple((place, number, text) for place, number, text in lines)
                     return cls(tuple(kinds), message, found, where, told)
         raise ValueError("this is no exception")
@@ -65,7 +65,7 @@ def is_text(value: Any) -> bool:
     return type(value) is str and len(value) <= LONGEST_TEXT and not UNSHOWN.search(value)
 
 
-def is_line(value: Any) -> bool:
+def _is_line(value: Any) -> bool:
     match value:
         case [str(place), int(number), str(text)]:
             return is_text(place) and is_text(text) and 0 <= number < 2**31

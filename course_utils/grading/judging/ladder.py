@@ -153,13 +153,13 @@ class Ladder:
         if case is None:
             return None
         sentence = "a later call changed this result: you keep a tensor and return it again"
-        return Failure(rung, sentence, called_as(self.exercise, case))
+        return Failure(rung, sentence, _called_as(self.exercise, case))
 
     def describe(
         self, rung: str, check: Check, got: Observation, label: str, difference: Difference
     ) -> Failure:
         want = check.expected.observation
-        called = called_as(self.exercise, check.case)
+        called = _called_as(self.exercise, check.case)
         return Failure(rung, difference.sentence, called, check.case, got, want, label, difference)
 
     def contracts(self) -> RungResult:
@@ -184,11 +184,11 @@ class Ladder:
             complaint, case = said.text, case_to_blame(contract, runs, said)
         else:
             return None
-        called = called_as(self.exercise, case)
+        called = _called_as(self.exercise, case)
         return Failure(CONTRACTS, f"{contract.promise} — {complaint}", called)
 
 
-def called_as(exercise: Exercise, case: Case) -> str:
+def _called_as(exercise: Exercise, case: Case) -> str:
     """The call as source, each argument by its name."""
     if exercise.probe.called:
         return exercise.probe.called(exercise.names[0], case)

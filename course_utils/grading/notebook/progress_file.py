@@ -11,7 +11,7 @@ from filelock import FileLock
 from course_utils.files import write_whole
 from course_utils.settings import home
 
-VERSION = 1
+_VERSION = 1
 T = TypeVar("T")
 
 
@@ -26,7 +26,7 @@ class Store:
         """Entries by exercise key. A damaged file is set aside under another name, and said."""
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
-            if data["version"] > VERSION:
+            if data["version"] > _VERSION:
                 raise ValueError(f"it was written by a newer edition (format {data['version']})")
             entries = data["exercises"]
             if not all(isinstance(entry, dict) for entry in entries.values()):
@@ -73,7 +73,7 @@ class Store:
             return change({})
 
     def write(self, entries: dict[str, dict[str, Any]]) -> None:
-        text = json.dumps({"version": VERSION, "exercises": entries}, indent=1, sort_keys=True)
+        text = json.dumps({"version": _VERSION, "exercises": entries}, indent=1, sort_keys=True)
         write_whole(self.path, text + "\n")
 
     def update(self, key: str, **changes: Any) -> dict[str, Any]:

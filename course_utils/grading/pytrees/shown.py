@@ -14,12 +14,12 @@ SMALL = 24
 def shown(value: Any) -> str:
     """A value as a reader wants it: small tensors in full, large ones by outline."""
     try:
-        return drawn(value)
+        return _drawn(value)
     except Exception as error:  # a tensor without memory, a class of the student's own
         return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
 
-def drawn(value: Any) -> str:
+def _drawn(value: Any) -> str:
     if not isinstance(value, Tensor):
         if isinstance(value, tuple | list) and any(isinstance(x, Tensor) for x in value):
             inner = ", ".join(shown(item) for item in value)
@@ -27,7 +27,7 @@ def drawn(value: Any) -> str:
         return str(value) if isinstance(value, Opaque) else short(value, 300)
     outline = f"{dtype_name(value.dtype)}"
     if value.ndim == 0:
-        return f"tensor({one(value)}, {outline})"
+        return f"tensor({_one(value)}, {outline})"
     outline = f"shape {tuple(value.shape)}, {outline}"
     if not value.is_contiguous():
         outline += f", stride {value.stride()}"
@@ -40,11 +40,11 @@ def drawn(value: Any) -> str:
 
 def nested(x: Tensor) -> str:
     if x.ndim == 0:
-        return one(x)
+        return _one(x)
     return "[" + ", ".join(nested(row) for row in x) + "]"
 
 
-def one(x: Tensor) -> str:
+def _one(x: Tensor) -> str:
     value = x.item()
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
