@@ -36,6 +36,7 @@ def _python() -> Finding:
 
 
 def torch() -> Finding:
+    """Is torch installed, and does it load?"""
     try:
         found = version("torch")
         import torch
@@ -49,6 +50,7 @@ def torch() -> Finding:
 
 
 def device() -> Finding:
+    """The accelerator that torch can use. A GPU that this build of torch cannot use is ABSENT."""
     import torch
 
     if torch.cuda.is_available():
@@ -63,6 +65,7 @@ def device() -> Finding:
 
 
 def gloo() -> Finding:
+    """Can torch start gloo, which the chapters on many ranks need?"""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_gloo_available():
@@ -72,6 +75,7 @@ def gloo() -> Finding:
 
 
 def jupyterlab() -> Finding:
+    """Is JupyterLab installed? Another Jupyter will do."""
     try:
         return Finding("JupyterLab", _GOOD, version("jupyterlab"))
     except PackageNotFoundError:
@@ -89,6 +93,7 @@ def _chromium() -> Finding:
 
 
 def memory() -> Finding:
+    """Memory that is free now, against `ENOUGH_MEMORY`."""
     import psutil
 
     free = psutil.virtual_memory().available
@@ -99,6 +104,7 @@ def memory() -> Finding:
 
 
 def course() -> Finding:
+    """Which course this is, and where its package lies."""
     where = Path(__file__).resolve().parent
     return Finding("course", _GOOD, f"{settings.title}, edition {settings.edition} ({where})")
 

@@ -101,6 +101,7 @@ class Communication:
 
     @property
     def is_collective(self) -> bool:
+        """Does the whole group take part? If not, it is a message between two ranks."""
         return self.name not in (_SEND, _RECEIVE)
 
 
@@ -230,6 +231,7 @@ def _up(numerator: int, denominator: int) -> int:
 
 
 def tensors(values: Any) -> Iterator[Tensor]:
+    """All tensors in nested lists."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, Iterable):

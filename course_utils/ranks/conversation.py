@@ -59,6 +59,10 @@ class Conversation:
         self.stands: dict[int, str] = {}
 
     def hold(self, verb: str, data: dict[int, bytes]) -> list[Reply]:
+        """Send each rank its data and hear them all. The replies by rank; an error is in its reply.
+
+        verb: the name of what the rank shall do. data: by rank, pickled.
+        """
         start = monotonic()
         for worker in self.workers:
             worker.read = _size_of(worker.log)
@@ -84,6 +88,7 @@ class Conversation:
         return [self.replies[rank] for rank in sorted(self.replies)]
 
     def hear(self, worker: Worker) -> None:
+        """Take in one message: something to show, or that the rank is done."""
         try:
             number, kind, item = pickle.loads(worker.conn.recv_bytes())
         except (EOFError, OSError):
@@ -107,6 +112,7 @@ class Conversation:
             reply.error = reply.error or Failure("raised", said, (type(error).__name__,))
 
     def died(self, worker: Worker) -> None:
+        """Nothing more comes from this rank: its exit code and last words are the error."""
         code = worker.child.exit_code(2.0)
         self.open.pop(worker.conn, None)
         said, lines = _last_words(worker.log, worker.read)

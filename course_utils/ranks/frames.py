@@ -28,6 +28,7 @@ def may_block(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def line_of(filename: str, number: int, name: str) -> Line:
+    """A line of source as data: where it stands, what it says. name: the function's."""
     source = linecache.getline(filename, number).strip()
     return Line(where(name), number, source, filename)
 
@@ -62,6 +63,7 @@ def stack(thread: int) -> list[FrameType]:
 
 
 def lines_of_stack(frames: list[FrameType]) -> tuple[Line, ...]:
+    """The caller's own lines among these frames, outermost first. frames: innermost first."""
     return tuple(
         line_of(f.f_code.co_filename, f.f_lineno, f.f_code.co_name)
         for f in reversed(frames)

@@ -58,6 +58,7 @@ class Forkserver:
         self.lock = threading.RLock()
 
     def begin(self, theirs: socket.socket) -> "ServerProcess":
+        """Start the process. theirs: its end of the socket."""
         with self.log.open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)]
@@ -72,14 +73,17 @@ class Forkserver:
 
     @property
     def alive(self) -> bool:
+        """Does the process still run?"""
         return self.process.poll() is None
 
     def complaint(self) -> str:
+        """The end of what the process has written, 2000 characters at most."""
         with suppress(OSError):
             return self.log.read_text(errors="replace")[-2000:]
         return ""
 
     def start(self, pairs: Sequence[tuple[Connection, Connection]]) -> list[Child]:
+        """Fork a rank for each pair of connections, which are its ends. Raises ConnectionError."""
         fds = [end.fileno() for pair in pairs for end in pair]
         with self.lock:
             self.number += 1
@@ -103,6 +107,7 @@ class Forkserver:
         return message
 
     def exit_code(self, pid: int, timeout: float) -> int | None:
+        """As `Child.exit_code`; -9 too if the process that would tell has died."""
         end = monotonic() + timeout
         with self.lock:
             while pid not in self.exits:
@@ -115,10 +120,12 @@ class Forkserver:
             return self.exits[pid]
 
     def kill(self, pid: int) -> None:
+        """SIGKILL for this rank, if it is alive."""
         with self.lock, suppress(OSError):
             self.control.sendall(json.dumps({"kill": [pid]}).encode())
 
     def close(self) -> None:
+        """End the process, with it its ranks, and remove its folder."""
         self.control.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
@@ -205,6 +212,7 @@ class Spawner:
         self.processes: list[multiprocessing.context.SpawnProcess] = []
 
     def start(self, pairs: Sequence[tuple[Connection, Connection]]) -> list[Child]:
+        """Start a rank for each pair of connections, which are its ends."""
         context = multiprocessing.get_context("spawn")
         before = {name: os.environ.get(name) for name in _environment()}
         os.environ.update(_environment())
@@ -224,6 +232,7 @@ class Spawner:
                     os.environ[name] = value
 
     def close(self) -> None:
+        """Kill the ranks and remove the folder."""
         for process in self.processes:
             process.kill()
         for process in self.processes:

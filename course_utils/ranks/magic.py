@@ -108,6 +108,7 @@ class Magic:
     __name__ = "ranks"
 
     def line(self, word: str) -> None:
+        """`%ranks` and `%ranks stop`. Raises ValueError for another word."""
         if word == "stop":
             self.close()
         elif word:
@@ -116,6 +117,7 @@ class Magic:
             print(self.status())
 
     def status(self) -> str:
+        """Which pools run, and what memory each of their processes has to itself."""
         lines = []
         for world_size, pool in sorted(self.pools.items()):
             if pool.running:
@@ -126,6 +128,7 @@ class Magic:
         return "\n".join(lines) or "no ranks are running"
 
     def cell(self, options: Options, source: str) -> None:
+        """Run a cell on the ranks and show what they did. Raises RanksError if one failed."""
         self.world_size = options.world_size
         pool = self.pools.setdefault(options.world_size, Ranks(options.world_size))
         missing = [name for name in options.push if name not in self.shell.user_ns]
@@ -159,11 +162,14 @@ class Magic:
             self.shell.push({name: pool.pull(name) for name in options.pull})
 
     def close(self) -> None:
+        """Stop all processes."""
         for pool in self.pools.values():
             pool.close()
 
 
 class NothingFailed(AssertionError):
+    """`%%ranks fails` met a cell that did not fail."""
+
     def _render_traceback_(self) -> list[str]:
         return [f"%%ranks fails: {self}"]
 
@@ -188,6 +194,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
+    """Take %ranks and %%ranks away from the shell, and close the ranks."""
     global _loaded
     if _loaded is not None:
         _loaded.close()

@@ -106,6 +106,7 @@ class Ranks:
 
     @property
     def running(self) -> bool:
+        """Have the processes been started?"""
         return bool(self._team.workers)
 
     @property

@@ -80,6 +80,7 @@ class Reply:
 
     @property
     def ok(self) -> bool:
+        """Did all go well on this rank?"""
         return self.error is None
 
     @property
@@ -93,10 +94,12 @@ class Reply:
 
     @property
     def stderr(self) -> str:
+        """What it wrote to stderr."""
         return "".join(item for kind, item in self.items if kind == "err")
 
     @property
     def warnings(self) -> tuple[str, ...]:
+        """The warnings that its code gave, each as text."""
         return tuple(item for kind, item in self.items if kind == "warning")
 
     @property
@@ -120,6 +123,7 @@ class RanksError(RuntimeError):
 
     @property
     def failures(self) -> dict[int, Failure]:
+        """By rank, how each that failed did so."""
         return {reply.rank: reply.error for reply in self.replies if reply.error}
 
     def _render_traceback_(self) -> list[str]:

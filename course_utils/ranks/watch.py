@@ -33,6 +33,11 @@ _OWN_THREADS = ("ranks-watch", "ranks-leave")
 
 
 class Watch:
+    """A thread that sees when the rank's main thread stands still.
+
+    control: where it tells the kernel.
+    """
+
     def __init__(self, control: Connection) -> None:
         self.control = control
         self.main = threading.main_thread().ident or 0
@@ -43,11 +48,13 @@ class Watch:
         self.mark: Any = None
 
     def begin(self, number: int) -> None:
+        """The rank's main thread starts to run something. number: what the kernel calls it."""
         self.quiet_s, self.mark = 0.0, None
         self.number = number
         self.busy.set()
 
     def end(self) -> None:
+        """The rank's main thread is done with it."""
         self.busy.clear()
         self.number = None
 

@@ -34,14 +34,17 @@ submission itself has none. In a user namespace they mean nothing outside of it.
 
 
 def program() -> str | None:
+    """Where bwrap is; None without it."""
     return shutil.which("bwrap")
 
 
 def is_root() -> bool:
+    """Is this process the superuser?"""
     return os.geteuid() == 0
 
 
 def package() -> Path:
+    """The folder of `course_utils`."""
     return Path(course_utils.__file__).parent
 
 

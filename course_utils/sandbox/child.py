@@ -79,6 +79,7 @@ def _use_folder(path: str) -> None:
 
 
 def proc(safe: int) -> None:
+    """Mount a /proc that shows this namespace's processes only."""
     try:
         namespaces.mount("proc", "/proc", "proc", safe | namespaces.MS_NOEXEC)
     except PermissionError:  # where the host's own /proc is partly covered, as in Docker

@@ -58,9 +58,11 @@ class Process:
         self.abandoned = False
 
     def fileno(self) -> int | None:
+        """What becomes readable when there is news of the process; None if nothing does."""
         return self.home.fileno()
 
     def gone(self) -> bool:
+        """Is it over? Takes in the news."""
         self.home.listen()
         return self.status is not None or not self.home.alive
 
@@ -114,6 +116,7 @@ class Zygote:
         theirs.close()
 
     def wait_ready(self) -> dict[str, Any]:
+        """Until it can fork; what it said of itself. Raises Broken with its log if it does not come up."""
         deadline = monotonic() + _START_S
         while self.ready is None or self.awaited:
             left = deadline - monotonic()
@@ -126,6 +129,7 @@ class Zygote:
         return self.ready
 
     def complaint(self) -> str:
+        """The end of its log."""
         self.log.seek(0)
         return self.log.read()[-4000:].decode(errors="replace").strip()
 
@@ -139,12 +143,14 @@ class Zygote:
         poll.poll(seconds * 1000)
 
     def tell(self, message: dict[str, Any], *fds: int) -> None:
+        """Send a message and file descriptors. One that nobody can receive is the zygote's end."""
         try:
             socket.send_fds(self.control, [json.dumps(message).encode()], fds)
         except OSError:
             self.alive = False
 
     def kill(self, number: int) -> None:
+        """Let it kill the process of this number."""
         self.tell({"kill": number})
 
     def listen(self) -> None:
@@ -162,6 +168,7 @@ class Zygote:
             self.heed(json.loads(data))
 
     def heed(self, message: dict[str, Any]) -> None:
+        """Take in one message: that it is ready, or how a process ended or why none began."""
         if "ready" in message:
             self.ready = message["ready"]
             self.awaited -= 1
@@ -174,6 +181,7 @@ class Zygote:
                 del self.processes[process.number]
 
     def load(self, modules: list[str]) -> None:
+        """Import modules before the next fork, which `wait_ready` then waits for."""
         self.awaited += 1
         self.tell({"load": modules})
 
@@ -196,6 +204,7 @@ class Zygote:
             self.listen()
 
     def fork(self, order: dict[str, Any]) -> Process:
+        """A process for a submission. order: see `Sandbox.order`."""
         mine, theirs = _channel()
         process = Process(self, next(self.numbers), mine)
         self.processes[process.number] = process
@@ -204,6 +213,7 @@ class Zygote:
         return process
 
     def close(self) -> None:
+        """End it, and with it all its processes."""
         self.alive = False
         self.control.close()
         for process in self.processes.values():
@@ -230,6 +240,7 @@ class Spawner:
         self.alive = True
 
     def wait_ready(self) -> dict[str, Any]:
+        """There is nothing to wait for."""
         return {"namespaces": False}
 
     def fileno(self) -> None:
@@ -239,6 +250,7 @@ class Spawner:
         sleep(min(seconds, 0.01))
 
     def listen(self) -> None:
+        """Note which processes have ended, and what they used."""
         for number, popen in self.started.items():
             process = self.processes.get(number)
             if process is None or process.status is not None:
@@ -255,12 +267,14 @@ class Spawner:
         """Nothing is abandoned here: each end is waited for."""
 
     def kill(self, number: int) -> None:
+        """SIGKILL for the process of this number and its group."""
         popen = self.started.get(number)
         if popen is not None:
             with suppress(OSError):
                 os.killpg(popen.pid, signal.SIGKILL)
 
     def fork(self, order: dict[str, Any]) -> Process:
+        """A process for a submission. order: see `Sandbox.order`."""
         mine, theirs = _channel()
         process = Process(self, next(self.numbers), mine)
         self.processes[process.number] = process
@@ -279,6 +293,7 @@ class Spawner:
         return process
 
     def close(self) -> None:
+        """End all processes and remove their folders."""
         for process in list(self.processes.values()):
             process.end()
         self.alive = False

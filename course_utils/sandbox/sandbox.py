@@ -91,6 +91,7 @@ class Sandbox:
         return self.zygote(ranks).wait_ready()
 
     def zygote(self, ranks: bool) -> Zygote | Spawner:
+        """The home of processes with or without ranks; a new one where that has died."""
         found = self.zygotes.get(ranks)
         if found is not None:
             found.listen()
@@ -143,6 +144,7 @@ class Sandbox:
             self.spare = None
 
     def order(self, ranks: bool, cpu_s: float | None = None) -> dict[str, Any]:
+        """What a process is told of its limits. cpu_s: as for `fork`."""
         limits = asdict(self.limits) | ({} if cpu_s is None else {"cpu_s": cpu_s})
         uid = _FIRST_UID + secrets.randbelow(_UIDS) if self.own_user else None
         return {"limits": limits, "ranks": ranks, "uid": uid, "layers": self.layers}
@@ -184,6 +186,7 @@ class Submission:
         self.end()
 
     def end(self) -> None:
+        """End the process, if there is one, and add what it used to what the submission has used."""
         if self.process is not None:
             process, self.process = self.process, None
             process.end()
@@ -225,6 +228,7 @@ class Submission:
             self.wall_s += monotonic() - began
 
     def within_budget(self) -> None:
+        """Raises ChannelLost if the submission has used up its seconds."""
         limits = self.sandbox.limits
         for used, most, what in (
             (self.wall_s, limits.wall_s, "seconds"),
@@ -235,6 +239,7 @@ class Submission:
                 raise ChannelLost(f"had used up the {most:g} {what} of a submission", "timeout")
 
     def begin(self) -> Process:
+        """A new process for this submission, with what is left of its CPU time."""
         left = self.sandbox.limits.cpu_s - self.cpu_s if self.cpu_s else None
         self.process = self.sandbox.fork(self.ranks, left)
         return self.process

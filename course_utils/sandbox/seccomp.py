@@ -120,6 +120,7 @@ Instruction = tuple[int, int, int, int]
 
 
 def available() -> bool:
+    """Is there a filter for this machine's system and processor?"""
     return sys.platform == "linux" and platform.machine() in ARCHITECTURES
 
 

@@ -146,6 +146,7 @@ class Zygote(ForkServer):
                     kill(pid)
 
     def own_folder(self, number: int) -> str:
+        """The folder of the submission with this number."""
         return os.path.join(self.folder, str(number))
 
     def make_folder(self, message: dict[str, Any]) -> None:
@@ -161,6 +162,7 @@ class Zygote(ForkServer):
                     os.chmod(folder, 0o777)
 
     def fork(self, message: dict[str, Any], channel: int) -> int:
+        """Fork a submission's process; its PID here. channel: its end of the channel."""
         from . import child, namespaces
 
         if self.apart:

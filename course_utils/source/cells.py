@@ -26,10 +26,12 @@ class Statement:
 
     @cached_property
     def binds(self) -> frozenset[str]:
+        """Names that it binds."""
         return frozenset(names_bound(self.node))
 
     @cached_property
     def uses(self) -> frozenset[str]:
+        """Names that it looks up outside of itself."""
         return frozenset(_names_needed(self.node))
 
 
@@ -104,10 +106,12 @@ def _one_by_one(node: ast.stmt) -> list[ast.stmt]:
 
 
 def is_definition(node: ast.stmt) -> bool:
+    """Is the statement there for what it binds? Loops, `with` and bare expressions are not."""
     return not isinstance(node, ast.For | ast.While | ast.With | ast.Expr)
 
 
 def key_of(node: ast.stmt) -> str | None:
+    """The key in a definition's @exercise("…"); None without one."""
     for decorator in getattr(node, "decorator_list", []):
         match decorator:
             case ast.Call(func=ast.Name(id="exercise"), args=[ast.Constant(value=str(key)), *_]):

@@ -65,6 +65,7 @@ def defines_a_stub(node: ast.stmt) -> bool:
 
 
 def is_empty(node: ast.FunctionDef) -> bool:
+    """Does the function do nothing yet: NotImplementedError, `pass` or `...`?"""
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
     if not body:
         return True

@@ -39,6 +39,7 @@ class Merge:
         self.stamped = self.mine.stamped
 
     def run(self) -> Notebook:
+        """The merged notebook. `notes` then says, in sentences, what became of what."""
         self.walk()
         answers = dict(self.elsewhere) | answers_in(self.mine)
         before: dict[int, list[Cell]] = {}
@@ -138,6 +139,7 @@ class Merge:
             self.own(cell, anchor)
 
     def own(self, cell: Cell, anchor: int) -> None:
+        """Keep a cell of the student's own behind the cell of the new edition at `anchor`."""
         self.after.setdefault(anchor, []).append(cell)
         self.notes.append(f"your own cell {_first_line(cell)!r} is kept")
 

@@ -38,6 +38,7 @@ class Notebook:
 
     @property
     def text(self) -> str:
+        """The notebook as a file holds it."""
         whole = {"cells": self.cells, "metadata": self.metadata, "nbformat": 4, "nbformat_minor": 5}
         return nbformat.writes(nbformat.from_dict(whole)).rstrip("\n") + "\n"
 

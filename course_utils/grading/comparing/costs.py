@@ -40,6 +40,7 @@ def confirmed(contract: Contract, measure: Callable[[], Runs]) -> Runs:
 
 
 def complaint_of(contract: Contract, runs: Runs) -> Complaint | None:
+    """What a contract says of the measured runs, or that they could not be measured; None if all is well."""
     if isinstance(runs, Observation):
         assert runs.raised
         return Complaint(f"it could not be measured: {raised_sentence(runs.raised, runs.seconds)}")

@@ -67,6 +67,7 @@ def _exception_sentence(got: Observation) -> str:
 
 
 def raised_sentence(raised: Raised, seconds: float) -> str:
+    """An exception as a sentence. seconds: the limit of one call, for one that ran into it."""
     if raised.told:
         return raised.message
     if raised.kind == raising.TIME_LIMIT:

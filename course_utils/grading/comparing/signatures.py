@@ -39,6 +39,7 @@ class Call:
 
     @property
     def parameters(self) -> list[inspect.Parameter]:
+        """The parameters, in order."""
         return list(self.signature.parameters.values())
 
 
@@ -90,6 +91,10 @@ def _description_of(reference: Any) -> Description:
 
 
 def call(tree: Tree) -> Call | None:
+    """A signature from its tree (`describe.described`); None for None.
+
+    Raises TypeError, KeyError or ValueError for a tree that describes none.
+    """
     if tree is None:
         return None
     found = []
@@ -183,6 +188,7 @@ def _equal_defaults(a: inspect.Parameter, b: inspect.Parameter) -> bool:
 
 
 def default(p: inspect.Parameter) -> str:
+    """A parameter's default as a reader would write it; "none" if it has none."""
     if p.default is NO_DEFAULT:
         return "none"
     return p.default.text if isinstance(p.default, Opaque) else short(p.default)

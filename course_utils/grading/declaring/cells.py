@@ -32,6 +32,7 @@ def solution_cell(key: str) -> str:
 
 
 def cell(exercise: Exercise, form: Any) -> str:
+    """The exercise's cell: its decorator above each part, written by `form`, which takes the part."""
     decorator = f'@exercise("{exercise.key}")\n'
     return "\n\n\n".join(decorator + form(part) for part in exercise.parts)
 

@@ -52,6 +52,7 @@ def _in_collectives(logs: Logs, finished: bool) -> str | None:
 
 
 def differ(a: Entry, b: Entry) -> bool:
+    """Are these two calls no part of one collective?"""
     if a["name"] != b["name"]:
         return True
     if a["name"] in _ROOTED and a["peer"] != b["peer"]:

@@ -45,6 +45,7 @@ class Meter:
 
     @contextmanager
     def part(self) -> Iterator[None]:
+        """Count what this block costs; `around` gathers what it did where nothing is counted."""
         with threads_started() as threads, aside_watched() as aside, self.measure:
             yield
             gc.collect()  # what only a cycle holds is not held

@@ -53,6 +53,7 @@ def works_watched() -> Iterator[dict[int, tuple[str, Any]]]:
 
 @contextmanager
 def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
+    """While it is open, `owner.name` is `by`; afterwards what it was, inherited or its own."""
     own = name in vars(owner)
     before = getattr(owner, name)
     setattr(owner, name, by)

@@ -47,6 +47,7 @@ class Driver:
         return None
 
     def measure(self, contract: Contract, limit_s: float) -> list[Measured] | Observation:
+        """What each of the contract's calls cost; see `run_contract`."""
         return run_contract(contract, self.subject, limit_s)
 
 

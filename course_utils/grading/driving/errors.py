@@ -32,9 +32,11 @@ class Raised:
 
     @property
     def kind(self) -> str:
+        """The name of the exception's own class."""
         return self.kinds[0]
 
     def as_tree(self) -> dict[str, Any]:
+        """What crosses to another process, cut to what `from_tree` takes."""
         return {
             "kinds": [cut(kind) for kind in self.kinds[:MOST]],
             "message": cut(self.message),
@@ -91,6 +93,7 @@ def raised_by(error: BaseException) -> Raised:
 
 
 def short_message(error: BaseException) -> str:
+    """str(error), 600 characters at most; a short repr where the student's own `__str__` fails or hangs."""
     try:
         with time_limit(TO_SHOW_S):
             text = str(error)

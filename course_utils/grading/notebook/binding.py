@@ -40,6 +40,7 @@ class NoAnswer(LookupError):
 
 
 def without_answer(key: str) -> NoAnswer:
+    """The exception for an exercise whose answer this edition leaves out."""
     return NoAnswer(
         f"this edition holds no answer to {key}: write your own, or ask for hint({key!r})"
     )

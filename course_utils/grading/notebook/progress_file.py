@@ -42,6 +42,7 @@ class Store:
             return {}
 
     def set_aside(self, error: Exception) -> None:
+        """Keep a damaged file under a name of its own, so that the next edit loses nothing."""
         aside = self.path.with_name(f"progress.damaged-{time.strftime('%Y%m%d-%H%M%S')}.json")
         n = 1
         while aside.exists():
@@ -87,6 +88,7 @@ class Store:
         return self.edit(change)
 
     def take_warnings(self) -> list[str]:
+        """The warnings since the last call."""
         taken, self.warnings = self.warnings, []
         return taken
 
@@ -95,6 +97,7 @@ _store: Store | None = None
 
 
 def store() -> Store:
+    """The one store of this process; a new one when the file's place has changed."""
     global _store
     wanted = Store()
     if _store is None or _store.path != wanted.path:

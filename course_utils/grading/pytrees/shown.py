@@ -39,6 +39,7 @@ def _drawn(value: Any) -> str:
 
 
 def nested(x: Tensor) -> str:
+    """A tensor's elements as a nested list."""
     if x.ndim == 0:
         return _one(x)
     return "[" + ", ".join(nested(row) for row in x) + "]"
@@ -47,9 +48,6 @@ def nested(x: Tensor) -> str:
 def _one(x: Tensor) -> str:
     value = x.item()
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-"""TODO"""
 
 
 def in_words(value: Any) -> str:
@@ -67,8 +65,10 @@ def in_words(value: Any) -> str:
 
 
 def article(noun: str) -> str:
+    """The noun's indefinite article."""
     return "an" if noun[:1].lower() in "aeio" else "a"
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as a reader writes it: float32."""
     return str(dtype).removeprefix("torch.")

@@ -53,6 +53,7 @@ class Submission:
             self.problem = f"the notebook cannot be read: it {lost.reason}"
 
     def read(self) -> None:
+        """Let the other process read the notebook. Raises ChannelLost."""
         reply = self.ask({"do": "read", "cells": self.cells}, _TO_READ_S)
         try:
             self.keys = tuple(checked(key, str) for key in checked(reply["keys"], list))
@@ -63,6 +64,7 @@ class Submission:
         self.read_after = self.losses
 
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        """The reply to a request. Raises ChannelLost, which is counted."""
         try:
             return self.channel(request, limit_s)
         except ChannelLost:
@@ -129,6 +131,10 @@ class Elsewhere:
     # ---------------------------------------------------------------------- asking
 
     def define(self) -> None:
+        """Run the cells that this answer needs, over there; sets `problem` if that fails.
+
+        Raises ChannelLost.
+        """
         submission, exercise = self.submission, self.exercise
         if submission.read_after != submission.losses:
             submission.read()
@@ -169,6 +175,7 @@ class Elsewhere:
 
     @property
     def starts_ranks(self) -> bool:
+        """Are the exercise's cases calls on several ranks?"""
         return self.exercise.probe.on_ranks
 
     # ---------------------------------------------------------------------- observing

@@ -75,12 +75,15 @@ class Normed(nn.Module):
 
 
 def frozen() -> nn.Module:
+    """Linear, ReLU, Linear, (3,) → (3,); the first layer needs no gradient."""
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 3))
     model[0].requires_grad_(False)
     return model
 
 
 def sliced() -> nn.Module:
+    """(3,) → (3,), with a layer that adds one half of its input to the square of the other."""
+
     class Half(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x[:, : x.shape[1] // 2] + x[:, x.shape[1] // 2 :].square()
@@ -189,14 +192,18 @@ Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 def plain_layers(again: Any, x: Tensor, w: Tensor) -> Built:
+    """One tensor in, one out."""
     return (lambda x: ((x @ w).tanh() @ w).sigmoid()), (x,), {}
 
 
 def with_dropout(again: Any, x: Tensor, w: Tensor) -> Built:
+    """Two dropouts: a second run must draw the same masks."""
     return (lambda x: _drop(_drop(x @ w, 0.5).exp(), 0.3).sin()), (x,), {}
 
 
 def with_keywords(again: Any, x: Tensor, w: Tensor) -> Built:
+    """Arguments by position and by name, a tensor among the latter."""
+
     def function(x: Tensor, power: int, *, scale: float, mask: Tensor | None = None) -> Tensor:
         y = (x @ w) ** power * scale
         return y if mask is None else y.exp() * mask
@@ -205,6 +212,8 @@ def with_keywords(again: Any, x: Tensor, w: Tensor) -> Built:
 
 
 def with_others(again: Any, x: Tensor, w: Tensor) -> Built:
+    """Arguments that are no tensors, tensors in a list, and a tree as the result."""
+
     def function(name: str, pair: list[Tensor], none: None, y: Tensor, *, on: bool) -> Any:
         a, b = pair
         assert name == "gate" and none is None and on
@@ -214,18 +223,23 @@ def with_others(again: Any, x: Tensor, w: Tensor) -> Built:
 
 
 def only_parameters(again: Any, x: Tensor, w: Tensor) -> Built:
+    """No argument needs a gradient; the weight inside does."""
     return (lambda x: (x @ w).exp()), (x.detach(),), {}
 
 
 def nothing_given(again: Any, x: Tensor, w: Tensor) -> Built:
+    """No arguments at all."""
     return (lambda: (x @ w).tanh().exp()), (), {}
 
 
 def nothing_saved(again: Any, x: Tensor, w: Tensor) -> Built:
+    """A function whose backward pass needs no tensor."""
     return (lambda x: x + 1.0), (x,), {}
 
 
 def nested(again: Any, x: Tensor, w: Tensor) -> Built:
+    """Two checkpoints inside the outer one, each with a dropout."""
+
     def inner(x: Tensor, p: float) -> Tensor:
         return _drop((x @ w).tanh(), p).exp()
 
@@ -237,6 +251,8 @@ def nested(again: Any, x: Tensor, w: Tensor) -> Built:
 
 
 def nested_twice(again: Any, x: Tensor, w: Tensor) -> Built:
+    """Checkpoints three deep."""
+
     def inner(x: Tensor) -> Tensor:
         return _drop(x @ w, 0.5).tanh()
 
@@ -305,6 +321,7 @@ def _leaves_of(tree: Any) -> Any:
 
 
 def detached(tree: Any) -> Any:
+    """The same tree, its tensors outside the graph."""
     if isinstance(tree, Tensor):
         return tree.detach()
     if isinstance(tree, dict):
@@ -397,6 +414,7 @@ class Memory:
         self.capacity, self.taken = capacity, 0
 
     def take(self, size: int) -> "Taken":
+        """A block of `size` bytes. Raises torch.OutOfMemoryError."""
         if self.taken + size > self.capacity:
             raise torch.OutOfMemoryError(
                 f"out of memory. Tried to allocate {size} bytes; {self.taken} of {self.capacity} "

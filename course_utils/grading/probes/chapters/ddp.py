@@ -170,6 +170,7 @@ class Wrapped(nn.Module):
 
 
 def tied() -> Net:
+    """A net of four layers, two of which share their weight."""
     net = Net(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
     net.layers[2].weight = net.layers[1].weight
     return net
@@ -184,12 +185,15 @@ def by_hand() -> nn.Module:
 
 
 def frozen() -> nn.Module:
+    """A net of three layers; the middle one needs no gradient."""
     net = Net(nn.Linear(3, 4), nn.Linear(4, 3), nn.Linear(3, 2))
     net.layers[1].requires_grad_(False)
     return net
 
 
 def two_dtypes() -> nn.Module:
+    """A net whose second layer computes in float64."""
+
     class Double(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x.double()).to(x.dtype)
@@ -244,6 +248,7 @@ def started_apart(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def started_apart_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `started_apart` sees on one rank."""
     given = dict(case.kwargs)
     module = _seeded(given.pop("model"), given.pop("seed"))
     weight = given.pop("weight", None)
@@ -305,6 +310,7 @@ def averaged(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def averaged_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `averaged` sees on one rank."""
     from course_utils.grading.distributed.on_rank import counted
 
     params = _parameters_of(case.kwargs)
@@ -332,6 +338,7 @@ def bucketed(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def bucketed_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `bucketed` sees on one rank."""
     from course_utils.grading.distributed.on_rank import counted
 
     given = case.kwargs
@@ -371,6 +378,7 @@ def wrapped(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `wrapped` sees on one rank."""
     from course_utils.grading.distributed.on_rank import counted
 
     given = case.kwargs
@@ -447,6 +455,7 @@ def accumulated(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def accumulated_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `accumulated` sees on one rank."""
     from course_utils.grading.distributed.on_rank import counted
 
     (x, _), *_ = case.args[0]
@@ -513,6 +522,7 @@ def saved(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def saved_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `saved` sees on one rank."""
     given = case.kwargs
     model = Full(2, 1) if given.get("full") else _seeded(given["model"], given["seed"])
     if given.get("ddp"):

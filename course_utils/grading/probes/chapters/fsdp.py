@@ -45,6 +45,7 @@ def flat_shards(subject: dict[str, Any], case: Case) -> dict[str, Any]:
 
 
 def bytes_behind(t: Any) -> int | str:
+    """Bytes of the storage that a tensor is a view of; "no tensor" for anything else."""
     return t.untyped_storage().nbytes() if isinstance(t, Tensor) else "no tensor"
 
 
@@ -109,6 +110,7 @@ def sharded_optimizer(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def optimizer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `sharded_optimizer` sees on one rank."""
     from course_utils.grading.distributed.on_rank import counted
 
     given = case.kwargs
@@ -186,6 +188,7 @@ def _called_optimizer(name: str, case: Case) -> str:
 
 
 def listed(x: Tensor | None) -> str:
+    """A tensor's elements as a nested list; its shape if it has none."""
     return "None" if x is None else nested(x) if x.numel() else f"empty {tuple(x.shape)}"
 
 
@@ -204,6 +207,7 @@ def sharded_layer(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """On one rank: result and gradients of the sharded layer; traffic of both passes is counted."""
     from course_utils.grading.distributed.on_rank import counted
 
     x, shard, group = _layer_inputs(case, rank)
@@ -220,6 +224,7 @@ def sharded_layer_between(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def layer_there_between(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """The same, but only the forward pass is counted."""
     from course_utils.grading.distributed.on_rank import counted
 
     x, shard, group = _layer_inputs(case, rank)

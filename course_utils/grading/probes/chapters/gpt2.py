@@ -52,10 +52,12 @@ def annotated(subject: Any, name: str) -> Any:
 
 
 def config_for(subject: Any, sizes: dict[str, Any]) -> Any:
+    """The configuration of these sizes, of the class that the student's `config` is annotated with."""
     return (annotated(subject, "config") or Sizes)(**sizes)
 
 
 def parts_for(subject: Any, names: dict[str, str]) -> Any:
+    """Stand-ins for a block's parts by role, as the class that the student's `parts` is annotated with."""
     chosen = {role: _STAND_INS[name] for role, name in names.items()}
     if "block" not in chosen and annotated(subject, "parts") is None:
         chosen["block"] = None
@@ -344,6 +346,7 @@ def _run(made: Any, mode: bool, ids: Tensor, *mask: Tensor) -> dict[str, Any]:
 
 
 def descend(made: nn.Module, ids: Tensor, n: int) -> dict[str, Any]:
+    """The losses of n steps of gradient descent on ids (batch, position)."""
     losses = []
     for _ in range(n):
         made.zero_grad()
@@ -448,6 +451,7 @@ def _short(name: str) -> str:
 
 
 def named(name: str, message: str) -> bool:
+    """Does a message name this tensor, as a word of its own?"""
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message) is not None
 
 

@@ -100,6 +100,7 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def weight_of(layer: Any) -> Tensor:
+    """A layer's weight as (out, in): GPT-2's Conv1D keeps it transposed."""
     return layer.weight.T if isinstance(layer, Conv1D) else layer.weight
 
 

@@ -170,12 +170,14 @@ optimizer.called = _called_with_steps
 
 
 def tied() -> nn.Module:
+    """An embedding, a LayerNorm and a linear layer that shares the embedding's weight."""
     model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 5))
     model[2].weight = model[0].weight  # type: ignore[assignment]
     return model
 
 
 def frozen() -> nn.Module:
+    """Four layers; the embedding and the LayerNorm's bias need no gradient."""
     model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
     for p in (*model[0].parameters(), model[2].bias):
         p.requires_grad_(False)
