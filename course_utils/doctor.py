@@ -35,7 +35,7 @@ def _python() -> Finding:
     return Finding("Python", _GOOD, found)
 
 
-def torch() -> Finding:
+def _torch() -> Finding:
     """Is torch installed, and does it load?"""
     try:
         found = version("torch")
@@ -49,7 +49,7 @@ def torch() -> Finding:
     return Finding("torch", _GOOD, f"{found}, {threads} thread{'s' if threads > 1 else ''}")
 
 
-def device() -> Finding:
+def _device() -> Finding:
     """The accelerator that torch can use. A GPU that this build of torch cannot use is ABSENT."""
     import torch
 
@@ -64,7 +64,7 @@ def device() -> Finding:
     return Finding("device", _GOOD, "cpu: every chapter runs; cells for CUDA are skipped")
 
 
-def gloo() -> Finding:
+def _gloo() -> Finding:
     """Can torch start gloo, which the chapters on many ranks need?"""
     import torch.distributed as dist
 
@@ -74,7 +74,7 @@ def gloo() -> Finding:
     return Finding("gloo", BAD, "absent", advice)
 
 
-def jupyterlab() -> Finding:
+def _jupyterlab() -> Finding:
     """Is JupyterLab installed? Another Jupyter will do."""
     try:
         return Finding("JupyterLab", _GOOD, version("jupyterlab"))
@@ -103,7 +103,7 @@ def memory() -> Finding:
     return Finding("memory", _GOOD, found)
 
 
-def course() -> Finding:
+def _course() -> Finding:
     """Which course this is, and where its package lies."""
     where = Path(__file__).resolve().parent
     return Finding("course", _GOOD, f"{settings.title}, edition {settings.edition} ({where})")
@@ -111,13 +111,13 @@ def course() -> Finding:
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
     _python,
-    torch,
-    device,
-    gloo,
-    jupyterlab,
+    _torch,
+    _device,
+    _gloo,
+    _jupyterlab,
     _chromium,
     memory,
-    course,
+    _course,
 )
 
 
@@ -134,7 +134,7 @@ def _finding(check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except Exception as error:
-        needs_torch = check in (device, gloo) and isinstance(error, ImportError)
+        needs_torch = check in (_device, _gloo) and isinstance(error, ImportError)
         advice = "torch comes first" if needs_torch else "please report this"
         return Finding(check.__name__, BAD, f"{type(error).__name__}: {error}", advice)
 

@@ -124,7 +124,7 @@ def communication(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Commun
     n = len(ranks)
     inputs, outputs = _ends(name, given)
     size = _total(inputs)
-    first = next(tensors(inputs), None)
+    first = next(_tensors(inputs), None)
     peer = _peer_of(given)
     if name in (_SEND, _RECEIVE):
         figures = (size, 0, 1) if name == _SEND else (0, size, 0)
@@ -138,7 +138,7 @@ def communication(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Commun
         ranks,
         ranks[peer] if peer >= 0 else -1,
         int(given.get("tag", 0)),
-        sum(x.numel() for x in tensors(inputs)),
+        sum(x.numel() for x in _tensors(inputs)),
         str(first.dtype).removeprefix("torch.") if first is not None else "",
         group,
     )
@@ -230,15 +230,15 @@ def _up(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
 
 
-def tensors(values: Any) -> Iterator[Tensor]:
+def _tensors(values: Any) -> Iterator[Tensor]:
     """All tensors in nested lists."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, Iterable):
         for value in values:
-            yield from tensors(value)
+            yield from _tensors(value)
 
 
 def _total(values: Any) -> int:
     """Bytes of the elements of all tensors in nested lists."""
-    return sum(x.numel() * x.element_size() for x in tensors(values))
+    return sum(x.numel() * x.element_size() for x in _tensors(values))

@@ -27,7 +27,7 @@ def bundle_of(value: Any) -> dict[str, Any]:
     if isinstance(value, torch.Tensor):
         return {"text/plain": repr(_plain_text(value))}
     if _is_figure(value):
-        return {"text/plain": repr(value), "image/png": png(value)}
+        return {"text/plain": repr(value), "image/png": _png(value)}
     found: dict[str, Any] = {}
     make = getattr(value, "_repr_mimebundle_", None)
     if callable(make) and not isinstance(value, type):
@@ -55,7 +55,7 @@ def _is_figure(value: Any) -> bool:
     return module is not None and isinstance(value, module.Figure)
 
 
-def png(figure: Any) -> bytes:
+def _png(figure: Any) -> bytes:
     """The figure as the kernel would show it; the same bytes in every run."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", bbox_inches="tight", dpi=_DPI, metadata={"Software": None})

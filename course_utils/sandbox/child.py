@@ -64,7 +64,7 @@ def _separate(limits: dict[str, Any], ranks: bool) -> None:
     safe = namespaces.MS_NOSUID | namespaces.MS_NODEV
     namespaces.mount("none", "/", None, namespaces.MS_REC | namespaces.MS_PRIVATE)
     if ranks:  # torch.distributed's watchers read /proc/self; here it shows this submission only
-        proc(safe)
+        _proc(safe)
     else:
         namespaces.mount("none", "/proc", "tmpfs", safe | namespaces.MS_RDONLY, "size=4k")
     room = f"size={limits['tmp']},nr_inodes={limits['tmp_files']},mode=1777"
@@ -78,7 +78,7 @@ def _use_folder(path: str) -> None:
     os.chdir(path)
 
 
-def proc(safe: int) -> None:
+def _proc(safe: int) -> None:
     """Mount a /proc that shows this namespace's processes only."""
     try:
         namespaces.mount("proc", "/proc", "proc", safe | namespaces.MS_NOEXEC)

@@ -69,7 +69,7 @@ def description(tree: Tree) -> Description:
     """The description that a tree holds. Raises ValueError for a tree that is none."""
     try:
         methods = {
-            checked(name, str): (checked(checked(one, dict)["there"], bool), call(one["call"]))
+            checked(name, str): (checked(checked(one, dict)["there"], bool), _call(one["call"]))
             for name, one in checked(checked(tree, dict)["methods"], dict).items()
         }
         return Description(
@@ -78,7 +78,7 @@ def description(tree: Tree) -> Description:
             checked(tree["callable"], bool),
             checked(tree["generator"], bool),
             checked(tree["coroutine"], bool),
-            call(tree["call"]),
+            _call(tree["call"]),
             methods,
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -90,7 +90,7 @@ def _description_of(reference: Any) -> Description:
     return description(described(reference, methods_due(reference)))
 
 
-def call(tree: Tree) -> Call | None:
+def _call(tree: Tree) -> Call | None:
     """A signature from its tree (`describe.described`); None for None.
 
     Raises TypeError, KeyError or ValueError for a tree that describes none.
@@ -171,7 +171,7 @@ def _differing_parameters(name: str, due: Call | None, came: Call | None) -> str
         return f"`{name}` takes ({', '.join(names)}); yours takes ({', '.join(given)})"
     for w, h in zip(want, have, strict=False):
         if (w.default is NO_DEFAULT) != (h.default is NO_DEFAULT) or not _equal_defaults(w, h):
-            return f"the default of `{w.name}` is {default(w)}; yours has {default(h)}"
+            return f"the default of `{w.name}` is {_default(w)}; yours has {_default(h)}"
     return None
 
 
@@ -187,7 +187,7 @@ def _equal_defaults(a: inspect.Parameter, b: inspect.Parameter) -> bool:
     return not tensors((a.default, b.default)) and bool(a.default == b.default)
 
 
-def default(p: inspect.Parameter) -> str:
+def _default(p: inspect.Parameter) -> str:
     """A parameter's default as a reader would write it; "none" if it has none."""
     if p.default is NO_DEFAULT:
         return "none"

@@ -116,7 +116,7 @@ BYTES, NUMBER = "bytes", "number"
 _UNITS: dict[str, Callable[[int], str]] = {BYTES: format_bytes, NUMBER: _plain}
 
 
-def traffic(cost: Cost) -> tuple[int, str]:
+def _traffic(cost: Cost) -> tuple[int, str]:
     """What a rank's link carries in the busier direction."""
     if cost.bytes_received > cost.bytes_sent:
         return cost.bytes_received, "received"
@@ -131,7 +131,7 @@ def _collectives_called(cost: Cost) -> tuple[int, str]:
 
 # By rank: the number and the verb that goes with it.
 _FIGURES: dict[str, Callable[[Cost], tuple[int, str]]] = {
-    "traffic": traffic,
+    "traffic": _traffic,
     "messages": lambda cost: (cost.messages, "sent messages:"),
     "collectives": _collectives_called,
     "peak": lambda cost: (cost.bytes_peak, "held at once"),

@@ -163,12 +163,12 @@ def gpt2_part(subject: Any, case: Case) -> dict[str, Any]:
     if steps and steps[0][0] == "dropped":
         layer = made(**build).to(dtype_of((weights, steps)))
         layer.load_state_dict({**layer.state_dict(), **weights})
-        return dropped(layer, *steps[0][1:])
+        return _dropped(layer, *steps[0][1:])
     seen = modules.module(made, case)
     return {label: value for label, value in seen.items() if ": buffer `" not in label}
 
 
-def dropped(layer: nn.Module, x: Tensor, n_head: int) -> dict[str, Any]:
+def _dropped(layer: nn.Module, x: Tensor, n_head: int) -> dict[str, Any]:
     """Statistics of what a layer zeroes in train mode, to one decimal: chance reaches no further."""
     whole = layer.eval()(x).detach()
     torch.manual_seed(0)
@@ -363,7 +363,7 @@ def descend(made: nn.Module, ids: Tensor, n: int) -> dict[str, Any]:
 _VERBS: dict[str, Callable[..., dict[str, Any]]] = {
     "eval": lambda made, *given: _run(made, False, *given),
     "train": lambda made, *given: _run(made, True, *given),
-    "dropped": lambda made, ids: dropped(made.transformer, ids, 1),
+    "dropped": lambda made, ids: _dropped(made.transformer, ids, 1),
     "fresh": lambda made: {},
     "steps": descend,
 }

@@ -341,8 +341,8 @@ def assembled(subject: Any, case: Case) -> dict[str, Any]:
     try:
         seen = {"returns": subject(made, *rest, **case.kwargs)}
     except Exception as error:
-        return {"raises": raised_name(error), "trained": trained(made)}
-    seen["trained"] = trained(made)
+        return {"raises": raised_name(error), "trained": _trained(made)}
+    seen["trained"] = _trained(made)
     after = dict(made.named_parameters(remove_duplicate=False))
     seen["the parameters are the same objects"] = all(
         after.get(name) is value for name, value in parameters.items()
@@ -360,7 +360,7 @@ def raised_name(error: Exception) -> str:
     return type(error).__name__ if isinstance(error, RuntimeError) else "Exception"
 
 
-def trained(made: nn.Module) -> dict[str, bool]:
+def _trained(made: nn.Module) -> dict[str, bool]:
     return {name: p.requires_grad for name, p in made.named_parameters(remove_duplicate=False)}
 
 
