@@ -98,7 +98,7 @@ class Conversation:
         if kind != "done":
             reply.items.append((kind, item))
             return
-        if number != self.number:
+        if number != self.number:  # the answer to an earlier question, which was given up
             return
         del self.open[worker.conn]
         reply.seconds, packed, reply.error = item

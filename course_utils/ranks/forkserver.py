@@ -93,7 +93,7 @@ class Server(ForkServer):
             return pid
         try:
             self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != here:
+            if os.getppid() != here:  # the server has died already: no signal will come
                 os._exit(1)
             self.leave()
             self.control.close()

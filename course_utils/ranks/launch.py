@@ -215,7 +215,7 @@ class Spawner:
         """Start a rank for each pair of connections, which are its ends."""
         context = multiprocessing.get_context("spawn")
         before = {name: os.environ.get(name) for name in _environment()}
-        os.environ.update(_environment())
+        os.environ.update(_environment())  # a spawned process can only inherit it
         try:
             found: list[Child] = []
             for pair in pairs:

@@ -25,11 +25,12 @@ def best_level() -> tuple[str, str]:
     """
     if sys.platform == "win32":
         raise SandboxMissing("student code is not run on Windows itself; use WSL2, with bubblewrap")
-    why = _why_no_bubblewrap()
+    why = why_no_bubblewrap()
     return (_PROCESS, why) if why else (BUBBLEWRAP, "")
 
 
-def _why_no_bubblewrap() -> str:
+def why_no_bubblewrap() -> str:
+    """Why no sandbox of bubblewrap starts on this machine, as a sentence; "" if one does."""
     if sys.platform != "linux":
         return (
             "bubblewrap exists for Linux only; a virtual machine or a container with Linux has it"

@@ -171,6 +171,7 @@ class Zygote(ForkServer):
         try:
             pid = os.fork()
         finally:
+            # else the next child would be born into this one's namespace
             if self.apart and os.getpid() == here:
                 namespaces.setns(self.own_pids, namespaces.CLONE_NEWPID)
         if pid:
@@ -195,7 +196,7 @@ class Zygote(ForkServer):
         """End what a submission has left. With a namespace of its own the kernel did so."""
         if self.apart:
             return
-        for _ in range(1000):
+        for _ in range(1000):  # what is killed may have forked meanwhile
             left = [p for p in descendants() if p not in self.children]
             for one in left:
                 kill(one)

@@ -148,7 +148,7 @@ class Ladder:
                 passed += 1
         if not failures and (overwritten := self.overwritten(rung)):
             failures.append(overwritten)
-            passed -= 1
+            passed -= 1  # it was right when it was compared
         if failures and not self.failure:
             self.failure = replace(failures[0], wrong_cases=len(failures))
         elif empty and not self.failure:

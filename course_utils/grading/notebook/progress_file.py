@@ -71,7 +71,7 @@ class Store:
                 return result
         except OSError as error:
             self.warn(f"your progress could not be saved in {self.path}: {error}")
-            return change({})
+            return change({})  # the caller's answer, from nothing that was kept
 
     def write(self, entries: dict[str, dict[str, Any]]) -> None:
         text = json.dumps({"version": _VERSION, "exercises": entries}, indent=1, sort_keys=True)
