@@ -12,13 +12,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="Where to write.")]
+_Output = Annotated[Path, typer.Option("--output", "-o", help="Where to write.")]
 Notebooks = Annotated[
     list[Path] | None, typer.Argument(help="Notebooks (default: all of notebooks/).")
 ]
 
 
-def stop(message: str) -> typer.Exit:
+def _stop(message: str) -> typer.Exit:
     """Say what is wrong; ``raise`` the result."""
     typer.echo(message, err=True)
     return typer.Exit(1)
@@ -29,11 +29,13 @@ def chapters(paths: list[Path] | None) -> list[Path]:
     if paths:
         absent = [str(path) for path in paths if not path.is_file()]
         if absent:
-            raise stop(f"no such file: {', '.join(absent)}")
+            raise _stop(f"no such file: {', '.join(absent)}")
         return paths
     found = sorted(Path("notebooks").glob("*.ipynb"))
     if not found:
-        raise stop("no notebooks/*.ipynb here: run this in the course's folder, or name a notebook")
+        raise _stop(
+            "no notebooks/*.ipynb here: run this in the course's folder, or name a notebook"
+        )
     return found
 
 
@@ -102,19 +104,19 @@ def check(
             try:
                 grading.find(what)
             except LookupError as error:
-                raise stop(str(error.args[0])) from None
-            raise stop(f"no notebook here has the exercise {what!r}")
+                raise _stop(str(error.args[0])) from None
+            raise _stop(f"no notebook here has the exercise {what!r}")
     outcomes = []
     for path in notebooks:
         try:
             verdicts = grading.check_notebook(path, keys)
         except ValueError as error:  # a file that is no notebook
-            raise stop(str(error)) from None
+            raise _stop(str(error)) from None
         for verdict in verdicts:
             typer.echo(str(verdict))
             outcomes.append(verdict.outcome)
     if not outcomes:
-        raise stop("no exercise was checked: " + ", ".join(map(str, notebooks)) + " holds none")
+        raise _stop("no exercise was checked: " + ", ".join(map(str, notebooks)) + " holds none")
     typer.echo(", ".join(f"{outcomes.count(o)} {o}" for o in dict.fromkeys(outcomes)))
     raise typer.Exit(int("failed" in outcomes))
 
@@ -137,7 +139,7 @@ def normalise(
 
     sources = chapters(paths)
     if (output and len(sources) > 1) or (not output and any(p.suffix == ".py" for p in sources)):
-        raise stop("a percent file is one source and needs -o NOTEBOOK.ipynb")
+        raise _stop("a percent file is one source and needs -o NOTEBOOK.ipynb")
     found = []
     for source in sources:
         target = output or source
@@ -164,7 +166,7 @@ def normalise(
 
 
 @app.command()
-def percent(notebook: Path, output: Output) -> None:
+def percent(notebook: Path, output: _Output) -> None:
     """Write a notebook as a Python file that is pleasant to edit; `course normalise` brings it back."""
     from course_utils.authoring import notebooks
 
@@ -175,7 +177,7 @@ def percent(notebook: Path, output: Output) -> None:
 
 
 @app.command()
-def solve(output: Output, paths: Notebooks = None) -> None:
+def solve(output: _Output, paths: Notebooks = None) -> None:
     """Write notebooks with the book's solutions into a folder; there a wrong answer raises."""
     from course_utils.authoring import notebooks
 
@@ -221,7 +223,7 @@ def record(
         names = list(RECORDERS) if traces and not paths else []
         failed = recording.record_all(chapters(paths), names, typer.echo)
     except recording.CannotRecord as problem:
-        raise stop(str(problem)) from None
+        raise _stop(str(problem)) from None
     for problem_said in failed:
         typer.echo(problem_said, err=True)
     raise typer.Exit(int(bool(failed)))
@@ -316,14 +318,14 @@ def update(
 
     mine = chapters(paths) if paths else updating.notebooks_in(Path.cwd())
     if not mine:
-        raise stop("no notebooks here: run this in the folder of your notebooks, or name one")
+        raise _stop("no notebooks here: run this in the folder of your notebooks, or name one")
     for folder in filter(None, (newer, older)):
         if not folder.is_dir():
-            raise stop(f"no such folder: {folder}")
+            raise _stop(f"no such folder: {folder}")
     try:
         found = updating.changes(mine, newer, add=None if paths else mine[0].parent, older=older)
     except ValueError as error:
-        raise stop(str(error)) from None
+        raise _stop(str(error)) from None
     copies = {}
     for change in found:
         copy = None if check else updating.apply(change)
@@ -350,7 +352,7 @@ def release(
             help="Chapters and exercises: strides modules.Linear=5.",
         ),
     ],
-    output: Output,
+    output: _Output,
     title: Annotated[str, typer.Option(help="Of the assignment; names its folder, too.")] = "",
     due: Annotated[
         str | None, typer.Option(help="With its time zone: 2026-12-01T18:00+01:00.")
@@ -405,9 +407,9 @@ def release(
         )
         written = editions.write(edition, output)
     except editions.CannotRelease as error:
-        raise stop("\n".join(["no edition was made:", *error.problems])) from None
+        raise _stop("\n".join(["no edition was made:", *error.problems])) from None
     except (ValueError, LookupError, FileNotFoundError) as error:
-        raise stop(f"no edition was made: {error.args[0] if error.args else error}") from None
+        raise _stop(f"no edition was made: {error.args[0] if error.args else error}") from None
     typer.echo(f"to hand out:  {written.folder}\n              {written.zip}")
     for path in written.instructor:
         typer.echo(f"for you only: {path}")
@@ -415,15 +417,15 @@ def release(
         typer.echo(note)
 
 
-STUDENTS = {"lab", "train", "doctor", "progress", "check", "update"}
+_STUDENTS = {"lab", "train", "doctor", "progress", "check", "update"}
 """The verbs of an edition, which holds neither `authoring` nor what grades a class."""
 if not (Path(__file__).parent / "authoring").is_dir():
     if not (Path(__file__).parent / "reference/pretraining.py").is_file():
-        STUDENTS.remove("train")
+        _STUDENTS.remove("train")
     app.registered_commands = [
         verb
         for verb in app.registered_commands
-        if getattr(verb.callback, "__name__", "") in STUDENTS
+        if getattr(verb.callback, "__name__", "") in _STUDENTS
     ]
 
 if __name__ == "__main__":

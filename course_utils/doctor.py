@@ -9,11 +9,11 @@ from pathlib import Path
 
 from course_utils.settings import settings
 
-GOOD, BAD, ABSENT = "✓", "✗", "–"
+_GOOD, BAD, ABSENT = "✓", "✗", "–"
 ENOUGH_MEMORY = 2 * 2**30
 """Bytes that a chapter's kernel, JupyterLab and a browser are comfortable in."""
 
-SET_UP = "in the course's folder, run `make lab`; on Windows, the pip lines of the README"
+_SET_UP = "in the course's folder, run `make lab`; on Windows, the pip lines of the README"
 
 
 @dataclass(frozen=True)
@@ -26,92 +26,98 @@ class Finding:
     advice: str = ""
 
 
-def python() -> Finding:
+def _python() -> Finding:
     found = f"{sys.version.split()[0]} ({sys.executable})"
     if sys.version_info >= (3, 14):
         return Finding(
             "Python", ABSENT, found, "the course is tested on Python 3.11, 3.12 and 3.13"
         )
-    return Finding("Python", GOOD, found)
+    return Finding("Python", _GOOD, found)
 
 
-def torch() -> Finding:
+def _torch() -> Finding:
+    """Is torch installed, and does it load?"""
     try:
         found = version("torch")
         import torch
     except PackageNotFoundError:
-        return Finding("torch", BAD, "not installed", SET_UP)
+        return Finding("torch", BAD, "not installed", _SET_UP)
     except (ImportError, OSError) as error:
-        advice = "remove .venv, then " + SET_UP
+        advice = "remove .venv, then " + _SET_UP
         return Finding("torch", BAD, f"{found} does not load: {error}", advice)
     threads = torch.get_num_threads()
-    return Finding("torch", GOOD, f"{found}, {threads} thread{'s' if threads > 1 else ''}")
+    return Finding("torch", _GOOD, f"{found}, {threads} thread{'s' if threads > 1 else ''}")
 
 
-def device() -> Finding:
+def _device() -> Finding:
+    """The accelerator that torch can use. A GPU that this build of torch cannot use is ABSENT."""
     import torch
 
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory / 2**30
-        return Finding("device", GOOD, f"cuda: {torch.cuda.get_device_name(0)}, {memory:.0f} GiB")
+        return Finding("device", _GOOD, f"cuda: {torch.cuda.get_device_name(0)}, {memory:.0f} GiB")
     if torch.backends.mps.is_available():
-        return Finding("device", GOOD, "mps (the Mac's GPU); cells for CUDA are skipped")
+        return Finding("device", _GOOD, "mps (the Mac's GPU); cells for CUDA are skipped")
     if shutil.which("nvidia-smi"):
         advice = "this build of torch cannot use the NVIDIA GPU: make lab TORCH=cu130"
         return Finding("device", ABSENT, "cpu", advice)
-    return Finding("device", GOOD, "cpu: every chapter runs; cells for CUDA are skipped")
+    return Finding("device", _GOOD, "cpu: every chapter runs; cells for CUDA are skipped")
 
 
-def gloo() -> Finding:
+def _gloo() -> Finding:
+    """Can torch start gloo, which the chapters on many ranks need?"""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_gloo_available():
-        return Finding("gloo", GOOD, "processes on this machine can talk to each other")
-    advice = "this build of torch cannot run the chapters on many ranks; " + SET_UP
+        return Finding("gloo", _GOOD, "processes on this machine can talk to each other")
+    advice = "this build of torch cannot run the chapters on many ranks; " + _SET_UP
     return Finding("gloo", BAD, "absent", advice)
 
 
-def jupyterlab() -> Finding:
+def _jupyterlab() -> Finding:
+    """Is JupyterLab installed? Another Jupyter will do."""
     try:
-        return Finding("JupyterLab", GOOD, version("jupyterlab"))
+        return Finding("JupyterLab", _GOOD, version("jupyterlab"))
     except PackageNotFoundError:
-        advice = "the notebooks open in another Jupyter too; for JupyterLab, " + SET_UP
+        advice = "the notebooks open in another Jupyter too; for JupyterLab, " + _SET_UP
         return Finding("JupyterLab", ABSENT, "not installed", advice)
 
 
-def chromium() -> Finding:
+def _chromium() -> Finding:
     from course_utils.authoring import browser
 
     path = browser.find()
     if path:
-        return Finding("Chromium", GOOD, path)
+        return Finding("Chromium", _GOOD, path)
     return Finding("Chromium", ABSENT, "none; only `make test` needs it", browser.ADVICE)
 
 
 def memory() -> Finding:
+    """Memory that is free now, against `ENOUGH_MEMORY`."""
     import psutil
 
     free = psutil.virtual_memory().available
     found = f"{free / 2**30:.1f} GiB free"
     if free < ENOUGH_MEMORY:
         return Finding("memory", ABSENT, found, "shut down kernels and programs you do not use")
-    return Finding("memory", GOOD, found)
+    return Finding("memory", _GOOD, found)
 
 
-def course() -> Finding:
+def _course() -> Finding:
+    """Which course this is, and where its package lies."""
     where = Path(__file__).resolve().parent
-    return Finding("course", GOOD, f"{settings.title}, edition {settings.edition} ({where})")
+    return Finding("course", _GOOD, f"{settings.title}, edition {settings.edition} ({where})")
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
-    python,
-    torch,
-    device,
-    gloo,
-    jupyterlab,
-    chromium,
+    _python,
+    _torch,
+    _device,
+    _gloo,
+    _jupyterlab,
+    _chromium,
     memory,
-    course,
+    _course,
 )
 
 
@@ -121,14 +127,14 @@ def examine() -> list[Finding]:
     An edition for students has no suite, so nothing there needs a browser.
     """
     students = not (Path(__file__).parent / "authoring").is_dir()
-    return [_finding(check) for check in CHECKS if not (students and check is chromium)]
+    return [_finding(check) for check in CHECKS if not (students and check is _chromium)]
 
 
 def _finding(check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except Exception as error:
-        needs_torch = check in (device, gloo) and isinstance(error, ImportError)
+        needs_torch = check in (_device, _gloo) and isinstance(error, ImportError)
         advice = "torch comes first" if needs_torch else "please report this"
         return Finding(check.__name__, BAD, f"{type(error).__name__}: {error}", advice)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .interactive import Interactive
 
-MOST_POSITIONS = 40
+_MOST_POSITIONS = 40
 DIGITS = 4
 
 
@@ -23,10 +23,10 @@ def attention_map(
     40 positions, and where scores and tokens do not fit each other.
     """
     L, H, T, _ = scores.shape
-    if len(tokens) != T or not 1 <= T <= MOST_POSITIONS:
+    if len(tokens) != T or not 1 <= T <= _MOST_POSITIONS:
         raise ValueError(
             f"{len(tokens)} tokens and scores of {T} positions: give as many of both, at most "
-            f"{MOST_POSITIONS}"
+            f"{_MOST_POSITIONS}"
         )
     rounded = [
         [[[round(x, DIGITS) for x in row] for row in head] for head in block]
@@ -38,7 +38,7 @@ def attention_map(
             f"Attention map of {L} × {H} heads over a text of {T} positions: which earlier positions "
             "each one takes from, with the causal mask and the scale to switch off"
         ),
-        text=account(scores, tokens, width),
+        text=_account(scores, tokens, width),
         data={"scores": rounded, "tokens": list(tokens), "width": width},
     )
 
@@ -49,7 +49,7 @@ def causal_weights(scores: Float[Tensor, "*n T T"], width: int) -> Float[Tensor,
     return (scores / math.sqrt(width)).masked_fill(future, -math.inf).softmax(-1)
 
 
-def account(scores: Tensor, tokens: Sequence[str], width: int) -> str:
+def _account(scores: Tensor, tokens: Sequence[str], width: int) -> str:
     """What each head looks at from the last position, in words."""
     weights = causal_weights(scores.double(), width)
     lines = [

@@ -13,10 +13,15 @@ from course_utils.reference.autograd import numerical_gradient, saved_bytes
 
 from .style import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, RED, Drawing, note, paper, plot
 
-BOX, GAP, BEND, HIGH = 3.4, 0.9, 0.9, 2.3  # width of a node, between two, of a bend; a row's height
+_BOX, _GAP, _BEND, _HIGH = (
+    3.4,
+    0.9,
+    0.9,
+    2.3,
+)  # width of a node, between two, of a bend; a row's height
 
 
-def nodes_below(root: Any) -> dict[Any, int]:
+def _nodes_below(root: Any) -> dict[Any, int]:
     """Every node of the graph under `root`, with its depth: the longest way there from the root."""
     depth: dict[Any, int] = {}
 
@@ -31,7 +36,7 @@ def nodes_below(root: Any) -> dict[Any, int]:
     return depth
 
 
-def saved_names(node: Any) -> list[str]:
+def _saved_names(node: Any) -> list[str]:
     """What a node of the graph saved for its backward: the names that torch gives its tensors."""
     names = [name for name in dir(node) if name.startswith("_saved_")]
     return [
@@ -40,7 +45,7 @@ def saved_names(node: Any) -> list[str]:
 
 
 @dataclass(eq=False)
-class Bend:
+class _Bend:
     """A point that an arrow over more than one row passes through, so that it crosses no node."""
 
     after: Any  # the node or bend that it leads to
@@ -51,24 +56,26 @@ def draw_graph(results: Mapping[str, Tensor], leaves: Mapping[str, Tensor]) -> D
 
     results, leaves: tensors by name. Several results stand side by side.
     """
-    graphs = {name: layout(y.grad_fn) for name, y in results.items()}
-    widths = [max(abs(x) for x, _ in placed.values()) * 2 + BOX + 2.0 for placed in graphs.values()]
+    graphs = {name: _layout(y.grad_fn) for name, y in results.items()}
+    widths = [
+        max(abs(x) for x, _ in placed.values()) * 2 + _BOX + 2.0 for placed in graphs.values()
+    ]
     bottom = min(y for placed in graphs.values() for _, y in placed.values())
     figure, ax = paper((0, sum(widths)), (bottom - 0.8, 3.1))
     left = 0.0
     for (name, placed), width in zip(graphs.items(), widths, strict=True):
         middle = left + width / 2
         moved = {node: (middle + x, y) for node, (x, y) in placed.items()}
-        draw_nodes(ax, moved, leaves)
+        _draw_nodes(ax, moved, leaves)
         note(ax, middle, 2.7, f"{name}.backward()", ha="center", color=GREEN, fontweight="bold")
-        arrow(ax, [(middle, 2.4), (middle, 1.15)])
+        _arrow(ax, [(middle, 2.4), (middle, 1.15)])
         left += width
     return figure
 
 
-def layout(root: Any) -> dict[Any, tuple[float, float]]:
+def _layout(root: Any) -> dict[Any, tuple[float, float]]:
     """Middle of the lower edge of each node and bend: a row for each depth, centred about 0."""
-    depth = nodes_below(root)
+    depth = _nodes_below(root)
     rows: dict[int, list[Any]] = {at: [] for at in range(max(depth.values()) + 1)}
     parents: dict[Any, list[Any]] = {}
     for node, at in depth.items():
@@ -76,46 +83,46 @@ def layout(root: Any) -> dict[Any, tuple[float, float]]:
         for below, _ in node.next_functions:
             way: Any = below
             for between in range(depth.get(below, at) - 1, at, -1):
-                way = Bend(way)
+                way = _Bend(way)
                 rows[between].append(way)
                 parents.setdefault(way.after, []).append(way)
             if below is not None:
                 parents.setdefault(way, []).append(node)
     placed: dict[Any, tuple[float, float]] = {}
     for at, row in rows.items():
-        row.sort(key=lambda node: wish(node, parents.get(node, []), placed))
-        widths = [BEND if isinstance(node, Bend) else BOX + GAP for node in row]
+        row.sort(key=lambda node: _wish(node, parents.get(node, []), placed))
+        widths = [_BEND if isinstance(node, _Bend) else _BOX + _GAP for node in row]
         left = -sum(widths) / 2
         for node, width in zip(row, widths, strict=True):
-            placed[node] = (left + width / 2, -at * HIGH)
+            placed[node] = (left + width / 2, -at * _HIGH)
             left += width
     return placed
 
 
-def wish(node: Any, parents: Sequence[Any], placed: Mapping[Any, tuple[float, float]]) -> float:
+def _wish(node: Any, parents: Sequence[Any], placed: Mapping[Any, tuple[float, float]]) -> float:
     """Where a node would like to stand: beneath its parents, first arguments to the left."""
     wishes = []
     for parent in parents:
         x = placed[parent][0]
-        if not isinstance(parent, Bend):
+        if not isinstance(parent, _Bend):
             targets = [below for below, _ in parent.next_functions]
-            x += next((0.1 * i for i, t in enumerate(targets) if t is end_of(node)), 0.0)
+            x += next((0.1 * i for i, t in enumerate(targets) if t is _end_of(node)), 0.0)
         wishes.append(x)
     return sum(wishes) / max(len(wishes), 1)
 
 
-def end_of(node: Any) -> Any:
-    while isinstance(node, Bend):
+def _end_of(node: Any) -> Any:
+    while isinstance(node, _Bend):
         node = node.after
     return node
 
 
-def draw_nodes(
+def _draw_nodes(
     ax: Axes, placed: Mapping[Any, tuple[float, float]], leaves: Mapping[str, Tensor]
 ) -> None:
-    bends = [node for node in placed if isinstance(node, Bend)]
+    bends = [node for node in placed if isinstance(node, _Bend)]
     for node, (x, y) in placed.items():
-        if isinstance(node, Bend):
+        if isinstance(node, _Bend):
             continue
         used: set[int] = set()
         for below, _ in node.next_functions:
@@ -123,35 +130,35 @@ def draw_nodes(
                 continue
             way = [(x, y - 0.1)]
             at = y
-            while at - placed[below][1] > HIGH + 0.1:
-                at -= HIGH
+            while at - placed[below][1] > _HIGH + 0.1:
+                at -= _HIGH
                 here = next(
                     b
                     for b in bends
-                    if end_of(b) is below and abs(placed[b][1] - at) < 0.1 and id(b) not in used
+                    if _end_of(b) is below and abs(placed[b][1] - at) < 0.1 and id(b) not in used
                 )
                 used.add(id(here))
                 way += [(placed[here][0], at + 1.15), (placed[here][0], at - 0.1)]
-            arrow(ax, [*way, (placed[below][0], placed[below][1] + 1.15)])
-        draw_node(ax, node, x, y, leaves)
+            _arrow(ax, [*way, (placed[below][0], placed[below][1] + 1.15)])
+        _draw_node(ax, node, x, y, leaves)
 
 
-def draw_node(ax: Axes, node: Any, x: float, y: float, leaves: Mapping[str, Tensor]) -> None:
+def _draw_node(ax: Axes, node: Any, x: float, y: float, leaves: Mapping[str, Tensor]) -> None:
     leaf = getattr(node, "variable", None)
     if leaf is None:
         label = node.name().removesuffix("0").removesuffix("Backward")
-        saves = saved_names(node)
+        saves = _saved_names(node)
         under = "saved: " + ", ".join(saves) if saves else "saved nothing"
     else:
         label = next((name for name, t in leaves.items() if t is leaf), "a leaf")
         under = "adds to .grad"
     ax.add_patch(
         FancyBboxPatch(
-            (x - BOX / 2, y),
-            BOX,
+            (x - _BOX / 2, y),
+            _BOX,
             1.05,
             boxstyle="round,pad=0.1",
-            facecolor=(*hex_rgb(BLUE if leaf is not None else ORANGE), 0.3),
+            facecolor=(*_hex_rgb(BLUE if leaf is not None else ORANGE), 0.3),
             edgecolor=INK,
             linewidth=0.8,
         )
@@ -160,7 +167,7 @@ def draw_node(ax: Axes, node: Any, x: float, y: float, leaves: Mapping[str, Tens
     note(ax, x, y + 0.25, under, ha="center", fontsize=8)
 
 
-def arrow(ax: Axes, way: Sequence[tuple[float, float]]) -> None:
+def _arrow(ax: Axes, way: Sequence[tuple[float, float]]) -> None:
     """A line through all points, with a head at the last."""
     xs, ys = zip(*way, strict=True)
     ax.plot(xs[:-1], ys[:-1], color=GREEN, lw=1.6)
@@ -172,7 +179,7 @@ def arrow(ax: Axes, way: Sequence[tuple[float, float]]) -> None:
     )
 
 
-def hex_rgb(colour: str) -> tuple[float, float, float]:
+def _hex_rgb(colour: str) -> tuple[float, float, float]:
     red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     return red, green, blue
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .interactive import Interactive
 
-LARGEST = 1000.0
+_LARGEST = 1000.0
 """Values of leaves have at most this magnitude in the figure."""
 
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
@@ -119,16 +119,16 @@ def autograd_graph(start: int = 0) -> Interactive:
             f"Autograd's graph of {one.title}: boxes for leaves and operations with their values, "
             "what each node keeps, and the gradients that backward hands from node to node"
         ),
-        text=account(one),
+        text=_account(one),
         data={
             "start": start,
-            "largest": LARGEST,
+            "largest": _LARGEST,
             "examples": [expression.as_data() for expression in EXPRESSIONS],
         },
     )
 
 
-def account(expression: Expression) -> str:
+def _account(expression: Expression) -> str:
     """What the figure shows in the end, in words; the gradients are torch's."""
     found = expression.computed()
     for name, *_ in expression.ops:

@@ -10,15 +10,15 @@ from course_utils.reference.cuda_memory import bytes_by_tenant
 
 from .style import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, PINK, RED, SKY, Drawing, plot
 
-MIB = 2**20
-COLOURS = {
+_MIB = 2**20
+_COLOURS = {
     "parameters": INK,
     "optimizer state": PINK,
     "gradients": ORANGE,
     "activations": BLUE,
     "temporary": GREEN,
 }
-HATCHES = {
+_HATCHES = {
     "parameters": "",
     "optimizer state": "//",
     "gradients": "\\\\",
@@ -28,7 +28,7 @@ HATCHES = {
 
 
 def draw_timeline(
-    trace: Sequence[dict[str, Any]], resident: Mapping[str, int], unit: int = MIB
+    trace: Sequence[dict[str, Any]], resident: Mapping[str, int], unit: int = _MIB
 ) -> Drawing:
     """Bytes of each tenant over one step, stacked; marks of the trace are the phases' ends.
 
@@ -36,18 +36,18 @@ def draw_timeline(
     """
     figure, ax = plot(7.4, 3.6)
     lines = bytes_by_tenant(list(trace))
-    names = [n for n in COLOURS if n in lines or resident.get(n)]
+    names = [n for n in _COLOURS if n in lines or resident.get(n)]
     steps = range(len(trace))
     stack = [
         [(resident.get(n, 0) + size) / unit for size in lines.get(n, [0] * len(trace))]
         for n in names
     ]
     areas = ax.stackplot(
-        steps, stack, labels=names, colors=[COLOURS[n] for n in names], step="post", lw=0
+        steps, stack, labels=names, colors=[_COLOURS[n] for n in names], step="post", lw=0
     )
     for area, name in zip(areas, names, strict=True):
         area.set_alpha(0.75)
-        area.set_hatch(HATCHES[name])
+        area.set_hatch(_HATCHES[name])
         area.set_edgecolor(PAPER)
     totals = [sum(sizes) for sizes in zip(*stack, strict=True)]
     peak = totals.index(max(totals))
@@ -60,16 +60,16 @@ def draw_timeline(
         color=INK,
         fontsize=9,
     )
-    phases(ax, trace)
+    _phases(ax, trace)
     ax.set_xlim(0, len(trace))
     ax.set_ylim(0, max(totals) * 1.18)
-    ax.set_ylabel("MiB" if unit == MIB else "GiB", color=INK)
+    ax.set_ylabel("MiB" if unit == _MIB else "GiB", color=INK)
     ax.set_xlabel("allocations and frees, in order", color=INK)
-    legend_as_stacked(ax)
+    _legend_as_stacked(ax)
     return figure
 
 
-def legend_as_stacked(ax: Axes) -> None:
+def _legend_as_stacked(ax: Axes) -> None:
     """The names beside the figure, in the order in which the layers lie."""
     handles, labels = ax.get_legend_handles_labels()
     ax.legend(
@@ -82,7 +82,7 @@ def legend_as_stacked(ax: Axes) -> None:
     )
 
 
-def phases(ax: Axes, trace: Sequence[Mapping[str, Any]]) -> None:
+def _phases(ax: Axes, trace: Sequence[Mapping[str, Any]]) -> None:
     """A dashed line at each mark, and the phase's name before it."""
     before = 0
     for i, entry in enumerate(trace):
@@ -112,13 +112,13 @@ def draw_rows(rows: Sequence[tuple[Any, ...]]) -> Drawing:
         range(len(rows)),
         stack,
         labels=[names[i] for i in order],
-        colors=[COLOURS[names[i]] for i in order],
+        colors=[_COLOURS[names[i]] for i in order],
         step="post",
         lw=0,
     )
     for area, i in zip(areas, order, strict=True):
         area.set_alpha(0.75)
-        area.set_hatch(HATCHES[names[i]])
+        area.set_hatch(_HATCHES[names[i]])
         area.set_edgecolor(PAPER)
     loss = [row[0] for row in rows].index("loss")
     ax.axvline(loss, color=FAINT, ls="--", lw=0.8)
@@ -129,7 +129,7 @@ def draw_rows(rows: Sequence[tuple[Any, ...]]) -> Drawing:
     ax.set_ylim(0, max(map(sum, zip(*stack, strict=True))) * 1.1)
     ax.set_ylabel("KiB", color=INK)
     ax.set_xlabel("moments of the step", color=INK)
-    legend_as_stacked(ax)
+    _legend_as_stacked(ax)
     return figure
 
 
@@ -148,7 +148,7 @@ def draw_segments(snapshots: Mapping[str, Mapping[str, Any]]) -> Drawing:
         sharex=True,
         gridspec_kw={"height_ratios": [len(s["segments"]) + 0.6 for s in snapshots.values()]},
     )[:, 0]
-    widest = max(s["total_size"] for snap in snapshots.values() for s in snap["segments"]) / MIB
+    widest = max(s["total_size"] for snap in snapshots.values() for s in snap["segments"]) / _MIB
     for ax, (title, snapshot) in zip(axes, snapshots.items(), strict=True):
         ax.set_facecolor(PAPER)
         ax.spines[["top", "right", "left"]].set_visible(False)
@@ -156,17 +156,17 @@ def draw_segments(snapshots: Mapping[str, Mapping[str, Any]]) -> Drawing:
         ax.set_yticks([])
         ax.set_title(title, loc="left", fontsize=10, color=INK)
         for row, segment in enumerate(reversed(snapshot["segments"])):
-            bar(ax, segment, row)
+            _bar(ax, segment, row)
         ax.set_xlim(-0.01 * widest, 1.02 * widest)
         ax.set_ylim(-0.15, len(snapshot["segments"]) - 0.1)
     axes[-1].set_xlabel("MiB from the segment's beginning", color=INK)
     return figure
 
 
-def bar(ax: Axes, segment: Mapping[str, Any], row: int) -> None:
+def _bar(ax: Axes, segment: Mapping[str, Any], row: int) -> None:
     at = 0.0
     for block in segment["blocks"]:
-        size = block["size"] / MIB
+        size = block["size"] / _MIB
         used = block["state"] != "inactive"
         ax.add_patch(
             Rectangle(
@@ -181,7 +181,7 @@ def bar(ax: Axes, segment: Mapping[str, Any], row: int) -> None:
         )
         at += size
     ax.add_patch(
-        Rectangle((0, row), segment["total_size"] / MIB, 0.75, fill=False, edgecolor=INK, lw=1.6)
+        Rectangle((0, row), segment["total_size"] / _MIB, 0.75, fill=False, edgecolor=INK, lw=1.6)
     )
 
 
@@ -192,10 +192,10 @@ def draw_sweep(curves: Mapping[str, Mapping[int, int]]) -> Drawing:
         curves.items(), (BLUE, ORANGE, GREEN, PINK), ("-", "--", "-.", ":"), strict=False
     ):
         ax.plot(
-            list(peaks), [p / MIB for p in peaks.values()], style, color=colour, lw=2, label=name
+            list(peaks), [p / _MIB for p in peaks.values()], style, color=colour, lw=2, label=name
         )
         best = min(peaks, key=peaks.__getitem__)
-        ax.plot([best], [peaks[best] / MIB], "o", color=colour, ms=7)
+        ax.plot([best], [peaks[best] / _MIB], "o", color=colour, ms=7)
     ax.set_xscale("log", base=2)
     ax.set_xticks([1, 2, 3, 4, 6, 9, 16, 36], ["1", "2", "3", "4", "6", "9", "16", "36"])
     ax.set_xlabel("layers in a segment", color=INK)

@@ -7,7 +7,7 @@ from matplotlib.patches import Patch
 
 from .style import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, PAPER, Drawing, note, paper, plot, slot
 
-KINDS = (("parameters", BLUE), ("gradients", ORANGE), ("optimizer's state", GREEN))
+_KINDS = (("parameters", BLUE), ("gradients", ORANGE), ("optimizer's state", GREEN))
 
 
 def draw_stages(held: Mapping[str, tuple[int, int, int]]) -> Drawing:
@@ -15,7 +15,7 @@ def draw_stages(held: Mapping[str, tuple[int, int, int]]) -> Drawing:
     figure, ax = plot(7.0, 0.62 * len(held) + 1.0)
     names = list(held)[::-1]
     left = [0.0] * len(names)
-    for k, (label, colour) in enumerate(KINDS):
+    for k, (label, colour) in enumerate(_KINDS):
         widths = [held[name][k] / 2**20 for name in names]
         ax.barh(names, widths, left=left, color=colour, height=0.6, label=label, edgecolor=PAPER)
         left = [a + b for a, b in zip(left, widths, strict=True)]
@@ -106,7 +106,7 @@ def draw_units(
     return figure
 
 
-def borders(rows: int, world_size: int) -> list[int]:
+def _borders(rows: int, world_size: int) -> list[int]:
     """Where the shares of `rows` end, as torch.chunk has it, from 0 on."""
     share = -(-rows // world_size)
     return [min(rank * share, rows) for rank in range(world_size + 1)]
@@ -117,14 +117,14 @@ def draw_resharding(rows: int, old: int, new: int) -> Drawing:
     figure, ax = paper((-4.2, rows + 0.6), (-2.4, 3.6))
     for y, n, what in ((1.6, old, "saved by"), (-1.0, new, "loaded by")):
         note(ax, -4.1, y + 0.5, f"{what} {n} ranks")
-        for rank, (a, b) in enumerate(pairwise(borders(rows, n))):
+        for rank, (a, b) in enumerate(pairwise(_borders(rows, n))):
             for row in range(a, b):
                 slot(ax, row, y, row, PALETTE[rank % len(PALETTE)])
             if b > a:
                 at = y + 1.5 if y > 0 else y - 0.5
                 note(ax, (a + b) / 2, at, f"rank {rank}", ha="center", fontsize=9)
                 ax.plot([a, a], [y, y + 1], color=INK, lw=2.4)
-    cuts = sorted({*borders(rows, old), *borders(rows, new)})
+    cuts = sorted({*_borders(rows, old), *_borders(rows, new)})
     for a, b in pairwise(cuts):
         ax.annotate(
             "",

@@ -10,22 +10,22 @@ from matplotlib.patches import FancyBboxPatch
 
 from .style import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, PINK, SKY, Drawing, note, paper, plot
 
-PARTS = {"wte": BLUE, "wpe": SKY, "attention": ORANGE, "mlp": GREEN, "layer_norm": PINK}
+_PARTS = {"wte": BLUE, "wpe": SKY, "attention": ORANGE, "mlp": GREEN, "layer_norm": PINK}
 
 
 def draw_block() -> Drawing:
     """The stream of GPT-2, left to right: read by each branch through a norm, and only ever added to."""
     figure, ax = paper((-0.6, 21.6), (-0.9, 5.6))
-    arrow(ax, (0.0, 0.6), (20.2, 0.6), BLUE, 2.6)
+    _arrow(ax, (0.0, 0.6), (20.2, 0.6), BLUE, 2.6)
     for x, label in ((0.2, "wte + wpe"), (17.0, "ln_f"), (19.2, "wteᵀ")):
-        box(ax, x, 0.1, 2.4 if "+" in label else 1.7, label)
+        _box(ax, x, 0.1, 2.4 if "+" in label else 1.7, label)
     for left, norm, branch in ((4.0, "ln_1", "attn"), (10.6, "ln_2", "mlp")):
-        arrow(ax, (left, 0.6), (left, 2.3), INK)
-        box(ax, left - 0.9, 2.3, 1.8, norm)
-        arrow(ax, (left + 0.9, 2.8), (left + 1.7, 2.8), INK)
-        box(ax, left + 1.7, 2.3, 2.2, branch)
-        arrow(ax, (left + 3.9, 2.8), (left + 5.0, 2.8), INK)
-        arrow(ax, (left + 5.0, 2.8), (left + 5.0, 1.0), INK)
+        _arrow(ax, (left, 0.6), (left, 2.3), INK)
+        _box(ax, left - 0.9, 2.3, 1.8, norm)
+        _arrow(ax, (left + 0.9, 2.8), (left + 1.7, 2.8), INK)
+        _box(ax, left + 1.7, 2.3, 2.2, branch)
+        _arrow(ax, (left + 3.9, 2.8), (left + 5.0, 2.8), INK)
+        _arrow(ax, (left + 5.0, 2.8), (left + 5.0, 1.0), INK)
         ax.plot(left + 5.0, 0.6, marker="o", markersize=15, color=PAPER, mec=INK, zorder=4)
         note(ax, left + 5.0, 0.6, "+", ha="center", fontweight="bold", zorder=5)
     ax.plot([2.85, 16.4, 16.4, 2.85, 2.85], [-0.4, -0.4, 4.3, 4.3, -0.4], color=FAINT, ls="--")
@@ -35,7 +35,7 @@ def draw_block() -> Drawing:
     return figure
 
 
-def box(ax: Axes, x: float, y: float, wide: float, label: str) -> None:
+def _box(ax: Axes, x: float, y: float, wide: float, label: str) -> None:
     """A rounded box of height 1 with its name in it."""
     shape = FancyBboxPatch(
         (x, y), wide, 1, "round,pad=0,rounding_size=0.2", fc=PAPER, ec=INK, zorder=3
@@ -44,7 +44,7 @@ def box(ax: Axes, x: float, y: float, wide: float, label: str) -> None:
     note(ax, x + wide / 2, y + 0.48, label, ha="center", family="monospace", fontsize=9, zorder=4)
 
 
-def arrow(
+def _arrow(
     ax: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, wide: float = 1.2
 ) -> None:
     style = {"arrowstyle": "-|>", "color": colour, "lw": wide, "shrinkA": 0, "shrinkB": 0}
@@ -55,8 +55,8 @@ def draw_parameters(counts: Mapping[str, Mapping[str, int]]) -> Drawing:
     """For each model a bar of its parameters, by part: name → part → how many."""
     figure, ax = plot(7.2, 0.6 * len(counts) + 1.2)
     for row, count in enumerate(counts.values()):
-        left, total = 0.0, sum(count[part] for part in PARTS)
-        for part, colour in PARTS.items():
+        left, total = 0.0, sum(count[part] for part in _PARTS)
+        for part, colour in _PARTS.items():
             share = count[part] / total
             ax.barh(
                 row, share, left=left, color=colour, alpha=0.75, label=part if not row else None

@@ -75,10 +75,10 @@ def _source(name: str) -> str:
 
 # --- The stride explorer
 
-LARGEST_SIZE = 8
-MOST_AXES = 4
-MOST_SLOTS = 48
-MOST_ELEMENTS = 96
+_LARGEST_SIZE = 8
+_MOST_AXES = 4
+_MOST_SLOTS = 48
+_MOST_ELEMENTS = 96
 
 
 def stride_explorer(shape: Sequence[int] = (3, 4), ops: Sequence[Operation] = ()) -> Interactive:
@@ -98,10 +98,10 @@ def stride_explorer(shape: Sequence[int] = (3, 4), ops: Sequence[Operation] = ()
     for op in ops:
         expression += _suffix(view, op)
         view = _apply(view, op)
-    if view.dim() > MOST_AXES or view.numel() > MOST_ELEMENTS:
+    if view.dim() > _MOST_AXES or view.numel() > _MOST_ELEMENTS:
         raise ValueError(
             f"{expression} has shape {tuple(view.shape)}: the explorer draws views of at most "
-            f"{MOST_AXES} axes and {MOST_ELEMENTS} elements."
+            f"{_MOST_AXES} axes and {_MOST_ELEMENTS} elements."
         )
     return Interactive(
         script="stride_explorer",
@@ -114,10 +114,10 @@ def stride_explorer(shape: Sequence[int] = (3, 4), ops: Sequence[Operation] = ()
             "shape": shape,
             "ops": [list(op) for op in ops],
             "limits": {
-                "size": LARGEST_SIZE,
-                "axes": MOST_AXES,
-                "slots": MOST_SLOTS,
-                "elements": MOST_ELEMENTS,
+                "size": _LARGEST_SIZE,
+                "axes": _MOST_AXES,
+                "slots": _MOST_SLOTS,
+                "elements": _MOST_ELEMENTS,
             },
             "itemsize": base.element_size(),
         },
@@ -125,11 +125,11 @@ def stride_explorer(shape: Sequence[int] = (3, 4), ops: Sequence[Operation] = ()
 
 
 def _base(shape: tuple[int, ...]) -> Tensor:
-    fits = 1 <= len(shape) <= MOST_AXES and all(1 <= size <= LARGEST_SIZE for size in shape)
-    if not fits or torch.Size(shape).numel() > MOST_SLOTS:
+    fits = 1 <= len(shape) <= _MOST_AXES and all(1 <= size <= _LARGEST_SIZE for size in shape)
+    if not fits or torch.Size(shape).numel() > _MOST_SLOTS:
         raise ValueError(
-            f"Shape {shape} cannot be drawn: give 1 to {MOST_AXES} axes of size 1 to "
-            f"{LARGEST_SIZE}, with at most {MOST_SLOTS} elements in all."
+            f"Shape {shape} cannot be drawn: give 1 to {_MOST_AXES} axes of size 1 to "
+            f"{_LARGEST_SIZE}, with at most {_MOST_SLOTS} elements in all."
         )
     return torch.arange(torch.Size(shape).numel(), device="cpu").reshape(shape)
 

@@ -16,25 +16,25 @@ def draw_adapter(d_in: int, d_out: int, r: int) -> Drawing:
     unit = 6.0 / max(d_in, d_out)
     wide, high, rank = d_in * unit, d_out * unit, max(r * unit, 0.28)
     left = 1.2
-    box(ax, left, 1.4, wide, high, FAINT, f"W\n{d_out} × {d_in}\nfrozen")
+    _box(ax, left, 1.4, wide, high, FAINT, f"W\n{d_out} × {d_in}\nfrozen")
     right = left + wide + 3.4
-    box(ax, right, 1.4, wide, rank, BLUE)
+    _box(ax, right, 1.4, wide, rank, BLUE)
     note(ax, right + wide / 2, 0.75, f"A: {r} × {d_in}", ha="center")
     column = right + wide / 2 - rank / 2
-    box(ax, column, 1.4 + rank + 0.9, rank, high - rank - 0.9, ORANGE)
+    _box(ax, column, 1.4 + rank + 0.9, rank, high - rank - 0.9, ORANGE)
     note(
         ax, column + rank + 0.3, 1.4 + high / 2 + 0.6, f"B: {d_out} × {r}\nzero at first", ha="left"
     )
     middle = (left + wide / 2 + right + wide / 2) / 2
     for target in (left + wide / 2, right + wide / 2):
-        arrow(ax, (middle, -1.0), (target, 1.3 if target < middle else 0.45))
-        arrow(ax, (target, 1.5 + high), (middle, 8.3))
+        _arrow(ax, (middle, -1.0), (target, 1.3 if target < middle else 0.45))
+        _arrow(ax, (target, 1.5 + high), (middle, 8.3))
     note(ax, middle, -1.25, "x", ha="center", style="italic")
     note(ax, middle, 8.7, "y = x Wᵀ + b + (α / r) · x Aᵀ Bᵀ", ha="center")
     return figure
 
 
-def box(
+def _box(
     ax: object, x: float, y: float, width: float, height: float, colour: str, text: str = ""
 ) -> None:
     ax.add_patch(  # type: ignore[attr-defined]
@@ -44,7 +44,7 @@ def box(
         note(ax, x + width / 2, y + height / 2, text, ha="center")  # type: ignore[arg-type]
 
 
-def arrow(ax: object, start: tuple[float, float], end: tuple[float, float]) -> None:
+def _arrow(ax: object, start: tuple[float, float], end: tuple[float, float]) -> None:
     shape = FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11, color=INK, lw=1)
     ax.add_patch(shape)  # type: ignore[attr-defined]
 

@@ -11,7 +11,7 @@ from course_utils.reference.memory_budget import (
 
 from .interactive import Interactive
 
-GIB = 2**30
+_GIB = 2**30
 CHOICES: dict[str, list[int]] = {
     "batch": [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 128],
     "context": [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768],
@@ -51,11 +51,11 @@ def memory_budget(shape: str = "GPT-2 small", **settings: Any) -> Interactive:
         f"{opens['precision']}, {opens['optimizer']}, checkpointing {opens['checkpointing']}, ZeRO stage "
         f"{opens['zero']} on {opens['world_size']} rank{'s' if opens['world_size'] > 1 else ''}:",
         *(
-            f"{name.replace('_', ' '):16} {size / GIB:9.3f} GiB"
+            f"{name.replace('_', ' '):16} {size / _GIB:9.3f} GiB"
             for name, size in vars(memory).items()
             if size
         ),
-        f"{'total':16} {memory.total / GIB:9.3f} GiB = {memory.total:,} bytes",
+        f"{'total':16} {memory.total / _GIB:9.3f} GiB = {memory.total:,} bytes",
         f"It fits on: {', '.join(room) or 'none of the GPUs listed'}.",
     ]
     return Interactive(

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from .style import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, PINK, RED, Drawing, note, paper, plot
 
-KINDS = {"module": ORANGE, "parameter": BLUE, "buffer": GREEN}
+_KINDS = {"module": ORANGE, "parameter": BLUE, "buffer": GREEN}
 
 
 def draw_tree(module: nn.Module, name: str = "model") -> Drawing:
     """A module and all that is registered in it: a row for each submodule, parameter and buffer."""
-    rows = list(tree_rows(module, name, 0))
+    rows = list(_tree_rows(module, name, 0))
     height, wide = len(rows), 16.0
     figure, ax = paper((-0.4, wide), (-height - 1.4, 0.4))
     above: dict[int, float] = {}
@@ -24,24 +24,24 @@ def draw_tree(module: nn.Module, name: str = "model") -> Drawing:
             start = above[depth - 1]
             ax.plot([x - 0.9, x - 0.9, x - 0.2], [start - 0.35, y, y], color=FAINT, lw=1)
         above[depth] = y
-        badge(ax, x - 0.1, y - 0.3, kind)
+        _badge(ax, x - 0.1, y - 0.3, kind)
         note(ax, x + 0.8, y, label, family="monospace", fontweight="bold")
         note(ax, 10.6, y, about, color=INK, fontsize=9)
     x = 0.0
-    for kind in KINDS:
-        badge(ax, x, -height - 1.2, kind)
+    for kind in _KINDS:
+        _badge(ax, x, -height - 1.2, kind)
         note(ax, x + 0.9, -height - 0.9, "submodule" if kind == "module" else kind, fontsize=9)
         x += 5.0
     return figure
 
 
-def badge(ax: Axes, x: float, y: float, kind: str) -> None:
+def _badge(ax: Axes, x: float, y: float, kind: str) -> None:
     """A small square in the colour of a kind, with its first letter."""
-    ax.add_patch(Rectangle((x, y), 0.6, 0.6, color=KINDS[kind], alpha=0.6, lw=0))
+    ax.add_patch(Rectangle((x, y), 0.6, 0.6, color=_KINDS[kind], alpha=0.6, lw=0))
     note(ax, x + 0.3, y + 0.28, kind[0].upper(), ha="center", fontsize=7)
 
 
-def tree_rows(module: nn.Module, name: str, depth: int) -> list[tuple[int, str, str, str]]:
+def _tree_rows(module: nn.Module, name: str, depth: int) -> list[tuple[int, str, str, str]]:
     """(depth, kind, name, what it is) of a module and all below it."""
     rows = [(depth, "module", name, type(module).__name__)]
     for label, parameter in module.named_parameters(recurse=False):
@@ -49,7 +49,7 @@ def tree_rows(module: nn.Module, name: str, depth: int) -> list[tuple[int, str, 
     for label, buffer in module.named_buffers(recurse=False):
         rows.append((depth + 1, "buffer", label, f"{tuple(buffer.shape)}"))
     for label, child in module.named_children():
-        rows += tree_rows(child, label, depth + 1)
+        rows += _tree_rows(child, label, depth + 1)
     return rows
 
 
@@ -108,7 +108,7 @@ def draw_dependence(grids: Mapping[str, Tensor]) -> Drawing:
     return figure
 
 
-MARKS = (("o", BLUE), ("s", ORANGE), ("^", GREEN), ("D", PINK))
+_MARKS = (("o", BLUE), ("s", ORANGE), ("^", GREEN), ("D", PINK))
 
 
 def draw_variance(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Drawing:
@@ -121,7 +121,7 @@ def draw_variance(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Drawin
     for ax, (title, curves) in zip(axes, panels.items(), strict=True):
         ax.set_facecolor(PAPER)
         ax.spines[["top", "right"]].set_visible(False)
-        for (mark, colour), (name, values) in zip(MARKS, curves.items(), strict=False):
+        for (mark, colour), (name, values) in zip(_MARKS, curves.items(), strict=False):
             ax.plot(range(len(values)), values, color=colour, marker=mark, markevery=4, label=name)
         ax.axhline(1, color=FAINT, lw=0.8, linestyle=":")
         ax.set_yscale("log")

@@ -29,7 +29,7 @@ CHOICES: dict[str, list[float]] = {
     "kappa": [1, 2, 5, 10, 20, 50, 100],
     "angle": [0, 15, 30, 45, 60, 75, 90],
 }
-STEPS = 100
+_STEPS = 100
 
 
 def ravine(point: Tensor, kappa: float, angle: float) -> Tensor:
@@ -39,7 +39,7 @@ def ravine(point: Tensor, kappa: float, angle: float) -> Tensor:
     return 0.5 * (u.square() + kappa * v.square())
 
 
-def made(method: str, params: list[Tensor], settings: dict[str, Any]) -> Optimizer:
+def _made(method: str, params: list[Tensor], settings: dict[str, Any]) -> Optimizer:
     """The book's optimizer for one of the figure's methods."""
     lr, eps = settings["lr"], settings["eps"]
     beta1, beta2 = settings["beta1"], settings["beta2"]
@@ -62,7 +62,7 @@ def made(method: str, params: list[Tensor], settings: dict[str, Any]) -> Optimiz
 def ravine_path(settings: dict[str, Any]) -> Tensor:
     """(steps + 1, 2): the points that the book's own optimizer visits, in float64."""
     point = nn.Parameter(torch.tensor(settings["start"], dtype=torch.float64))
-    optimizer = made(settings["method"], [point], settings)
+    optimizer = _made(settings["method"], [point], settings)
     points = [point.detach().clone()]
     for _ in range(settings["steps"]):
         optimizer.zero_grad()
@@ -99,7 +99,7 @@ def optimizer_ravine(
         "kappa": kappa,
         "angle": angle,
         "start": list(start),
-        "steps": STEPS,
+        "steps": _STEPS,
     }
     choices = {key: sorted({*values, settings[key]}) for key, values in CHOICES.items()}
     alt = (
@@ -109,7 +109,7 @@ def optimizer_ravine(
     return Interactive(
         script="optimizer_ravine",
         alt=alt,
-        text=account(settings),
+        text=_account(settings),
         data={
             "settings": settings,
             "rates": RATES | {method: settings["lr"]},
@@ -120,7 +120,7 @@ def optimizer_ravine(
     )
 
 
-def account(settings: dict[str, Any]) -> str:
+def _account(settings: dict[str, Any]) -> str:
     """What the figure says, in words."""
     path = ravine_path(settings)
     values = [ravine(p, settings["kappa"], settings["angle"]).item() for p in path]
@@ -129,7 +129,7 @@ def account(settings: dict[str, Any]) -> str:
         f"loss = (u² + {settings['kappa']}·v²) / 2, turned by {settings['angle']} degrees",
         f"{settings['method']}, lr {settings['lr']}",
     ]
-    for t in (0, 1, 2, 3, 10, 30, STEPS):
+    for t in (0, 1, 2, 3, 10, 30, _STEPS):
         x, y = (0.0 if abs(value) < 1e-12 else value for value in path[t].tolist())
         lines.append(f"step {t:3}: at ({x:.4g}, {y:.4g}), loss {values[t]:.4g}")
     return "\n".join(lines)

@@ -8,8 +8,8 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from .interactive import Interactive
 from .style import BLUE, FAINT, GREEN, INK, ORANGE, PINK, RED, SKY, Drawing, note, paper, plot
 
-RANKS = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
-LEAST_RANKS, MOST_RANKS = 2, 8
+_RANKS = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
+_LEAST_RANKS, _MOST_RANKS = 2, 8
 ELEMENTS, ITEMSIZE = 840, 4  # 840 divides by every world size from 2 to 8
 
 
@@ -18,9 +18,9 @@ def ring_all_reduce(world_size: int = 4) -> Interactive:
 
     world_size: that it opens with, 2 to 8. Raises ValueError for another one.
     """
-    if not LEAST_RANKS <= world_size <= MOST_RANKS:
+    if not _LEAST_RANKS <= world_size <= _MOST_RANKS:
         raise ValueError(
-            f"A ring of {world_size} cannot be drawn: give {LEAST_RANKS} to {MOST_RANKS} ranks."
+            f"A ring of {world_size} cannot be drawn: give {_LEAST_RANKS} to {_MOST_RANKS} ranks."
         )
     n, whole = world_size, ELEMENTS * ITEMSIZE
     lines = [
@@ -58,7 +58,7 @@ def draw_world(local_world_sizes: Sequence[int]) -> Drawing:
         note(ax, left + 0.1, 2.45, f"node {node}", fontsize=11, color=INK, weight="bold")
         for local in range(size):
             x = left + 0.5 + local * 1.5
-            fill = RANKS[node % len(RANKS)]
+            fill = _RANKS[node % len(_RANKS)]
             ax.add_patch(Rectangle((x, 0.2), 1, 1, facecolor=fill, alpha=0.35, edgecolor="none"))
             ax.add_patch(Rectangle((x, 0.2), 1, 1, fill=False, edgecolor=INK, linewidth=1.2))
             note(ax, x + 0.5, 0.7, str(rank), ha="center", fontsize=13, weight="bold")
@@ -109,7 +109,7 @@ def _numbers(ax: Any, x: float, y: float, values: Sequence[int] | None) -> None:
         return
     for i, value in enumerate(values):
         origin = int(value) // 10 - 1
-        fill = RANKS[origin % len(RANKS)] if value < 100 else "#4d555e"
+        fill = _RANKS[origin % len(_RANKS)] if value < 100 else "#4d555e"
         ax.add_patch(Rectangle((x + i, y), 1, 1, facecolor=fill, alpha=0.3, edgecolor="none"))
         ax.add_patch(Rectangle((x + i, y), 1, 1, fill=False, edgecolor=INK, linewidth=0.8))
         size = 10 if value < 100 else 8.5

@@ -25,12 +25,12 @@ from .style import (
 )
 
 
-def storage_size(x: Tensor) -> int:
+def _storage_size(x: Tensor) -> int:
     """Number of elements of x's type that its whole storage holds."""
     return x.untyped_storage().nbytes() // x.element_size()
 
 
-def start_of(x: Tensor) -> int:
+def _start_of(x: Tensor) -> int:
     """Position of x's first element in its storage."""
     return int(x.storage_offset())
 
@@ -38,7 +38,7 @@ def start_of(x: Tensor) -> int:
 def draw_address(x: Tensor, index: tuple[int, int]) -> Drawing:
     """How the strides of a matrix lead from its offset to one element, on the strip of storage."""
     rows, columns = x.shape
-    n, at = storage_size(x), flat_index(index, x.stride(), start_of(x))
+    n, at = _storage_size(x), flat_index(index, x.stride(), _start_of(x))
     figure, ax = paper((-0.5, n + 0.5), (-2.2, 5.5 + rows))
     left = (n - columns) / 2
     for i in range(rows):
@@ -51,14 +51,14 @@ def draw_address(x: Tensor, index: tuple[int, int]) -> Drawing:
     seen = set(addresses(x))
     slots(ax, list(range(n)), [BLUE if p in seen else None for p in range(n)])
     slot(ax, at, 0, at, ORANGE, strong=True)
-    position = start_of(x)
+    position = _start_of(x)
     note(ax, position + 0.5, -0.5, f"offset {position}", ha="center")
     for axis, colour in ((0, GREEN), (1, RED)):
         for _ in range(index[axis]):
-            hop(ax, position, position + x.stride(axis), colour)
+            _hop(ax, position, position + x.stride(axis), colour)
             position += x.stride(axis)
     (i, j), (s0, s1) = index, x.stride()
-    sum_ = f"{start_of(x)} + {i}·{s0} + {j}·{s1} = {at}"
+    sum_ = f"{_start_of(x)} + {i}·{s0} + {j}·{s1} = {at}"
     note(
         ax,
         n / 2,
@@ -73,7 +73,7 @@ def draw_walk(*views: Tensor) -> Drawing:
     """The way through storage that each tensor takes in row-major order; jumps back run below."""
     paths = [addresses(x) for x in views]
     reach = [0.4 * max(abs(b - a) for a, b in pairwise(path)) for path in paths]
-    n = max(map(storage_size, views))
+    n = max(map(_storage_size, views))
     figure, ax = paper((-0.5, n + 0.5), (-sum(2 * r + 2.6 for r in reach), 0))
     y = 0.0
     for x, path, up in zip(views, paths, reach, strict=True):
@@ -82,12 +82,12 @@ def draw_walk(*views: Tensor) -> Drawing:
         used = set(path)
         slots(ax, list(range(n)), [BLUE if p in used else None for p in range(n)], y=y)
         for a, b in pairwise(path):
-            hop(ax, a, b, GREEN if b >= a else RED, y)
+            _hop(ax, a, b, GREEN if b >= a else RED, y)
         y -= up + 0.4
     return figure
 
 
-def hop(ax: Axes, start: int, end: int, colour: str, base: float = 0.0) -> None:
+def _hop(ax: Axes, start: int, end: int, colour: str, base: float = 0.0) -> None:
     """An arc between two slots of the strip at height base: above to the right, below to the left."""
     forward = end >= start
     width = abs(end - start)
@@ -110,9 +110,9 @@ def hop(ax: Axes, start: int, end: int, colour: str, base: float = 0.0) -> None:
 
 def draw_rows(view: Tensor) -> Drawing:
     """Which slots of storage each row of a matrix reads: one line of squares a row."""
-    rows, n = view.size(0), storage_size(view)
+    rows, n = view.size(0), _storage_size(view)
     figure, ax = paper((-3, n + 0.5), (-rows - 0.7, 1.5))
-    base = start_of(view)
+    base = _start_of(view)
     for i in range(rows):
         for j in range(view.size(1)):
             at = base + i * view.stride(0) + j * view.stride(1)
@@ -138,7 +138,7 @@ def draw_shift(x: Tensor) -> Drawing:
                 ax,
                 c,
                 rows - 1 - i,
-                flat_index((i, c), x.stride(), start_of(x)),
+                flat_index((i, c), x.stride(), _start_of(x)),
                 BLUE if read else None,
             )
         note(ax, -0.3, rows - 0.5 - i, f"query {i}", ha="right")
@@ -151,7 +151,10 @@ def draw_shift(x: Tensor) -> Drawing:
             ha="center",
         )
     note(ax, -0.3, rows + 0.4, "j − i", ha="right", fontweight="bold")
-    start, stride = start_of(x) + (rows - 1) * x.stride(1), (x.stride(0) - x.stride(1), x.stride(1))
+    start, stride = (
+        _start_of(x) + (rows - 1) * x.stride(1),
+        (x.stride(0) - x.stride(1), x.stride(1)),
+    )
     note(ax, 0, -0.6, f"offset {start}, stride {stride}", fontweight="bold")
     return figure
 
@@ -163,7 +166,7 @@ def draw_layouts(*images: Tensor) -> Drawing:
         y = -2.6 * row - 2.2
         _, channels, height, width = x.shape
         for c, h, w in product(range(channels), range(height), range(width)):
-            at = flat_index((0, c, h, w), x.stride(), start_of(x))
+            at = flat_index((0, c, h, w), x.stride(), _start_of(x))
             slot(ax, at, y, f"{'RGB'[c]}{h}{w}", (RED, GREEN, BLUE)[c])
         note(ax, 0, y + 1.5, f"stride {x.stride()}", fontweight="bold")
     return figure

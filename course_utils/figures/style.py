@@ -23,8 +23,8 @@ BLUE, ORANGE, GREEN, PINK, SKY, RED = (
     "#d55e00",
 )
 PALETTE = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
-DPI = 192
-SQUARE = 0.4  # inches
+_DPI = 192
+_SQUARE = 0.4  # inches
 
 
 class Drawing(Figure):
@@ -32,7 +32,7 @@ class Drawing(Figure):
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         buffer = BytesIO()
-        self.savefig(buffer, format="png", dpi=DPI)
+        self.savefig(buffer, format="png", dpi=_DPI)
         width, height = self.get_size_inches()
         return buffer.getvalue(), {"width": round(width * 96), "height": round(height * 96)}
 
@@ -53,7 +53,7 @@ def plot(width: float = 6.4, height: float = 3.0) -> tuple[Drawing, Axes]:
 def paper(x: tuple[float, float], y: tuple[float, float]) -> tuple[Drawing, Axes]:
     """Bare paper from x[0] to x[1] and y[0] to y[1], in squares of one size in every drawing."""
     (left, right), (bottom, top) = x, y
-    size = ((right - left) * SQUARE, (top - bottom) * SQUARE)
+    size = ((right - left) * _SQUARE, (top - bottom) * _SQUARE)
     figure = Drawing(figsize=size, facecolor=PAPER)
     ax = figure.add_axes((0, 0, 1, 1))
     ax.set_axis_off()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .style import BLUE, FAINT, GREEN, INK, ORANGE, PINK, SKY, Drawing, note, paper, plot, slot
 
-SHORT = {
+_SHORT = {
     torch.bool: "bool",
     torch.uint8: "u8",
     torch.int32: "i32",
@@ -46,21 +46,21 @@ def draw_tensors(**named: Tensor) -> Drawing:
     return figure
 
 
-def draw_promotion(dtypes: Sequence[torch.dtype] = tuple(SHORT)) -> Drawing:
+def draw_promotion(dtypes: Sequence[torch.dtype] = tuple(_SHORT)) -> Drawing:
     """The dtype of a + b for tensors a and b of every two types, asked of torch.promote_types."""
     n = len(dtypes)
     figure, ax = paper((-1.6, n + 0.2), (-0.9, n + 1.4))
     for i, a in enumerate(dtypes):
-        note(ax, -0.2, n - i - 0.5, SHORT[a], ha="right", fontweight="bold")
-        note(ax, i + 0.5, n + 0.4, SHORT[a], ha="center", fontweight="bold")
+        note(ax, -0.2, n - i - 0.5, _SHORT[a], ha="right", fontweight="bold")
+        note(ax, i + 0.5, n + 0.4, _SHORT[a], ha="center", fontweight="bold")
         for j, b in enumerate(dtypes):
             both = torch.promote_types(a, b)
-            slot(ax, j, n - i - 1, SHORT[both], colour_of(both), strong=both not in (a, b))
+            slot(ax, j, n - i - 1, _SHORT[both], _colour_of(both), strong=both not in (a, b))
     note(ax, n / 2, -0.5, "thick: neither of the two", ha="center", color=FAINT, fontsize=9)
     return figure
 
 
-def colour_of(dtype: torch.dtype) -> str:
+def _colour_of(dtype: torch.dtype) -> str:
     if dtype == torch.bool:
         return PINK
     return ORANGE if dtype.is_floating_point else SKY
@@ -125,12 +125,12 @@ def draw_gather(table: Tensor, index: Tensor, words: Sequence[str], title: str) 
         for j in range(V):
             here = j == picked
             slot(ax, j, y, f"{table[t, j].item():.1f}", ORANGE if here else None, strong=here)
-        arrow(ax, (V + 0.2, y + 0.5), (V + 1.4, y + 0.5))
+        _arrow(ax, (V + 0.2, y + 0.5), (V + 1.4, y + 0.5))
         slot(ax, V + 1.6, y, f"{table[t, picked].item():.1f}", ORANGE)
     return figure
 
 
-def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
     ax.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": INK})
 
 

@@ -33,8 +33,8 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
-SEND, RECEIVE = "send", "recv"
+_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
+_SEND, _RECEIVE = "send", "recv"
 
 NAMES = {
     "allreduce_": "all_reduce",
@@ -54,9 +54,9 @@ NAMES = {
     "alltoall_base_": "all_to_all",
     "barrier": "barrier",
     "monitored_barrier_": "barrier",
-    "send": SEND,
-    "recv_": RECEIVE,
-    "recv_any_source_": RECEIVE,
+    "send": _SEND,
+    "recv_": _RECEIVE,
+    "recv_any_source_": _RECEIVE,
     "all_reduce": "all_reduce",
     "all_reduce_": "all_reduce",
     "all_reduce_coalesced": "all_reduce",
@@ -70,8 +70,8 @@ NAMES = {
     "all_to_all_single": "all_to_all",
     "shard_dim_alltoall": "all_to_all",
     "broadcast": "broadcast",
-    "isend": SEND,
-    "irecv": RECEIVE,
+    "isend": _SEND,
+    "irecv": _RECEIVE,
 }
 """What each operation is called in `torch.distributed`."""
 
@@ -101,54 +101,55 @@ class Communication:
 
     @property
     def is_collective(self) -> bool:
-        return self.name not in (SEND, RECEIVE)
+        """Does the whole group take part? If not, it is a message between two ranks."""
+        return self.name not in (_SEND, _RECEIVE)
 
 
 def communicates(func: OpOverload) -> bool:
     """Is the operation one of `torch.distributed`'s that sends, receives or waits for others?"""
-    return func.namespace in NAMESPACES and name_of(func) is not None
+    return func.namespace in _NAMESPACES and _name_of(func) is not None
 
 
 @cache
-def name_of(func: OpOverload) -> str | None:
+def _name_of(func: OpOverload) -> str | None:
     return NAMES.get(func._schema.name.partition("::")[2])
 
 
 def communication(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Communication:
     """What a call of the operation `func`, one that `communicates`, sends and receives."""
-    given = arguments(func, args, kwargs)
-    name = name_of(func)
+    given = _arguments(func, args, kwargs)
+    name = _name_of(func)
     assert name is not None
-    ranks, me, group = group_of(given)
+    ranks, me, group = _group_of(given)
     n = len(ranks)
-    inputs, outputs = ends(name, given)
-    size = total(inputs)
-    first = next(tensors(inputs), None)
-    peer = peer_of(given)
-    if name in (SEND, RECEIVE):
-        figures = (size, 0, 1) if name == SEND else (0, size, 0)
+    inputs, outputs = _ends(name, given)
+    size = _total(inputs)
+    first = next(_tensors(inputs), None)
+    peer = _peer_of(given)
+    if name in (_SEND, _RECEIVE):
+        figures = (size, 0, 1) if name == _SEND else (0, size, 0)
     elif name == "all_to_all":
-        figures = exchanged(given, n, me)
+        figures = _exchanged(given, n, me)
     else:
-        figures = of_a_ring(name, n, (me - peer) % n if peer >= 0 else me, size, total(outputs))
+        figures = of_a_ring(name, n, (me - peer) % n if peer >= 0 else me, size, _total(outputs))
     return Communication(
         name,
         *figures,
         ranks,
         ranks[peer] if peer >= 0 else -1,
         int(given.get("tag", 0)),
-        sum(x.numel() for x in tensors(inputs)),
+        sum(x.numel() for x in _tensors(inputs)),
         str(first.dtype).removeprefix("torch.") if first is not None else "",
         group,
     )
 
 
-def arguments(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _arguments(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     names = [a.name for a in func._schema.arguments]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def group_of(given: dict[str, Any]) -> tuple[tuple[int, ...], int, str]:
+def _group_of(given: dict[str, Any]) -> tuple[tuple[int, ...], int, str]:
     """The group's ranks by their global numbers, which of them this process is, and its name."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _resolve_process_group, _world
@@ -165,7 +166,7 @@ def group_of(given: dict[str, Any]) -> tuple[tuple[int, ...], int, str]:
     return tuple(sorted(known, key=known.__getitem__)), me, str(group.group_name)
 
 
-def ends(name: str, given: dict[str, Any]) -> tuple[Any, Any]:
+def _ends(name: str, given: dict[str, Any]) -> tuple[Any, Any]:
     """What goes in and what comes out, as nested lists of tensors."""
     if name == "barrier":
         return [], []
@@ -174,7 +175,7 @@ def ends(name: str, given: dict[str, Any]) -> tuple[Any, Any]:
     return into, out
 
 
-def peer_of(given: dict[str, Any]) -> int:
+def _peer_of(given: dict[str, Any]) -> int:
     """The number in the group of the other end, or of the root; -1 for none."""
     return int(next((given[k] for k in ("root_rank", "dst", "src") if k in given), -1))
 
@@ -190,10 +191,10 @@ def of_a_ring(name: str, n: int, place: int, size: int, out: int) -> tuple[int, 
     last = place == n - 1
     match name:
         case "all_reduce":
-            share = up(2 * (n - 1) * size, n)
+            share = _up(2 * (n - 1) * size, n)
             return share, share, 2 * (n - 1)
         case "reduce_scatter":
-            share = up((n - 1) * size, n)
+            share = _up((n - 1) * size, n)
             return share, share, n - 1
         case "all_gather":
             return (n - 1) * size, (n - 1) * size, n - 1
@@ -208,35 +209,36 @@ def of_a_ring(name: str, n: int, place: int, size: int, out: int) -> tuple[int, 
     return size, size, n - 1
 
 
-def exchanged(given: dict[str, Any], n: int, me: int) -> tuple[int, int, int]:
+def _exchanged(given: dict[str, Any], n: int, me: int) -> tuple[int, int, int]:
     """What an all_to_all sends to others and has from them."""
 
     def of_others(value: Any, splits: Any) -> int:
         if isinstance(value, list | tuple):
-            return total(value) - total(value[me : me + 1])
+            return _total(value) - _total(value[me : me + 1])
         if not splits or value.dim() == 0:
-            return up((n - 1) * total(value), n)
+            return _up((n - 1) * _total(value), n)
         rows = max(value.shape[0], 1)
-        return total(value) * (sum(splits) - splits[me]) // rows
+        return _total(value) * (sum(splits) - splits[me]) // rows
 
-    into, out = ends("all_to_all", given)
+    into, out = _ends("all_to_all", given)
     sent = of_others(into, given.get("input_split_sizes"))
-    received = of_others(out, given.get("output_split_sizes")) if total(out) else sent
+    received = of_others(out, given.get("output_split_sizes")) if _total(out) else sent
     return sent, received, n - 1
 
 
-def up(numerator: int, denominator: int) -> int:
+def _up(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
 
 
-def tensors(values: Any) -> Iterator[Tensor]:
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """All tensors in nested lists."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, Iterable):
         for value in values:
-            yield from tensors(value)
+            yield from _tensors(value)
 
 
-def total(values: Any) -> int:
+def _total(values: Any) -> int:
     """Bytes of the elements of all tensors in nested lists."""
-    return sum(x.numel() * x.element_size() for x in tensors(values))
+    return sum(x.numel() * x.element_size() for x in _tensors(values))

@@ -69,9 +69,9 @@ class Cost:
         ways = figures["left_torch"]
         if type(ways) not in (list, tuple) or not all(type(way) is str for way in ways):
             raise ValueError("left_torch is a list of names")
-        ops, collectives = counter(figures["ops"]), counter(figures.get("collectives", {}))
+        ops, collectives = _counter(figures["ops"]), _counter(figures.get("collectives", {}))
         others = names - {"ops", "collectives", "left_torch"}
-        numbers: dict[str, Any] = {name: number(figures[name]) for name in others}
+        numbers: dict[str, Any] = {name: _number(figures[name]) for name in others}
         return cls(**numbers, ops=ops, collectives=collectives, left_torch=tuple(ways))
 
     def rows(self) -> list[tuple[str, str]]:
@@ -122,17 +122,17 @@ class Cost:
         return f'<table class="cost"><tbody>{body}</tbody></table>'
 
 
-def number(value: Any) -> int:
+def _number(value: Any) -> int:
     """A count, as it came from elsewhere. Raises ValueError for what counts nothing."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"a count is a whole number from 0; came {value!r:.40}")
     return value
 
 
-def counter(value: Any) -> Counter[str]:
+def _counter(value: Any) -> Counter[str]:
     if not isinstance(value, dict) or not all(type(key) is str for key in value):
         raise ValueError("operations are counted by name")
-    return Counter({key: number(count) for key, count in value.items()})
+    return Counter({key: _number(count) for key, count in value.items()})
 
 
 def format_bytes(n: int) -> str:

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-LARGEST_PACKET = 1 << 16
-CHECK_PARENT_S = 1.0
+_LARGEST_PACKET = 1 << 16
+_CHECK_PARENT_S = 1.0
 
 
 class ForkServer:
@@ -43,7 +43,7 @@ class ForkServer:
 
     def patience_s(self) -> float:
         """How long to sleep when nothing happens."""
-        return CHECK_PARENT_S
+        return _CHECK_PARENT_S
 
     def look(self) -> None:
         """Called after each message, each end of a child, and each `patience_s`."""
@@ -59,7 +59,7 @@ class ForkServer:
                 if self.woken in ready:
                     os.read(self.woken, 1024)
                 if self.control.fileno() in ready:
-                    data, fds, _, _ = socket.recv_fds(self.control, LARGEST_PACKET, self.most_fds)
+                    data, fds, _, _ = socket.recv_fds(self.control, _LARGEST_PACKET, self.most_fds)
                     if not data:
                         return
                     self.obey(json.loads(data), fds)

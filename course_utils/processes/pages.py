@@ -17,10 +17,10 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     if sys.platform == "linux":
-        collapse()
+        _collapse()
 
 
-def collapse() -> None:
+def _collapse() -> None:
     """Put this process's own memory into pages of 2 MiB, where the kernel can (Linux 6.1).
 
     A fork copies the table of pages and the end of a process takes it down, entry by entry: 60,000

@@ -10,8 +10,8 @@ from contextvars import ContextVar
 from time import monotonic
 from types import FrameType
 
-TO_IMPORT_S = 30.0  # for a library that the code loads: the first use of torch.func takes seconds
-PATIENCE = 3  # rings that may be swallowed before they come in quick succession
+_TO_IMPORT_S = 30.0  # for a library that the code loads: the first use of torch.func takes seconds
+_PATIENCE = 3  # rings that may be swallowed before they come in quick succession
 _SPARED = {contextlib.__file__, __file__}
 
 
@@ -38,9 +38,9 @@ def time_limit(seconds: float) -> Iterator[None]:
     """
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and hasattr(signal, "setitimer"):
-        yield from by_signal(seconds)
+        yield from _by_signal(seconds)
     else:
-        yield from by_thread(seconds)
+        yield from _by_thread(seconds)
 
 
 ALLOWED: ContextVar[float] = ContextVar(
@@ -58,17 +58,17 @@ def allowance(seconds: float) -> Iterator[None]:
         ALLOWED.reset(token)
 
 
-def by_signal(seconds: float) -> Iterator[None]:
+def _by_signal(seconds: float) -> Iterator[None]:
     inside, rings, start = True, 0, monotonic()
 
     def ring(signum: int, frame: FrameType | None) -> None:
         nonlocal rings
         if not inside or (frame and frame.f_code.co_filename in _SPARED):
             return
-        if monotonic() - start < seconds + TO_IMPORT_S and importing(frame):
+        if monotonic() - start < seconds + _TO_IMPORT_S and _importing(frame):
             return  # a module that is half loaded spoils all that comes after
         rings += 1
-        if rings > PATIENCE:
+        if rings > _PATIENCE:
             signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + rings % 7), 0.2)
         raise TimeLimit
 
@@ -85,7 +85,7 @@ def by_signal(seconds: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, left, interval)
 
 
-def importing(frame: FrameType | None) -> bool:
+def _importing(frame: FrameType | None) -> bool:
     """Is a module of a library being loaded here?"""
     while frame is not None:
         code = frame.f_code
@@ -95,7 +95,7 @@ def importing(frame: FrameType | None) -> bool:
     return False
 
 
-def by_thread(seconds: float) -> Iterator[None]:
+def _by_thread(seconds: float) -> Iterator[None]:
     target = threading.get_ident()
     done = threading.Event()
     lock = threading.Lock()
@@ -109,7 +109,7 @@ def by_thread(seconds: float) -> Iterator[None]:
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(
                         ctypes.c_ulong(target), ctypes.py_object(TimeLimit)
                     )
-            wait = 0.2 if rings < PATIENCE else 1e-3
+            wait = 0.2 if rings < _PATIENCE else 1e-3
 
     threading.Thread(target=watch, daemon=True).start()
     try:

@@ -425,7 +425,7 @@ def _open_text(judged: Judged) -> str:
     return f"{given} of {len(judged.given)} answered: not committed yet." if given else ""
 
 
-ASKED = {
+_ASKED = {
     "bool": "yes or no?",
     "int": "a whole number?",
     "float": "a number?",
@@ -441,7 +441,7 @@ def _prediction_text(key: str, judged: Judged) -> str:
         lines += ["", *(f"    {line}" for line in prediction.code.strip("\n").splitlines()), ""]
     if judged.marks is None:
         for n, (ask, kind) in enumerate(zip(prediction.asks, prediction.kinds, strict=True), 1):
-            lines.append(f"  {n}. {_without_marks(ask.text)}   {ASKED[kind]}")
+            lines.append(f"  {n}. {_without_marks(ask.text)}   {_ASKED[kind]}")
         blanks = ", ".join(["..."] * len(prediction.asks))
         state = judged.problem or _open_text(judged) or "Not committed yet."
         lines.append(f"{state} Write your answers: predict({key!r}, answer=[{blanks}])")

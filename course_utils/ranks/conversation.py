@@ -16,14 +16,14 @@ from .wire import loads
 
 START_S = 120.0
 """For torch to load on a slow machine. The ranks' own timeout is for what they run."""
-FIRST_ASK_S = 0.1
-ASK_S = 0.15
-ANSWER_S = 0.25
-QUIET_S = 0.3
+_FIRST_ASK_S = 0.1
+_ASK_S = 0.15
+_ANSWER_S = 0.25
+_QUIET_S = 0.3
 """How long all ranks that are left must have been quiet (see `watch`) to be called stuck, and then be
 found quiet once more. Half of it, and once, was enough on two cores with eighteen other busy processes
 and ranks at the lowest priority."""
-AGAIN_S = 0.1
+_AGAIN_S = 0.1
 
 
 @dataclass
@@ -59,16 +59,20 @@ class Conversation:
         self.stands: dict[int, str] = {}
 
     def hold(self, verb: str, data: dict[int, bytes]) -> list[Reply]:
+        """Send each rank its data and hear them all. The replies by rank; an error is in its reply.
+
+        verb: the name of what the rank shall do. data: by rank, pickled.
+        """
         start = monotonic()
         for worker in self.workers:
-            worker.read = size_of(worker.log)
+            worker.read = _size_of(worker.log)
             try:
                 worker.conn.send_bytes(pickle.dumps((self.number, verb, data[worker.rank])))
             except OSError:
                 self.died(worker)
         # Without watching, the group's own timeout comes first: the error is the library's.
         end = start + self.timeout + (0 if self.watch else 5)
-        ask = start + FIRST_ASK_S
+        ask = start + _FIRST_ASK_S
         while self.open:
             now = monotonic()
             if now >= end:
@@ -80,10 +84,11 @@ class Conversation:
                 if self.all_quiet():
                     self.give_up(STUCK)
                     break
-                ask = monotonic() + ASK_S
+                ask = monotonic() + _ASK_S
         return [self.replies[rank] for rank in sorted(self.replies)]
 
     def hear(self, worker: Worker) -> None:
+        """Take in one message: something to show, or that the rank is done."""
         try:
             number, kind, item = pickle.loads(worker.conn.recv_bytes())
         except (EOFError, OSError):
@@ -93,12 +98,12 @@ class Conversation:
         if kind != "done":
             reply.items.append((kind, item))
             return
-        if number != self.number:
+        if number != self.number:  # the answer to an earlier question, which was given up
             return
         del self.open[worker.conn]
         reply.seconds, packed, reply.error = item
         if reply.error:
-            lines = tuple(with_source(line) for line in reply.error.lines)
+            lines = tuple(_with_source(line) for line in reply.error.lines)
             reply.error = replace(reply.error, lines=lines)
         try:
             reply.value = loads(packed)
@@ -107,10 +112,11 @@ class Conversation:
             reply.error = reply.error or Failure("raised", said, (type(error).__name__,))
 
     def died(self, worker: Worker) -> None:
+        """Nothing more comes from this rank: its exit code and last words are the error."""
         code = worker.child.exit_code(2.0)
         self.open.pop(worker.conn, None)
-        said, lines = last_words(worker.log, worker.read)
-        message = "\n    ".join(["died: " + how_it_ended(code), *said])
+        said, lines = _last_words(worker.log, worker.read)
+        message = "\n    ".join(["died: " + _how_it_ended(code), *said])
         self.replies[worker.rank].error = Failure(DIED, message, lines=lines)
 
     def states(self, patience: float) -> dict[int, tuple[float, bool, tuple[Line, ...]]]:
@@ -133,7 +139,7 @@ class Conversation:
                 continue
             worker.asked = False
             if number == self.number:
-                found[worker.rank] = quiet, waits, tuple(with_source(line) for line in lines)
+                found[worker.rank] = quiet, waits, tuple(_with_source(line) for line in lines)
         return found
 
     def all_quiet(self) -> bool:
@@ -142,11 +148,11 @@ class Conversation:
         One that the machine did not let run in between has not become quieter (see `watch`): what
         it would do next, nobody knows.
         """
-        found = self.states(ANSWER_S)
-        if len(found) < len(self.open) or any(quiet < QUIET_S for quiet, _, _ in found.values()):
+        found = self.states(_ANSWER_S)
+        if len(found) < len(self.open) or any(quiet < _QUIET_S for quiet, _, _ in found.values()):
             return False
-        sleep(AGAIN_S)
-        again = self.states(ANSWER_S)
+        sleep(_AGAIN_S)
+        again = self.states(_ANSWER_S)
         return all(
             rank in again and again[rank][0] > quiet for rank, (quiet, _, _) in found.items()
         )
@@ -178,14 +184,14 @@ class Conversation:
         return [self.replies[rank] for rank in sorted(self.replies)]
 
 
-def with_source(line: Line) -> Line:
+def _with_source(line: Line) -> Line:
     """A function that was sent here from a notebook has its source only in the notebook's kernel."""
     if line.source:
         return line
     return line._replace(source=linecache.getline(line.filename, line.number).strip())
 
 
-def how_it_ended(code: int | None) -> str:
+def _how_it_ended(code: int | None) -> str:
     if code is None:
         return "its pipe is closed"
     if code >= 0:
@@ -196,14 +202,14 @@ def how_it_ended(code: int | None) -> str:
         return f"killed by signal {-code}"
 
 
-def size_of(log: Path) -> int:
+def _size_of(log: Path) -> int:
     try:
         return log.stat().st_size
     except OSError:
         return 0
 
 
-def last_words(log: Path, start: int, most: int = 6) -> tuple[list[str], tuple[Line, ...]]:
+def _last_words(log: Path, start: int, most: int = 6) -> tuple[list[str], tuple[Line, ...]]:
     """What C++ wrote on a rank's own stderr since `start`, and the caller's lines where it crashed.
 
     Where: faulthandler's stack, which a rank writes when a signal other than SIGKILL ends it.

@@ -9,10 +9,10 @@ import torch
 
 from .wire import plain_tensor
 
-DPI = 72
+_DPI = 72
 """As the notebook's own inline figures."""
 
-RICH = {
+_RICH = {
     "text/html": "_repr_html_",
     "text/markdown": "_repr_markdown_",
     "text/latex": "_repr_latex_",
@@ -25,15 +25,15 @@ RICH = {
 def bundle_of(value: Any) -> dict[str, Any]:
     """A value's forms, by mime type."""
     if isinstance(value, torch.Tensor):
-        return {"text/plain": repr(plain_text(value))}
-    if is_figure(value):
-        return {"text/plain": repr(value), "image/png": png(value)}
+        return {"text/plain": repr(_plain_text(value))}
+    if _is_figure(value):
+        return {"text/plain": repr(value), "image/png": _png(value)}
     found: dict[str, Any] = {}
     make = getattr(value, "_repr_mimebundle_", None)
     if callable(make) and not isinstance(value, type):
         made = make()
         found.update(made[0] if isinstance(made, tuple) else made or {})
-    for mime, name in RICH.items():
+    for mime, name in _RICH.items():
         method = getattr(value, name, None)
         if callable(method) and not isinstance(value, type):
             shown = method()
@@ -43,22 +43,22 @@ def bundle_of(value: Any) -> dict[str, Any]:
     return found
 
 
-def plain_text(value: torch.Tensor) -> torch.Tensor:
+def _plain_text(value: torch.Tensor) -> torch.Tensor:
     module = sys.modules.get("torch.distributed._functional_collectives")
     if module is not None and isinstance(value, module.AsyncCollectiveTensor):
         return plain_tensor(value)  # type: ignore[no-any-return]
     return value
 
 
-def is_figure(value: Any) -> bool:
+def _is_figure(value: Any) -> bool:
     module = sys.modules.get("matplotlib.figure")
     return module is not None and isinstance(value, module.Figure)
 
 
-def png(figure: Any) -> bytes:
+def _png(figure: Any) -> bytes:
     """The figure as the kernel would show it; the same bytes in every run."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", bbox_inches="tight", dpi=DPI, metadata={"Software": None})
+    figure.savefig(buffer, format="png", bbox_inches="tight", dpi=_DPI, metadata={"Software": None})
     return buffer.getvalue()
 
 

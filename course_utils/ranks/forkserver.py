@@ -20,7 +20,7 @@ from typing import Any
 
 from course_utils.processes.fork_server import ForkServer, close_all, kill
 
-PRELOADED = (
+_PRELOADED = (
     "torch",
     "torch.distributed",
     "course_utils.ranks.worker",
@@ -62,7 +62,7 @@ def main(fd: int, directory: str) -> None:
 
 def preload() -> Iterator[str]:
     """Import what ranks need, as far as it is installed, one module a step."""
-    for name in PRELOADED:
+    for name in _PRELOADED:
         with suppress(ImportError):
             importlib.import_module(name)
             yield name
@@ -93,7 +93,7 @@ class Server(ForkServer):
             return pid
         try:
             self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != here:
+            if os.getppid() != here:  # the server has died already: no signal will come
                 os._exit(1)
             self.leave()
             self.control.close()

@@ -11,13 +11,13 @@ from course_utils.source.tracebacks import files_of, is_callers, kinds_of, lines
 
 from .report import RAISED, Failure, Line, tidy
 
-WAITS = re.compile(r"\bwait(_tensor|_all|_stream)?\s*\(|\.wait\b")
+_WAITS = re.compile(r"\bwait(_tensor|_all|_stream)?\s*\(|\.wait\b")
 """What a call that waits for a message looks like where it is written: `work.wait()`."""
 
-MEETS = ("init_process_group", "new_group", "rendezvous", "_new_process_group_helper")
+_MEETS = ("init_process_group", "new_group", "rendezvous", "_new_process_group_helper")
 """Functions of torch.distributed in which ranks find one another."""
 
-COMMUNICATES = ("distributed", "autograd", "nn/parallel", "futures", "_ops.py", "_tensor.py")
+_COMMUNICATES = ("distributed", "autograd", "nn/parallel", "futures", "_ops.py", "_tensor.py")
 """Parts of torch in whose frames the main thread of a rank waits for others. autograd: DDP waits
 for its buckets inside the engine of the backward pass."""
 
@@ -28,11 +28,12 @@ def may_block(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def line_of(filename: str, number: int, name: str) -> Line:
+    """A line of source as data: where it stands, what it says. name: the function's."""
     source = linecache.getline(filename, number).strip()
     return Line(where(name), number, source, filename)
 
 
-def communicates(filenames: Iterable[str]) -> bool:
+def _communicates(filenames: Iterable[str]) -> bool:
     """Is torch.distributed among these files?"""
     return any("/torch/distributed/" in name.replace("\\", "/") for name in filenames)
 
@@ -40,7 +41,9 @@ def communicates(filenames: Iterable[str]) -> bool:
 def failure_of(error: BaseException) -> Failure:
     """An exception as data."""
     said = str(error)
-    involved = isinstance(error, RuntimeError) and (communicates(files_of(error)) or "gloo" in said)
+    involved = isinstance(error, RuntimeError) and (
+        _communicates(files_of(error)) or "gloo" in said
+    )
     lines = tuple(
         Line(line.where, line.number, line.source, line.filename)
         for line in lines_of(error, is_callers)
@@ -48,7 +51,7 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(RAISED, tidy(said), kinds_of(error), lines, involved)
 
 
-def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
@@ -56,10 +59,11 @@ def outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 def stack(thread: int) -> list[FrameType]:
     """The frames of a thread, innermost first."""
-    return list(outwards(sys._current_frames().get(thread)))
+    return list(_outwards(sys._current_frames().get(thread)))
 
 
 def lines_of_stack(frames: list[FrameType]) -> tuple[Line, ...]:
+    """The caller's own lines among these frames, outermost first. frames: innermost first."""
     return tuple(
         line_of(f.f_code.co_filename, f.f_lineno, f.f_code.co_name)
         for f in reversed(frames)
@@ -76,17 +80,17 @@ def waits_for_others(frames: list[FrameType]) -> bool:
         return True
     path = top.f_code.co_filename.replace("\\", "/")
     _, torch, part = path.rpartition("/torch/")
-    if torch and part.startswith(COMMUNICATES):
+    if torch and part.startswith(_COMMUNICATES):
         return True
-    return bool(WAITS.search(expression(top)))
+    return bool(_WAITS.search(_expression(top)))
 
 
 def connects(frames: list[FrameType]) -> bool:
     """Is a group being made, or a store looked for?"""
-    return any(f.f_code.co_name in MEETS and communicates([f.f_code.co_filename]) for f in frames)
+    return any(f.f_code.co_name in _MEETS and _communicates([f.f_code.co_filename]) for f in frames)
 
 
-def expression(frame: FrameType) -> str:
+def _expression(frame: FrameType) -> str:
     """The source of the call that the frame is in."""
     code, at = frame.f_code, frame.f_lasti // 2
     positions = list(code.co_positions())

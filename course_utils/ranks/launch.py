@@ -18,8 +18,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Protocol
 
-FORKSERVER, SPAWN = "forkserver", "spawn"
-DEFAULT = FORKSERVER if sys.platform.startswith("linux") else SPAWN
+FORKSERVER, _SPAWN = "forkserver", "spawn"
+DEFAULT = FORKSERVER if sys.platform.startswith("linux") else _SPAWN
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]);"
@@ -38,7 +38,7 @@ class Child(Protocol):
         """The exit code, -9 for a SIGKILL; None if the process is alive after `timeout` seconds."""
 
 
-def environment() -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Of a process of the course: one thread for each rank, figures kept for the cell's end."""
     one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {**os.environ, **one, "MPLBACKEND": "module://course_utils.ranks.figures"}
@@ -58,6 +58,7 @@ class Forkserver:
         self.lock = threading.RLock()
 
     def begin(self, theirs: socket.socket) -> "ServerProcess":
+        """Start the process. theirs: its end of the socket."""
         with self.log.open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)]
@@ -65,21 +66,24 @@ class Forkserver:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(),
+                env=_environment(),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # a Ctrl-C in the terminal is the kernel's affair
             )
 
     @property
     def alive(self) -> bool:
+        """Does the process still run?"""
         return self.process.poll() is None
 
     def complaint(self) -> str:
+        """The end of what the process has written, 2000 characters at most."""
         with suppress(OSError):
             return self.log.read_text(errors="replace")[-2000:]
         return ""
 
     def start(self, pairs: Sequence[tuple[Connection, Connection]]) -> list[Child]:
+        """Fork a rank for each pair of connections, which are its ends. Raises ConnectionError."""
         fds = [end.fileno() for pair in pairs for end in pair]
         with self.lock:
             self.number += 1
@@ -88,7 +92,7 @@ class Forkserver:
             heard: dict[str, Any] = {}
             while heard.get("number") != self.number:  # an earlier start may have been interrupted
                 heard = self.hear(None)
-        return [Forked(self, pid) for pid in heard["forked"]]
+        return [_Forked(self, pid) for pid in heard["forked"]]
 
     def hear(self, timeout: float | None) -> dict[str, Any]:
         """The next packet; exits are noted. Raises TimeoutError, or BlockingIOError for 0 s."""
@@ -103,6 +107,7 @@ class Forkserver:
         return message
 
     def exit_code(self, pid: int, timeout: float) -> int | None:
+        """As `Child.exit_code`; -9 too if the process that would tell has died."""
         end = monotonic() + timeout
         with self.lock:
             while pid not in self.exits:
@@ -115,10 +120,12 @@ class Forkserver:
             return self.exits[pid]
 
     def kill(self, pid: int) -> None:
+        """SIGKILL for this rank, if it is alive."""
         with self.lock, suppress(OSError):
             self.control.sendall(json.dumps({"kill": [pid]}).encode())
 
     def close(self) -> None:
+        """End the process, with it its ranks, and remove its folder."""
         self.control.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
@@ -138,7 +145,7 @@ class ServerProcess(Protocol):
     def kill(self) -> None: ...
 
 
-class ForkedServer(Forkserver):
+class _ForkedServer(Forkserver):
     """A forkserver that is a fork of this process, which has loaded what ranks need.
 
     For a process that has one thread and may not run other programs: a submission in its sandbox.
@@ -150,7 +157,7 @@ class ForkedServer(Forkserver):
         here = os.getpid()
         pid = os.fork()
         if pid:
-            return ForkedProcess(pid)
+            return _ForkedProcess(pid)
         try:
             self.control.close()
             forkserver.Server(theirs, here).serve()
@@ -158,7 +165,7 @@ class ForkedServer(Forkserver):
             os._exit(0)
 
 
-class ForkedProcess:
+class _ForkedProcess:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.code: int | None = None
@@ -185,7 +192,7 @@ class ForkedProcess:
             os.kill(self.pid, signal.SIGKILL)
 
 
-class Forked:
+class _Forked:
     def __init__(self, server: Forkserver, pid: int) -> None:
         self.server = server
         self.pid = pid
@@ -205,16 +212,17 @@ class Spawner:
         self.processes: list[multiprocessing.context.SpawnProcess] = []
 
     def start(self, pairs: Sequence[tuple[Connection, Connection]]) -> list[Child]:
+        """Start a rank for each pair of connections, which are its ends."""
         context = multiprocessing.get_context("spawn")
-        before = {name: os.environ.get(name) for name in environment()}
-        os.environ.update(environment())
+        before = {name: os.environ.get(name) for name in _environment()}
+        os.environ.update(_environment())  # a spawned process can only inherit it
         try:
             found: list[Child] = []
             for pair in pairs:
                 process = context.Process(target=_spawned, args=pair)
                 process.start()
                 self.processes.append(process)
-                found.append(Spawned(process))
+                found.append(_Spawned(process))
             return found
         finally:
             for name, value in before.items():
@@ -224,6 +232,7 @@ class Spawner:
                     os.environ[name] = value
 
     def close(self) -> None:
+        """Kill the ranks and remove the folder."""
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -237,7 +246,7 @@ def _spawned(conn: Connection, control: Connection) -> None:
     serve_spawned(conn, control)
 
 
-class Spawned:
+class _Spawned:
     def __init__(self, process: multiprocessing.context.SpawnProcess) -> None:
         self.process = process
         self.pid = process.pid or 0
@@ -253,7 +262,7 @@ class Spawned:
 # One of each a kernel, made when first needed.
 
 _made: dict[str, Forkserver | Spawner] = {}
-_kinds: dict[str, type[Forkserver | Spawner]] = {FORKSERVER: Forkserver, SPAWN: Spawner}
+_kinds: dict[str, type[Forkserver | Spawner]] = {FORKSERVER: Forkserver, _SPAWN: Spawner}
 _lock = threading.Lock()
 
 
@@ -271,7 +280,7 @@ def launcher(method: str) -> Forkserver | Spawner:
 
 def fork_from_here() -> None:
     """From now on ranks are forks of a fork of this process, which is made at once."""
-    _kinds[FORKSERVER] = ForkedServer
+    _kinds[FORKSERVER] = _ForkedServer
     launcher(FORKSERVER)
 
 

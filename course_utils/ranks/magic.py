@@ -10,7 +10,7 @@ from . import launch
 from .pool import Ranks
 from .report import RanksError, RanksInterrupted, show
 
-HELP = """\
+_HELP = """\
 %%ranks 4                 run the cell on 4 ranks (at first 4, later the last number if none is given)
 %%ranks ranks=0,2         on some of them only
 %%ranks 4 push=x,f        copy the notebook's x and f to every rank first
@@ -42,11 +42,11 @@ def parse(line: str, world_size: int) -> Options:
     options = Options(world_size)
     readers: dict[str, tuple[str, Callable[[str], Any]]] = {
         "ranks": ("only", lambda text: tuple(int(part) for part in text.split(","))),
-        "timeout": ("timeout", seconds),
-        "push": ("push", names),
-        "pull": ("pull", names),
-        "debug": ("debug", on_or_off),
-        "watch": ("watch", on_or_off),
+        "timeout": ("timeout", _seconds),
+        "push": ("push", _names),
+        "pull": ("pull", _names),
+        "debug": ("debug", _on_or_off),
+        "watch": ("watch", _on_or_off),
     }
     for word in shlex.split(line):
         name, equals, value = word.partition("=")
@@ -61,25 +61,25 @@ def parse(line: str, world_size: int) -> Options:
             else:
                 raise ValueError
         except ValueError:
-            raise ValueError(f"%%ranks does not understand {word!r}. It knows\n{HELP}") from None
+            raise ValueError(f"%%ranks does not understand {word!r}. It knows\n{_HELP}") from None
     return options
 
 
-def names(text: str) -> tuple[str, ...]:
+def _names(text: str) -> tuple[str, ...]:
     found = tuple(text.split(","))
     if not all(name.isidentifier() for name in found):
         raise ValueError
     return found
 
 
-def seconds(text: str) -> float:
+def _seconds(text: str) -> float:
     found = float(text)
     if not found > 0:
         raise ValueError
     return found
 
 
-def on_or_off(text: str) -> bool:
+def _on_or_off(text: str) -> bool:
     return {"on": True, "off": False}[text] if text in ("on", "off") else _wrong()
 
 
@@ -103,19 +103,21 @@ class Magic:
             else:
                 self.cell(parse(line, self.world_size), cell)
         except ValueError as error:
-            raise usage_error(str(error)) from None
+            raise _usage_error(str(error)) from None
 
     __name__ = "ranks"
 
     def line(self, word: str) -> None:
+        """`%ranks` and `%ranks stop`. Raises ValueError for another word."""
         if word == "stop":
             self.close()
         elif word:
-            raise ValueError(f"%ranks does not understand {word!r}. It knows\n{HELP}")
+            raise ValueError(f"%ranks does not understand {word!r}. It knows\n{_HELP}")
         else:
             print(self.status())
 
     def status(self) -> str:
+        """Which pools run, and what memory each of their processes has to itself."""
         lines = []
         for world_size, pool in sorted(self.pools.items()):
             if pool.running:
@@ -126,6 +128,7 @@ class Magic:
         return "\n".join(lines) or "no ranks are running"
 
     def cell(self, options: Options, source: str) -> None:
+        """Run a cell on the ranks and show what they did. Raises RanksError if one failed."""
         self.world_size = options.world_size
         pool = self.pools.setdefault(options.world_size, Ranks(options.world_size))
         missing = [name for name in options.push if name not in self.shell.user_ns]
@@ -159,16 +162,19 @@ class Magic:
             self.shell.push({name: pool.pull(name) for name in options.pull})
 
     def close(self) -> None:
+        """Stop all processes."""
         for pool in self.pools.values():
             pool.close()
 
 
 class NothingFailed(AssertionError):
+    """`%%ranks fails` met a cell that did not fail."""
+
     def _render_traceback_(self) -> list[str]:
         return [f"%%ranks fails: {self}"]
 
 
-def usage_error(message: str) -> Exception:
+def _usage_error(message: str) -> Exception:
     from IPython.core.error import UsageError
 
     error: Exception = UsageError(message)
@@ -188,6 +194,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
+    """Take %ranks and %%ranks away from the shell, and close the ranks."""
     global _loaded
     if _loaded is not None:
         _loaded.close()

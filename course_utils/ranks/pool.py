@@ -22,13 +22,13 @@ from .conversation import START_S, Conversation, Worker
 from .report import DIED, SLOW, STUCK, Group, RanksError, Reply, show
 from .wire import dumps
 
-NEW_PROCESSES = "These are new processes: the variables of before are lost."
-NO_OWN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MPLBACKEND")
+_NEW_PROCESSES = "These are new processes: the variables of before are lost."
+_NO_OWN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MPLBACKEND")
 _cells = itertools.count(1)
 
 
 @dataclass
-class Team:
+class _Team:
     """The processes of one start. Kept apart from `Ranks`, so that it can go when `Ranks` is gone."""
 
     owner: int
@@ -84,10 +84,10 @@ class Ranks:
         self.note = ""
         self.interrupted: list[Reply] = []
         self._lock = threading.RLock()
-        self._team = Team(os.getpid())
+        self._team = _Team(os.getpid())
         self._group = Group(debug)
         self._numbers = itertools.count(1)
-        self._finalizer = weakref.finalize(self, Team.stop, self._team)
+        self._finalizer = weakref.finalize(self, _Team.stop, self._team)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "not started"
@@ -106,6 +106,7 @@ class Ranks:
 
     @property
     def running(self) -> bool:
+        """Have the processes been started?"""
         return bool(self._team.workers)
 
     @property
@@ -218,12 +219,12 @@ class Ranks:
         workers = self._team.workers
         if workers and any(worker.child.exit_code(0.0) is not None for worker in workers):
             self._team.stop()
-            self.note = "A rank died since the last cell. " + NEW_PROCESSES
+            self.note = "A rank died since the last cell. " + _NEW_PROCESSES
         if not self._team.workers:
             self._start(group)
         elif self._group != group and not self._regroup(group):
             self._team.stop()
-            self.note = "The ranks could not form a new group. " + NEW_PROCESSES
+            self.note = "The ranks could not form a new group. " + _NEW_PROCESSES
             self._start(group)
 
     def _start(self, group: Group) -> None:
@@ -253,12 +254,12 @@ class Ranks:
                 for end in pair:
                     end.close()
 
-    def _meet(self, team: Team, group: Group) -> None:
+    def _meet(self, team: _Team, group: Group) -> None:
         host = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        loopback = loopback_name()
+        loopback = _loopback_name()
         if loopback and "GLOO_SOCKET_IFNAME" not in os.environ:
             host["GLOO_SOCKET_IFNAME"] = loopback
-        inherited = {name: value for name, value in os.environ.items() if name not in NO_OWN}
+        inherited = {name: value for name, value in os.environ.items() if name not in _NO_OWN}
         configs = {}
         for worker in team.workers:
             place = {"RANK": worker.rank, "LOCAL_RANK": worker.rank}
@@ -343,7 +344,7 @@ def free_port() -> int:
             return port
 
 
-def loopback_name() -> str:
+def _loopback_name() -> str:
     """gloo's interface: without it, it asks for the address of this machine's name."""
     names = {name for _, name in socket.if_nameindex()} if hasattr(socket, "if_nameindex") else ()
     return next((name for name in ("lo", "lo0") if name in names), "")

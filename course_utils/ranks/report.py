@@ -10,7 +10,7 @@ RAISED, STUCK, SLOW, DIED = "raised", "stuck", "still running", "died"
 """How a rank can fail. STUCK: it waits for other ranks, and nothing that could wake it is on its
 way. SLOW: time ran out while it did something else. DIED: its process is gone."""
 
-LONGEST_MESSAGE = 1500
+_LONGEST_MESSAGE = 1500
 
 
 class Group(NamedTuple):
@@ -80,6 +80,7 @@ class Reply:
 
     @property
     def ok(self) -> bool:
+        """Did all go well on this rank?"""
         return self.error is None
 
     @property
@@ -93,10 +94,12 @@ class Reply:
 
     @property
     def stderr(self) -> str:
+        """What it wrote to stderr."""
         return "".join(item for kind, item in self.items if kind == "err")
 
     @property
     def warnings(self) -> tuple[str, ...]:
+        """The warnings that its code gave, each as text."""
         return tuple(item for kind, item in self.items if kind == "warning")
 
     @property
@@ -116,10 +119,11 @@ class RanksError(RuntimeError):
     def __init__(self, replies: Sequence[Reply], lost: str = "") -> None:
         self.replies = list(replies)
         self.lost = lost
-        super().__init__(report(replies, lost))
+        super().__init__(_report(replies, lost))
 
     @property
     def failures(self) -> dict[int, Failure]:
+        """By rank, how each that failed did so."""
         return {reply.rank: reply.error for reply in self.replies if reply.error}
 
     def _render_traceback_(self) -> list[str]:
@@ -133,7 +137,7 @@ class RanksInterrupted(KeyboardInterrupt):
     def __init__(self, replies: Sequence[Reply], lost: str = "") -> None:
         self.replies = list(replies)
         self.lost = lost
-        super().__init__("\n".join(["interrupted", *places(replies), lost]).rstrip())
+        super().__init__("\n".join(["interrupted", *_places(replies), lost]).rstrip())
 
     def _render_traceback_(self) -> list[str]:
         return ["KeyboardInterrupt: " + str(self)]
@@ -151,7 +155,7 @@ def names_of(ranks: Iterable[int]) -> str:
     return f"[{','.join(parts)}]"
 
 
-def places(replies: Sequence[Reply]) -> list[str]:
+def _places(replies: Sequence[Reply]) -> list[str]:
     """Each failure after the ranks that met it, causes before what they brought about; then the rest."""
     failed = [reply for reply in replies if reply.error]
     groups: dict[str, list[int]] = {}
@@ -162,11 +166,11 @@ def places(replies: Sequence[Reply]) -> list[str]:
     return [*lines, f"{names_of(done)} finished"] if done else lines
 
 
-def report(replies: Sequence[Reply], lost: str = "") -> str:
+def _report(replies: Sequence[Reply], lost: str = "") -> str:
     """How many ranks failed, how, where, and what was lost."""
     failed = sum(not reply.ok for reply in replies)
     head = f"{failed} of {len(replies)} ranks failed" if len(replies) > 1 else "the rank failed"
-    return "\n".join([head, *places(replies), lost]).rstrip()
+    return "\n".join([head, *_places(replies), lost]).rstrip()
 
 
 def tidy(message: str) -> str:
@@ -181,12 +185,12 @@ def tidy(message: str) -> str:
     message = re.sub(r"Tensor Tensor shapes: (\S+?)vs ", r"tensor shapes: \1 vs ", message)
     message = re.sub(r"Op type: (\S+?)vs ", r"op type: \1 vs ", message)
     message = message.replace(" in 86400000 ms", "").strip()
-    if len(message) > LONGEST_MESSAGE:
-        message = message[:LONGEST_MESSAGE] + " …"
+    if len(message) > _LONGEST_MESSAGE:
+        message = message[:_LONGEST_MESSAGE] + " …"
     return message
 
 
-PLAIN = "text/plain"
+_PLAIN = "text/plain"
 
 
 def show(replies: Sequence[Reply]) -> None:
@@ -199,24 +203,24 @@ def show(replies: Sequence[Reply]) -> None:
         for text in dict.fromkeys(reply.warnings):
             warned.setdefault(text, []).append(reply.rank)
     for text, ranks in warned.items():
-        print(labelled(text, names_of(ranks)), file=sys.stderr)
-    shown = {reply.rank: joined(reply.items) for reply in replies}
+        print(_labelled(text, names_of(ranks)), file=sys.stderr)
+    shown = {reply.rank: _joined(reply.items) for reply in replies}
     alike = len(shown) > 1 and all(items == shown[replies[0].rank] for items in shown.values())
     if alike:
-        show_items(shown[replies[0].rank], names_of(shown))
+        _show_items(shown[replies[0].rank], names_of(shown))
         return
     for rank, items in shown.items():
-        show_items(items, names_of([rank]))
+        _show_items(items, names_of([rank]))
 
 
-def joined(items: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def _joined(items: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Items without warnings; a value that has no form but text is text; text in a row is one."""
     found: list[tuple[str, Any]] = []
     for kind, item in items:
         if kind == "warning":
             continue
-        if kind == "show" and set(item) == {PLAIN}:
-            kind, item = "out", item[PLAIN] + "\n"
+        if kind == "show" and set(item) == {_PLAIN}:
+            kind, item = "out", item[_PLAIN] + "\n"
         if found and kind != "show" and found[-1][0] == kind:
             found[-1] = (kind, found[-1][1] + item)
         else:
@@ -224,22 +228,22 @@ def joined(items: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return found
 
 
-def show_items(items: Sequence[tuple[str, Any]], label: str) -> None:
+def _show_items(items: Sequence[tuple[str, Any]], label: str) -> None:
     for kind, item in items:
         if kind == "show":
-            print(labelled(item.get(PLAIN, ""), label))
-            display_bundle(item)
+            print(_labelled(item.get(_PLAIN, ""), label))
+            _display_bundle(item)
         else:
-            print(labelled(item, label), file=sys.stderr if kind == "err" else sys.stdout)
+            print(_labelled(item, label), file=sys.stderr if kind == "err" else sys.stdout)
 
 
-def display_bundle(bundle: dict[str, Any]) -> None:
+def _display_bundle(bundle: dict[str, Any]) -> None:
     from IPython.display import display
 
     sys.stdout.flush()
     display(bundle, raw=True)
 
 
-def labelled(text: str, label: str) -> str:
+def _labelled(text: str, label: str) -> str:
     """Every line of `text` after its rank."""
     return "\n".join(f"{label} {line}".rstrip() for line in text.removesuffix("\n").split("\n"))

@@ -20,19 +20,24 @@ from typing import Any
 from .frames import connects, lines_of_stack, stack, waits_for_others
 from .report import Line
 
-EVERY_S = 0.05
-LATE_S = 0.03
-IDLE_SHARE = 0.04
+_EVERY_S = 0.05
+_LATE_S = 0.03
+_IDLE_SHARE = 0.04
 """CPU time per second below which a process does nothing: the watching costs it a part of this."""
 
-CONNECTING = 0.2
+_CONNECTING = 0.2
 """How much a second of quiet counts while ranks meet: who comes before the store is there sleeps for up
 to 0.75 s before it tries again (torch 2.13)."""
 
-OWN_THREADS = ("ranks-watch", "ranks-leave")
+_OWN_THREADS = ("ranks-watch", "ranks-leave")
 
 
 class Watch:
+    """A thread that sees when the rank's main thread stands still.
+
+    control: where it tells the kernel.
+    """
+
     def __init__(self, control: Connection) -> None:
         self.control = control
         self.main = threading.main_thread().ident or 0
@@ -43,11 +48,13 @@ class Watch:
         self.mark: Any = None
 
     def begin(self, number: int) -> None:
+        """The rank's main thread starts to run something. number: what the kernel calls it."""
         self.quiet_s, self.mark = 0.0, None
         self.number = number
         self.busy.set()
 
     def end(self) -> None:
+        """The rank's main thread is done with it."""
         self.busy.clear()
         self.number = None
 
@@ -62,24 +69,24 @@ class Watch:
                     self.look()
 
     def look(self) -> None:
-        """One sample: `EVERY_S` of quiet more, or none at all."""
+        """One sample: `_EVERY_S` of quiet more, or none at all."""
         before, cpu = time.monotonic(), time.process_time()
-        time.sleep(EVERY_S)
+        time.sleep(_EVERY_S)
         slept, used = time.monotonic() - before, time.process_time() - cpu
         frames = stack(self.main)
         mark = [(id(frame), frame.f_lasti) for frame in frames] or None
-        still = mark is not None and mark == self.mark and used < IDLE_SHARE * slept
+        still = mark is not None and mark == self.mark and used < _IDLE_SHARE * slept
         self.mark = mark
-        if still and slept > EVERY_S + LATE_S:
+        if still and slept > _EVERY_S + _LATE_S:
             return  # the machine is busy: this moment says nothing
-        if still and waits_for_others(frames) and not runnable(self.native) and self.alone():
-            self.quiet_s += slept * (CONNECTING if connects(frames) else 1.0)
+        if still and waits_for_others(frames) and not _runnable(self.native) and self.alone():
+            self.quiet_s += slept * (_CONNECTING if connects(frames) else 1.0)
         else:
             self.quiet_s = 0.0
 
     def alone(self) -> bool:
         """Does no other thread of Python do anything (which might yet send what is waited for)?"""
-        known = {t.ident for t in threading.enumerate() if t.name in OWN_THREADS} | {self.main}
+        known = {t.ident for t in threading.enumerate() if t.name in _OWN_THREADS} | {self.main}
         for thread, frame in sys._current_frames().items():
             waits_for_work = frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
             if thread not in known and not waits_for_work:
@@ -92,7 +99,7 @@ class Watch:
         return self.number, self.quiet_s, waits_for_others(frames), lines_of_stack(frames)
 
 
-def runnable(native: int | None) -> bool:
+def _runnable(native: int | None) -> bool:
     """Does this thread run, or wait for the disk? (Linux; elsewhere CPU time has to tell.)"""
     try:
         with open(f"/proc/self/task/{native}/stat") as file:

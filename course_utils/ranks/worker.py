@@ -32,17 +32,17 @@ from .report import RAISED, Failure, Group
 from .watch import Watch
 from .wire import dumps_result, loads
 
-NEVER = timedelta(days=1)
+_NEVER = timedelta(days=1)
 """The group's own patience: the kernel's is shorter, and says more when it ends."""
-LARGEST_OUTPUT = 1_000_000
+_LARGEST_OUTPUT = 1_000_000
 """Characters that one rank may show of one cell."""
-LOGS = (lambda *_: None, dist.Logger.set_construction_data_and_log)
+_LOGS = (lambda *_: None, dist.Logger.set_construction_data_and_log)
 """DDP's own logger takes a checked group of gloo's for what it is not, and crashes the process
 (torch 2.13, in `DistributedDataParallel.__init__`, also under torchrun with
 TORCH_DISTRIBUTED_DEBUG=DETAIL). So it is not asked while the group is checked."""
 
 
-class Apart:
+class _Apart:
     """Messages between two ranks go through an unchecked group of their own while groups are checked.
 
     Otherwise they count as collectives of the checked group, on the ranks that take part, and the
@@ -82,7 +82,7 @@ class Apart:
         return self.own[name](group, tensors, *rank, tag)
 
 
-class Writer(io.TextIOBase):
+class _Writer(io.TextIOBase):
     """sys.stdout or sys.stderr of a rank: complete lines go to the kernel at once."""
 
     encoding = "utf-8"
@@ -108,7 +108,7 @@ class Writer(io.TextIOBase):
             self.pass_on(self.kind, text)
 
 
-class Rank:
+class _Rank:
     def __init__(self, conn: Connection, control: Connection) -> None:
         self.conn = conn
         self.sending = threading.Lock()
@@ -128,11 +128,11 @@ class Rank:
 
     def show(self, kind: str, item: Any) -> None:
         size = len(item) if isinstance(item, str) else 0
-        if self.shown > LARGEST_OUTPUT:
+        if self.shown > _LARGEST_OUTPUT:
             return
         self.shown += size
-        if self.shown > LARGEST_OUTPUT:
-            item = item[:1000] + f"\n… (a rank shows {LARGEST_OUTPUT:,} characters at most)\n"
+        if self.shown > _LARGEST_OUTPUT:
+            item = item[:1000] + f"\n… (a rank shows {_LARGEST_OUTPUT:,} characters at most)\n"
         self.send(kind, item)
 
     def serve(self) -> None:
@@ -149,7 +149,7 @@ class Rank:
                 value = getattr(self, "do_" + verb)(data)
             except BaseException as error:
                 failure = failure_of(error)
-                drop_frames(error)
+                _drop_frames(error)
             seconds = perf_counter() - start
             with suppress(BaseException):
                 figures.flush()
@@ -183,7 +183,7 @@ class Rank:
         os.dup2(log, 2)  # gloo's C++ lines; Python's own streams go to the kernel
         os.close(log)
         faulthandler.enable(2)
-        sys.stdout, sys.stderr = Writer("out", self.show), Writer("err", self.show)
+        sys.stdout, sys.stderr = _Writer("out", self.show), _Writer("err", self.show)
         sys.stdin = open(os.devnull)  # noqa: SIM115 - for as long as the process lives
         warnings.showwarning = self.show_warning  # type: ignore[assignment]
         torch.set_num_threads(1)
@@ -222,8 +222,8 @@ class Rank:
         level = "DETAIL" if group.debug else "OFF"
         os.environ["TORCH_DISTRIBUTED_DEBUG"] = level
         dist.set_debug_level_from_env()
-        dist.Logger.set_construction_data_and_log = LOGS[not group.debug]  # type: ignore[method-assign]
-        apart.carrier = None
+        dist.Logger.set_construction_data_and_log = _LOGS[not group.debug]  # type: ignore[method-assign]
+        _apart.carrier = None
         self.groups += 1
         assert self.store is not None
         store = dist.PrefixStore(f"ranks/{self.groups}", self.store)
@@ -232,11 +232,11 @@ class Rank:
             store=store,
             rank=self.rank,
             world_size=self.world_size,
-            timeout=timedelta(seconds=group.timeout) if group.timeout else NEVER,
+            timeout=timedelta(seconds=group.timeout) if group.timeout else _NEVER,
         )
         if group.debug:
             dist.set_debug_level(dist.DebugLevel.OFF)
-            apart.carrier = dist.new_group(backend="gloo")
+            _apart.carrier = dist.new_group(backend="gloo")
             dist.set_debug_level_from_env()
 
     def do_cell(self, data: bytes) -> None:
@@ -295,18 +295,18 @@ class Rank:
         self.show("show", bundle_of(value))
 
 
-def drop_frames(error: BaseException) -> None:
+def _drop_frames(error: BaseException) -> None:
     """The variables of a failed call are let go; a traceback would keep them alive."""
     with suppress(RuntimeError):
         traceback.clear_frames(error.__traceback__)
 
 
-apart = Apart()
+_apart = _Apart()
 
 
 def serve(conn: Connection, control: Connection) -> None:
     """Be a rank until the kernel closes the pipe."""
-    rank = Rank(conn, control)
+    rank = _Rank(conn, control)
     shows_by(rank.show_value)
     with suppress(ImportError):
         import IPython.core.display_functions as functions

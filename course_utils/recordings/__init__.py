@@ -86,7 +86,7 @@ NOTEBOOKS = FOLDER.parents[1] / "notebooks"
 COLLECT = "COURSE_RECORD_TO"
 """The environment variable by which `course record` says where `save` puts data; unset at all other times."""
 
-LIMIT = 2**20
+_LIMIT = 2**20
 """A recording's file has no more bytes than this."""
 
 NAME = re.compile(r"[a-z0-9_]+/[a-z0-9_]+")
@@ -134,13 +134,13 @@ def save(name: str, data: Any) -> bool:
 
     name: ``chapter_or_topic/what``, in small letters. data: of JSON's types, or a dict of tensors.
     Returns whether it was kept. Raises ValueError for a bad name, TypeError for other data, and
-    ValueError for more than `LIMIT` bytes, each of them on any machine.
+    ValueError for more than `_LIMIT` bytes, each of them on any machine.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"a recording is called topic/what, in small letters; this one {name!r}")
     suffix, content = _encoded(data)
-    if len(content) > LIMIT:
-        raise ValueError(f"{name}: {len(content):,} bytes; {LIMIT:,} at most")
+    if len(content) > _LIMIT:
+        raise ValueError(f"{name}: {len(content):,} bytes; {_LIMIT:,} at most")
     folder = os.environ.get(COLLECT)
     if not folder:
         return False
@@ -205,10 +205,10 @@ def state(name: str) -> str:
     ):
         return UNSTAMPED
     present = present_code(entry.get("by", ""))
-    return RECORDED if present in (entry["code"], UNCHECKABLE) else OUTDATED
+    return RECORDED if present in (entry["code"], _UNCHECKABLE) else OUTDATED
 
 
-UNCHECKABLE = "uncheckable"
+_UNCHECKABLE = "uncheckable"
 """Of a recording that a notebook made, where there are no notebooks: an installed package."""
 
 
@@ -227,7 +227,7 @@ def present_code(by: str) -> str:
         return code.digest_of_module(code.PACKAGE / "recordings" / "recorders.py") if known else ""
     notebook, _, cell = by.partition("#")
     if not NOTEBOOKS.is_dir():
-        return UNCHECKABLE
+        return _UNCHECKABLE
     if not cell or not (NOTEBOOKS / notebook).is_file():
         return ""
     from course_utils import grading

@@ -20,33 +20,33 @@ from course_utils.recordings.stamps import (
 )
 
 Cell = Any
-HEAD = re.compile(r"(?:# alt:[^\n]*\n(?:# {3,}\S[^\n]*\n)*)?")
-WOULD_SHOW = re.compile(r"# would show: *(\S[^\n]*(?:\n# {3,}\S[^\n]*)*)\n?")
+_HEAD = re.compile(r"(?:# alt:[^\n]*\n(?:# {3,}\S[^\n]*\n)*)?")
+_WOULD_SHOW = re.compile(r"# would show: *(\S[^\n]*(?:\n# {3,}\S[^\n]*)*)\n?")
 LABEL = {"course": "stamp"}
 """Metadata of the output that says where a cell's other outputs come from."""
 
 
-def text(cell: Cell) -> str:
+def _text(cell: Cell) -> str:
     """A cell's source as one string; nbformat's files allow a list of lines."""
     source = cell["source"]
     return source if isinstance(source, str) else "".join(source)
 
 
-def is_gpu(cell: Cell) -> bool:
+def _is_gpu(cell: Cell) -> bool:
     """Is it a code cell tagged ``gpu``?"""
     return cell["cell_type"] == "code" and "gpu" in cell["metadata"].get("tags", [])
 
 
 def would_show(source: str) -> str:
     """What the comment at the top of a cell says that it would show; "" without one."""
-    found = WOULD_SHOW.match(source, HEAD.match(source).end())  # type: ignore[union-attr]
+    found = _WOULD_SHOW.match(source, _HEAD.match(source).end())  # type: ignore[union-attr]
     return re.sub(r"\s*\n#\s*", " ", found[1]).strip() if found else ""
 
 
 def without_comment(source: str) -> str:
     """The source without that comment."""
-    head = HEAD.match(source).end()  # type: ignore[union-attr]
-    found = WOULD_SHOW.match(source, head)
+    head = _HEAD.match(source).end()  # type: ignore[union-attr]
+    found = _WOULD_SHOW.match(source, head)
     return source[:head] + source[found.end() :] if found else source
 
 
@@ -60,8 +60,8 @@ def digests(cells: Sequence[Cell], solution: Callable[[str], str]) -> dict[int, 
         if cell["cell_type"] != "code" or "setup" in cell["metadata"].get("tags", []):
             continue
         key = cell["metadata"].get("exercise")
-        sources.append(solution(key) if key else text(cell))
-        if is_gpu(cell):
+        sources.append(solution(key) if key else _text(cell))
+        if _is_gpu(cell):
             found[at] = code.digest_of_cells(sources)
     return found
 
@@ -90,7 +90,7 @@ def sentence(cell: Cell, digest: str) -> str:
     now, stamp = state(cell, digest), cell["metadata"].get("recorded", {})
     if now == RECORDED:
         return describe(stamp) + ("" if outputs(cell) else " The cell ran and printed nothing.")
-    hint = would_show(text(cell))
+    hint = would_show(_text(cell))
     expected = f" It would show {hint.rstrip('.')}." if hint else ""
     if now == OUTDATED:
         was = f"on {stamp['gpu']} with torch {stamp['torch']}, {stamp['date']}"

@@ -22,10 +22,10 @@ from pathlib import Path
 from course_utils.source.imports import closure
 
 PACKAGE = Path(__file__).resolve().parents[1]
-ASIDE = ("grading", "questions", "recordings")
+_ASIDE = ("grading", "questions", "recordings")
 """Rooms that judge, ask and keep; no output that is recorded comes from them."""
 
-SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def digest_of_cells(sources: Sequence[str]) -> str:
@@ -33,8 +33,8 @@ def digest_of_cells(sources: Sequence[str]) -> str:
 
     sources: code cells in order, solutions in place of stubs, without the set-up cell.
     """
-    *above, own = [parse(source) for source in sources]
-    texts = canonical([statement for cell in above for statement in cell]), canonical(own)
+    *above, own = [_parse(source) for source in sources]
+    texts = _canonical([statement for cell in above for statement in cell]), _canonical(own)
     return _digest(texts, _files(sources))
 
 
@@ -45,7 +45,7 @@ def digest_of_module(file: Path) -> str:
 
 def _files(sources: Iterable[str], *files: Path) -> set[Path]:
     """Scripts left out: they run where a page is read."""
-    found = closure(sources, PACKAGE, files=files, rooms=("reference",), aside=ASIDE)
+    found = closure(sources, PACKAGE, files=files, rooms=("reference",), aside=_ASIDE)
     return {file for file in found if file.suffix != ".js"}
 
 
@@ -63,10 +63,10 @@ def _digest(cells: Iterable[str], files: Iterable[Path]) -> str:
 
 @lru_cache(maxsize=1024)
 def _module(content: bytes) -> str:
-    return canonical(ast.parse(content))
+    return _canonical(ast.parse(content))
 
 
-def parse(source: str) -> list[ast.stmt]:
+def _parse(source: str) -> list[ast.stmt]:
     """The statements of a cell. Magics and shell commands count by their text."""
     lines = source.split("\n")
     if source.lstrip().startswith("%%"):
@@ -90,13 +90,13 @@ def _text(source: str) -> ast.stmt:
     return ast.Expr(ast.Constant(source.strip()), lineno=0, col_offset=0)
 
 
-def canonical(node: object) -> str:
+def _canonical(node: object) -> str:
     """Code as text that is the same on every Python: no positions, comments, docstrings or defaults."""
     if isinstance(node, ast.AST):
         fields = []
         for name in sorted(node._fields):
             value = getattr(node, name, None)
-            if name == "body" and isinstance(node, SCOPES) and isinstance(value, list):
+            if name == "body" and isinstance(node, _SCOPES) and isinstance(value, list):
                 value = _without_docstring(value)
             if name in ("ctx", "kind", "type_comment", "type_ignores"):
                 continue
@@ -105,10 +105,10 @@ def canonical(node: object) -> str:
             if isinstance(node, ast.JoinedStr):
                 value = _joined(node.values)
             if value != []:
-                fields.append(f"{name}={canonical(value)}")
+                fields.append(f"{name}={_canonical(value)}")
         return f"{type(node).__name__}({', '.join(fields)})"
     if isinstance(node, list):
-        return f"[{', '.join(map(canonical, node))}]"
+        return f"[{', '.join(map(_canonical, node))}]"
     return repr(node)
 
 

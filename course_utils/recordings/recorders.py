@@ -22,7 +22,7 @@ from course_utils.reference import mixed_precision
 
 DEVICE = "cuda"
 ENTRIES = 100_000
-MIB = 2**20
+_MIB = 2**20
 WIDTH = 512
 
 
@@ -68,17 +68,17 @@ def environment(made: Recorder) -> dict[str, str]:
 )
 def training_step() -> dict[str, Any]:
     """Two steps of AdamW on a small network, from an empty allocator on."""
-    start_history()
+    _start_history()
     phases: list[dict[str, Any]] = []
 
     def ended(name: str) -> None:
         torch.cuda.synchronize()
         phases.append(
-            {"name": name, "events": len(events(torch.cuda.memory._snapshot()))} | counters()
+            {"name": name, "events": len(events(torch.cuda.memory._snapshot()))} | _counters()
         )
 
     torch.manual_seed(0)
-    model = small_network().to(DEVICE)
+    model = _small_network().to(DEVICE)
     ended("model")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     tokens = torch.randint(1000, (16, 128)).to(DEVICE)
@@ -97,7 +97,7 @@ def training_step() -> dict[str, Any]:
         ended(f"zero_grad {step}")
     torch.cuda.empty_cache()
     ended("empty_cache")
-    return stop_history() | {"phases": phases}
+    return _stop_history() | {"phases": phases}
 
 
 @recorder("allocator/operations", "the allocator's counters after each of a list of operations")
@@ -108,7 +108,7 @@ def training_step() -> dict[str, Any]:
 )
 def allocator_operations() -> dict[str, Any]:
     """Allocate and free by hand; after each operation read the allocator's counters."""
-    start_history()
+    _start_history()
     operations = list(plan())
     held: dict[int, torch.Tensor] = {}
     after = []
@@ -120,11 +120,11 @@ def allocator_operations() -> dict[str, Any]:
             del held[rest[0]]
         else:
             torch.cuda.empty_cache()
-        after.append(row())
-    return stop_history() | {"operations": operations, "after": after}
+        after.append(_row())
+    return _stop_history() | {"operations": operations, "after": after}
 
 
-def small_network() -> nn.Module:
+def _small_network() -> nn.Module:
     """Tokens to logits: an embedding, three blocks, a head."""
 
     def block() -> nn.Module:
@@ -144,14 +144,14 @@ def plan(seed: int = 0, drawn: int = 160) -> Iterator[list[Any]]:
         1,
         512,
         513,
-        MIB - 1,
-        MIB,
-        MIB + 1,
-        2 * MIB,
-        10 * MIB - 1,
-        10 * MIB,
+        _MIB - 1,
+        _MIB,
+        _MIB + 1,
+        2 * _MIB,
+        10 * _MIB - 1,
+        10 * _MIB,
         11_000_000,
-        25 * MIB,
+        25 * _MIB,
     ]
     for key, size in enumerate(edges):
         yield ["alloc", key, size]
@@ -172,7 +172,7 @@ def plan(seed: int = 0, drawn: int = 160) -> Iterator[list[Any]]:
     yield ["empty_cache"]
 
 
-def start_history() -> None:
+def _start_history() -> None:
     """Empty the allocator, zero its counters' peaks and let it note what it does."""
     gc.collect()
     torch.cuda.init()
@@ -183,8 +183,8 @@ def start_history() -> None:
     torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=ENTRIES)
 
 
-def stop_history() -> dict[str, Any]:
-    """What the allocator did since `start_history`: events, segments, settings."""
+def _stop_history() -> dict[str, Any]:
+    """What the allocator did since `_start_history`: events, segments, settings."""
     snapshot = torch.cuda.memory._snapshot()
     torch.cuda.memory._record_memory_history(enabled=None)
     return compact(snapshot) | {"conf": os.environ.get("PYTORCH_ALLOC_CONF", "")}
@@ -250,7 +250,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) or value is None else str(value)
 
 
-def counters() -> dict[str, int]:
+def _counters() -> dict[str, int]:
     """The allocator's bytes now, and its peaks."""
     stats = torch.cuda.memory_stats()
     now = {
@@ -261,9 +261,9 @@ def counters() -> dict[str, int]:
     return now | peaks
 
 
-def row() -> list[int]:
+def _row() -> list[int]:
     """One row of ``after``: allocated, reserved, requested, active bytes, and segments."""
-    now = counters()
+    now = _counters()
     segments = int(torch.cuda.memory_stats()["segment.all.current"])
     return [now["allocated"], now["reserved"], now["requested"], now["active"], segments]
 
@@ -325,14 +325,14 @@ def matmul_timings(
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             a = torch.randn(n, n, device=DEVICE).to(dtype)
             b = torch.randn(n, n, device=DEVICE).to(dtype)
-            spans = timed(lambda a=a, b=b: a @ b, repeats)  # type: ignore[misc]
+            spans = _timed(lambda a=a, b=b: a @ b, repeats)  # type: ignore[misc]
             rows.append({"n": n, "dtype": _name(dtype), "tf32": tf32} | summary(spans))
     finally:
         torch.set_float32_matmul_precision(was)
     return {"unit": "ms", "rows": rows}
 
 
-def timed(work: Callable[[], Any], repeats: int, warm_up: int = 5) -> list[float]:
+def _timed(work: Callable[[], Any], repeats: int, warm_up: int = 5) -> list[float]:
     """Milliseconds on the GPU of each of `repeats` calls, after some that are not counted."""
     for _ in range(warm_up):
         work()

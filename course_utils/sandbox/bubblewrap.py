@@ -22,39 +22,42 @@ HIDDEN = tuple(
 )
 """Not to be imported at any level of isolation; under bubblewrap the files are not there either."""
 
-SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib")
-DEVICES = ("null", "zero", "full", "random", "urandom")
-COVERED, MOVED = ("/tmp", "/dev", "/proc"), "/packages"
+_SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib")
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_COVERED, _MOVED = ("/tmp", "/dev", "/proc"), "/packages"
 """A submission has a /tmp, /dev and /proc of its own, and does not see the course's own folder: Python's
-packages that lie in one of them are seen below `MOVED`."""
-STORES = ("/nix/store", "/gnu/store")
-CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL")
+packages that lie in one of them are seen below `_MOVED`."""
+_STORES = ("/nix/store", "/gnu/store")
+_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL")
 """What the process that forks keeps, to give each submission namespaces and a user of its own. The
 submission itself has none. In a user namespace they mean nothing outside of it."""
 
 
 def program() -> str | None:
+    """Where bwrap is; None without it."""
     return shutil.which("bwrap")
 
 
 def is_root() -> bool:
+    """Is this process the superuser?"""
     return os.geteuid() == 0
 
 
 def package() -> Path:
+    """The folder of `course_utils`."""
     return Path(course_utils.__file__).parent
 
 
 def search_path() -> list[str]:
     """sys.path inside: the course, the standard library, the packages."""
-    return [INSIDE, *map(inside, libraries())]
+    return [INSIDE, *map(_inside, libraries())]
 
 
-def inside(path: str) -> str:
+def _inside(path: str) -> str:
     """Where a folder of this machine is seen: where it lies, or, if that is covered, elsewhere."""
     own = package().parent in Path(path).parents
-    covered = own or any(Path(path).is_relative_to(top) for top in COVERED)
-    return f"{MOVED}{path}" if covered else path
+    covered = own or any(Path(path).is_relative_to(top) for top in _COVERED)
+    return f"{_MOVED}{path}" if covered else path
 
 
 def libraries() -> list[str]:
@@ -69,9 +72,9 @@ def libraries() -> list[str]:
     return [p for p in dict.fromkeys(map(str, found)) if Path(p).is_dir()]
 
 
-def folders() -> list[str]:
+def _folders() -> list[str]:
     """What must be there to run Python, each folder once and none inside another."""
-    wanted = [p for p in (*SYSTEM, *STORES) if Path(p).is_dir() and not Path(p).is_symlink()]
+    wanted = [p for p in (*_SYSTEM, *_STORES) if Path(p).is_dir() and not Path(p).is_symlink()]
     wanted += libraries()
     library = sysconfig.get_config_var("LIBDIR")
     wanted += [library] if library and Path(library).is_dir() else []
@@ -91,36 +94,36 @@ def command(inner: list[str], environment: dict[str, str]) -> list[str]:
     if not is_root():
         line += ["--unshare-user", "--uid", "65534", "--gid", "65534"]
     line += ["--cap-drop", "ALL"]
-    for name in CAPABILITIES:
+    for name in _CAPABILITIES:
         line += ["--cap-add", f"CAP_{name}"]
     line += ["--clearenv"]
     for name, value in environment.items():
         line += ["--setenv", name, value]
-    visible = folders()
-    for path in SYSTEM:
+    visible = _folders()
+    for path in _SYSTEM:
         if Path(path).is_symlink():
             line += ["--symlink", os.readlink(path), path]
-    line += parents([inside(path) for path in (*visible, python)])
+    line += _parents([_inside(path) for path in (*visible, python)])
     for path in (*visible, python):
-        line += ["--ro-bind", path, inside(path)]
+        line += ["--ro-bind", path, _inside(path)]
     if Path("/etc/ld.so.cache").exists():
         line += ["--perms", "0755", "--dir", "/etc"]
         line += ["--ro-bind", "/etc/ld.so.cache", "/etc/ld.so.cache"]
     for path in libraries():  # the course may be installed there, references and all
         if Path(path, "course_utils").is_dir():
-            cover = f"{inside(path)}/course_utils"
+            cover = f"{_inside(path)}/course_utils"
             line += ["--tmpfs", cover, "--remount-ro", cover]
-    line += course()
-    line += [*devices(), "--proc", "/proc", "--tmpfs", "/tmp", "--chdir", "/tmp"]
+    line += _course()
+    line += [*_devices(), "--proc", "/proc", "--tmpfs", "/tmp", "--chdir", "/tmp"]
     line += ["--remount-ro", "/dev", "--remount-ro", "/"]
-    return [*line, "--", inside(python), *inner]
+    return [*line, "--", _inside(python), *inner]
 
 
-def parents(paths: list[str]) -> list[str]:
+def _parents(paths: list[str]) -> list[str]:
     """The folders above, open to all: bwrap itself would make them root's alone."""
     above = {parent for path in paths for parent in Path(path).parents}
-    there = [Path(path) for path in SYSTEM if Path(path).is_symlink()]
-    there += [Path(inside(path)) for path in folders()]
+    there = [Path(path) for path in _SYSTEM if Path(path).is_symlink()]
+    there += [Path(_inside(path)) for path in _folders()]
     line: list[str] = []
     for folder in sorted(above, key=lambda p: len(p.parts)):
         if not any(folder.is_relative_to(p) for p in there) and folder != Path("/"):
@@ -128,16 +131,16 @@ def parents(paths: list[str]) -> list[str]:
     return line
 
 
-def devices() -> list[str]:
+def _devices() -> list[str]:
     """A /dev without terminals. With bwrap's own (`--dev`) an ordinary user's process would end up
     in a second user namespace, and have no say over the namespace of processes that it is in."""
     line = ["--perms", "0755", "--tmpfs", "/dev"]
-    for name in DEVICES:
+    for name in _DEVICES:
         line += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     return [*line, "--dir", "/dev/shm"]
 
 
-def course() -> list[str]:
+def _course() -> list[str]:
     """What of the course is seen, at `INSIDE`."""
     home, line = package(), []
     for folder in ("", "/course_utils", "/course_utils/grading"):

@@ -37,25 +37,25 @@ def live(
             os._exit(0)
     mapped = address_space()
     if apart:
-        separate(limits, ranks)
+        _separate(limits, ranks)
     else:
-        use_folder(os.path.join(folder, str(message["fork"])))
-    channel = keep_only(channel, limits["files"])
+        _use_folder(os.path.join(folder, str(message["fork"])))
+    channel = _keep_only(channel, limits["files"])
     if linux:
-        drop_privileges(message["uid"])
+        _drop_privileges(message["uid"])
         namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)  # another user begins without
     if layers["rlimits"]:
-        bound(limits, mapped, linux, limits["tasks_on_ranks" if ranks else "tasks"])
+        _bound(limits, mapped, linux, limits["tasks_on_ranks" if ranks else "tasks"])
     if layers["seccomp"] and seccomp.available():
         seccomp.install(processes=ranks)
     if ranks and linux:
         from course_utils.ranks import launch
 
         launch.fork_from_here()
-    serve(channel, handler())
+    _serve(channel, handler())
 
 
-def separate(limits: dict[str, Any], ranks: bool) -> None:
+def _separate(limits: dict[str, Any], ranks: bool) -> None:
     """Namespaces of its own (the one of processes it has already), an empty /tmp, no other /proc."""
     kinds = ("NEWNS", "NEWIPC", "NEWUTS", "NEWNET")
     namespaces.unshare(sum(getattr(namespaces, "CLONE_" + kind) for kind in kinds))
@@ -64,7 +64,7 @@ def separate(limits: dict[str, Any], ranks: bool) -> None:
     safe = namespaces.MS_NOSUID | namespaces.MS_NODEV
     namespaces.mount("none", "/", None, namespaces.MS_REC | namespaces.MS_PRIVATE)
     if ranks:  # torch.distributed's watchers read /proc/self; here it shows this submission only
-        proc(safe)
+        _proc(safe)
     else:
         namespaces.mount("none", "/proc", "tmpfs", safe | namespaces.MS_RDONLY, "size=4k")
     room = f"size={limits['tmp']},nr_inodes={limits['tmp_files']},mode=1777"
@@ -73,19 +73,20 @@ def separate(limits: dict[str, Any], ranks: bool) -> None:
     os.chdir("/tmp")
 
 
-def use_folder(path: str) -> None:
+def _use_folder(path: str) -> None:
     os.environ["HOME"] = os.environ["TMPDIR"] = tempfile.tempdir = path
     os.chdir(path)
 
 
-def proc(safe: int) -> None:
+def _proc(safe: int) -> None:
+    """Mount a /proc that shows this namespace's processes only."""
     try:
         namespaces.mount("proc", "/proc", "proc", safe | namespaces.MS_NOEXEC)
     except PermissionError:  # where the host's own /proc is partly covered, as in Docker
         namespaces.mount("none", "/proc", "tmpfs", safe | namespaces.MS_RDONLY, "size=4k")
 
 
-def keep_only(channel: int, files: int) -> int:
+def _keep_only(channel: int, files: int) -> int:
     """Close all files but the channel, which gets a number of no meaning; the streams lead nowhere."""
     spare = random.SystemRandom().randrange(files // 2, files - 8)
     null = os.open(os.devnull, os.O_RDWR)
@@ -97,7 +98,7 @@ def keep_only(channel: int, files: int) -> int:
     return spare
 
 
-def drop_privileges(uid: int | None) -> None:
+def _drop_privileges(uid: int | None) -> None:
     namespaces.libc.prctl(
         namespaces.PR_SET_NO_NEW_PRIVS, *[namespaces.Word(n) for n in (1, 0, 0, 0)]
     )
@@ -109,7 +110,7 @@ def drop_privileges(uid: int | None) -> None:
     namespaces.drop_capabilities()
 
 
-def bound(limits: dict[str, Any], mapped: int, linux: bool, tasks: int) -> None:
+def _bound(limits: dict[str, Any], mapped: int, linux: bool, tasks: int) -> None:
     cpu = max(1, int(limits["cpu_s"] + 0.999))
     most = {
         "RLIMIT_CORE": (0, 0),
@@ -131,7 +132,7 @@ def bound(limits: dict[str, Any], mapped: int, linux: bool, tasks: int) -> None:
             resource.setrlimit(kind, (top[0], top[1]))
 
 
-def serve(channel: int, handler: Any) -> None:
+def _serve(channel: int, handler: Any) -> None:
     while (asked := frames.read_request(channel)) is not None:
         token, request = asked
         frames.write_reply(channel, token, handler.handle(request))

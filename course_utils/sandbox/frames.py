@@ -13,8 +13,8 @@ import struct
 from time import monotonic
 from typing import Any, Protocol
 
-HEAD = struct.Struct("<8sQ")
-AT_ONCE = 1 << 20
+_HEAD = struct.Struct("<8sQ")
+_AT_ONCE = 1 << 20
 
 
 class Garbage(Exception):
@@ -41,7 +41,7 @@ class Life(Protocol):
     def gone(self) -> bool: ...
 
 
-def wait(sock: socket.socket, event: int, deadline: float, life: Life) -> None:
+def _wait(sock: socket.socket, event: int, deadline: float, life: Life) -> None:
     """Until the socket can be read or written."""
     poll = select.poll()
     poll.register(sock, event)
@@ -65,12 +65,12 @@ def wait(sock: socket.socket, event: int, deadline: float, life: Life) -> None:
 def send(sock: socket.socket, data: bytes, deadline: float, life: Life) -> bytes:
     """Write one frame to a non-blocking socket; its token."""
     token = os.urandom(8)
-    left = memoryview(HEAD.pack(token, len(data)) + data)
+    left = memoryview(_HEAD.pack(token, len(data)) + data)
     while left:
         try:
             left = left[sock.send(left) :]
         except BlockingIOError:
-            wait(sock, select.POLLOUT, deadline, life)
+            _wait(sock, select.POLLOUT, deadline, life)
         except OSError as error:
             raise Ended from error
     return token
@@ -91,9 +91,9 @@ def receive(
             if monotonic() > deadline:
                 raise TooLate
             try:
-                part = sock.recv(min(size - len(found), AT_ONCE))
+                part = sock.recv(min(size - len(found), _AT_ONCE))
             except BlockingIOError:
-                wait(sock, select.POLLIN, deadline, life)
+                _wait(sock, select.POLLIN, deadline, life)
                 continue
             except OSError as error:
                 raise Ended from error
@@ -102,7 +102,7 @@ def receive(
             found += part
         return found
 
-    got, size = HEAD.unpack(exactly(HEAD.size))
+    got, size = _HEAD.unpack(exactly(_HEAD.size))
     if got != token:
         raise Garbage("sent a frame that answers no request")
     if size > largest:
@@ -137,18 +137,18 @@ def read_request(fd: int) -> tuple[bytes, dict[str, Any]] | None:
     """The next request and its token; None at the end."""
     from course_utils.grading.pytrees.strict import loads
 
-    head = read_exactly(fd, HEAD.size)
+    head = _read_exactly(fd, _HEAD.size)
     if head is None:
         return None
-    token, size = HEAD.unpack(head)
-    data = read_exactly(fd, size)
+    token, size = _HEAD.unpack(head)
+    data = _read_exactly(fd, size)
     return None if data is None else (token, loads(data))
 
 
-def read_exactly(fd: int, size: int) -> bytes | None:
+def _read_exactly(fd: int, size: int) -> bytes | None:
     found = bytearray()
     while len(found) < size:
-        part = os.read(fd, min(size - len(found), AT_ONCE))
+        part = os.read(fd, min(size - len(found), _AT_ONCE))
         if not part:
             return None
         found += part
@@ -156,9 +156,10 @@ def read_exactly(fd: int, size: int) -> bytes | None:
 
 
 def write_reply(fd: int, token: bytes, tree: dict[str, Any]) -> None:
+    """Write a tree as one frame that opens with the token of the request it answers."""
     from course_utils.grading.pytrees.serialization import dumps
 
     data = dumps(tree)
-    left = memoryview(HEAD.pack(token, len(data)) + data)
+    left = memoryview(_HEAD.pack(token, len(data)) + data)
     while left:
         left = left[os.write(fd, left) :]

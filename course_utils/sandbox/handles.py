@@ -16,15 +16,15 @@ from typing import Any
 
 from . import bubblewrap, levels
 
-START_S = 120.0  # for torch to load on a slow machine
-KILL_S = 10.0
-FIRST = (
+_START_S = 120.0  # for torch to load on a slow machine
+_KILL_S = 10.0
+_FIRST = (
     "import json, sys; fd, settings = int(sys.argv[1]), json.loads(sys.argv[2]);"
     "sys.path[:] = settings['path']; sys.prefix, sys.exec_prefix = settings['prefixes'];"
 )
-BOOT = FIRST + "from course_utils.sandbox.zygote import main; main(fd, settings)"
-BOOT_ALONE = FIRST + "from course_utils.sandbox.zygote import alone; alone(fd, settings)"
-ENVIRONMENT = {
+_BOOT = _FIRST + "from course_utils.sandbox.zygote import main; main(fd, settings)"
+_BOOT_ALONE = _FIRST + "from course_utils.sandbox.zygote import alone; alone(fd, settings)"
+_ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
     "HOME": "/tmp",
     "COURSE_HOME": "/tmp",
@@ -58,9 +58,11 @@ class Process:
         self.abandoned = False
 
     def fileno(self) -> int | None:
+        """What becomes readable when there is news of the process; None if nothing does."""
         return self.home.fileno()
 
     def gone(self) -> bool:
+        """Is it over? Takes in the news."""
         self.home.listen()
         return self.status is not None or not self.home.alive
 
@@ -73,7 +75,7 @@ class Process:
     def end(self) -> None:
         """Close the channel, kill, and wait until it is over."""
         self.abandon()
-        self.wait(KILL_S)
+        self.wait(_KILL_S)
         self.home.processes.pop(self.number, None)
 
     def abandon(self) -> None:
@@ -98,23 +100,24 @@ class Zygote:
         self.awaited = 1  # how often it is still to say that it is ready
         inside = level == levels.BUBBLEWRAP
         self.folder = "" if inside else tempfile.mkdtemp(prefix="course-sandbox-")
-        given = settings(inside, handler, ranks) | {"folder": self.folder or "/tmp"}
+        given = _settings(inside, handler, ranks) | {"folder": self.folder or "/tmp"}
         given |= {"namespaces": inside and apart, "removes": bool(self.folder)}
-        inner = python(BOOT, theirs.fileno(), given)
-        line = bubblewrap.command(inner, ENVIRONMENT) if inside else [sys.executable, *inner]
+        inner = _python(_BOOT, theirs.fileno(), given)
+        line = bubblewrap.command(inner, _ENVIRONMENT) if inside else [sys.executable, *inner]
         self.process = subprocess.Popen(
             line,
             stdin=subprocess.DEVNULL,
             stdout=self.log,
             stderr=self.log,
-            env=ENVIRONMENT,
+            env=_ENVIRONMENT,
             pass_fds=[theirs.fileno()],
             start_new_session=True,  # a Ctrl-C in the terminal is the grader's affair
         )
         theirs.close()
 
     def wait_ready(self) -> dict[str, Any]:
-        deadline = monotonic() + START_S
+        """Until it can fork; what it said of itself. Raises Broken with its log if it does not come up."""
+        deadline = monotonic() + _START_S
         while self.ready is None or self.awaited:
             left = deadline - monotonic()
             if not self.alive or left <= 0:
@@ -126,6 +129,7 @@ class Zygote:
         return self.ready
 
     def complaint(self) -> str:
+        """The end of its log."""
         self.log.seek(0)
         return self.log.read()[-4000:].decode(errors="replace").strip()
 
@@ -139,12 +143,14 @@ class Zygote:
         poll.poll(seconds * 1000)
 
     def tell(self, message: dict[str, Any], *fds: int) -> None:
+        """Send a message and file descriptors. One that nobody can receive is the zygote's end."""
         try:
             socket.send_fds(self.control, [json.dumps(message).encode()], fds)
         except OSError:
             self.alive = False
 
     def kill(self, number: int) -> None:
+        """Let it kill the process of this number."""
         self.tell({"kill": number})
 
     def listen(self) -> None:
@@ -162,6 +168,7 @@ class Zygote:
             self.heed(json.loads(data))
 
     def heed(self, message: dict[str, Any]) -> None:
+        """Take in one message: that it is ready, or how a process ended or why none began."""
         if "ready" in message:
             self.ready = message["ready"]
             self.awaited -= 1
@@ -174,15 +181,16 @@ class Zygote:
                 del self.processes[process.number]
 
     def load(self, modules: list[str]) -> None:
+        """Import modules before the next fork, which `wait_ready` then waits for."""
         self.awaited += 1
         self.tell({"load": modules})
 
     def calm(self, most: int = 1) -> None:
         """Until so few of the processes that were abandoned are left: a hostile one dies slowly.
 
-        Those that have not died after `KILL_S` are not waited for again.
+        Those that have not died after `_KILL_S` are not waited for again.
         """
-        deadline = monotonic() + KILL_S
+        deadline = monotonic() + _KILL_S
         self.listen()
         while (
             self.alive and len(left := [p for p in self.processes.values() if p.abandoned]) > most
@@ -196,7 +204,8 @@ class Zygote:
             self.listen()
 
     def fork(self, order: dict[str, Any]) -> Process:
-        mine, theirs = channel()
+        """A process for a submission. order: see `Sandbox.order`."""
+        mine, theirs = _channel()
         process = Process(self, next(self.numbers), mine)
         self.processes[process.number] = process
         self.tell({"fork": process.number, **order}, theirs.fileno())
@@ -204,6 +213,7 @@ class Zygote:
         return process
 
     def close(self) -> None:
+        """End it, and with it all its processes."""
         self.alive = False
         self.control.close()
         for process in self.processes.values():
@@ -223,13 +233,14 @@ class Spawner:
 
     def __init__(self, handler: str, ranks: bool) -> None:
         self.folder = tempfile.mkdtemp(prefix="course-sandbox-")
-        self.settings = settings(False, handler, ranks) | {"folder": self.folder}
+        self.settings = _settings(False, handler, ranks) | {"folder": self.folder}
         self.processes: dict[int, Process] = {}
         self.started: dict[int, subprocess.Popen[bytes]] = {}
         self.numbers = itertools.count(1)
         self.alive = True
 
     def wait_ready(self) -> dict[str, Any]:
+        """There is nothing to wait for."""
         return {"namespaces": False}
 
     def fileno(self) -> None:
@@ -239,6 +250,7 @@ class Spawner:
         sleep(min(seconds, 0.01))
 
     def listen(self) -> None:
+        """Note which processes have ended, and what they used."""
         for number, popen in self.started.items():
             process = self.processes.get(number)
             if process is None or process.status is not None:
@@ -255,23 +267,25 @@ class Spawner:
         """Nothing is abandoned here: each end is waited for."""
 
     def kill(self, number: int) -> None:
+        """SIGKILL for the process of this number and its group."""
         popen = self.started.get(number)
         if popen is not None:
             with suppress(OSError):
                 os.killpg(popen.pid, signal.SIGKILL)
 
     def fork(self, order: dict[str, Any]) -> Process:
-        mine, theirs = channel()
+        """A process for a submission. order: see `Sandbox.order`."""
+        mine, theirs = _channel()
         process = Process(self, next(self.numbers), mine)
         self.processes[process.number] = process
         os.mkdir(os.path.join(self.folder, str(process.number)))
         given = self.settings | {"order": {"fork": process.number, **order}}
         self.started[process.number] = subprocess.Popen(
-            [sys.executable, *python(BOOT_ALONE, theirs.fileno(), given)],
+            [sys.executable, *_python(_BOOT_ALONE, theirs.fileno(), given)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=ENVIRONMENT,
+            env=_ENVIRONMENT,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
@@ -279,19 +293,20 @@ class Spawner:
         return process
 
     def close(self) -> None:
+        """End all processes and remove their folders."""
         for process in list(self.processes.values()):
             process.end()
         self.alive = False
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def channel() -> tuple[socket.socket, socket.socket]:
+def _channel() -> tuple[socket.socket, socket.socket]:
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     mine.setblocking(False)
     return mine, theirs
 
 
-def settings(inside: bool, handler: str, ranks: bool) -> dict[str, Any]:
+def _settings(inside: bool, handler: str, ranks: bool) -> dict[str, Any]:
     """What the process that runs student code is told at its start."""
     course = bubblewrap.INSIDE if inside else str(bubblewrap.package().parent)
     return {
@@ -303,6 +318,6 @@ def settings(inside: bool, handler: str, ranks: bool) -> dict[str, Any]:
     }
 
 
-def python(boot: str, fd: int, given: dict[str, Any]) -> list[str]:
-    """Arguments of Python: without site, its search path is what `settings` says and nothing else."""
+def _python(boot: str, fd: int, given: dict[str, Any]) -> list[str]:
+    """Arguments of Python: without site, its search path is what `_settings` says and nothing else."""
     return ["-s", "-S", "-P", "-B", "-c", boot, str(fd), json.dumps(given)]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from . import bubblewrap
 
-BUBBLEWRAP, PROCESS = "bubblewrap", "process"
+BUBBLEWRAP, _PROCESS = "bubblewrap", "process"
 BEST = "best"
-TRY_S = 20.0
+_TRY_S = 20.0
 
 
 class SandboxMissing(RuntimeError):
@@ -26,10 +26,11 @@ def best_level() -> tuple[str, str]:
     if sys.platform == "win32":
         raise SandboxMissing("student code is not run on Windows itself; use WSL2, with bubblewrap")
     why = why_no_bubblewrap()
-    return (PROCESS, why) if why else (BUBBLEWRAP, "")
+    return (_PROCESS, why) if why else (BUBBLEWRAP, "")
 
 
 def why_no_bubblewrap() -> str:
+    """Why no sandbox of bubblewrap starts on this machine, as a sentence; "" if one does."""
     if sys.platform != "linux":
         return (
             "bubblewrap exists for Linux only; a virtual machine or a container with Linux has it"
@@ -39,7 +40,7 @@ def why_no_bubblewrap() -> str:
     line = bubblewrap.command(["-I", "-S", "-c", "pass"], {"PATH": "/usr/bin"})
     try:
         done = subprocess.run(
-            line, stdin=subprocess.DEVNULL, capture_output=True, timeout=TRY_S, check=False
+            line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TRY_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bwrap does not run: {error}"
@@ -50,13 +51,13 @@ def why_no_bubblewrap() -> str:
 
 def chosen(isolation: str) -> tuple[str, str]:
     """The level for a Sandbox, and why it is no better. Raises SandboxMissing, ValueError."""
-    if isolation not in (BEST, BUBBLEWRAP, PROCESS):
+    if isolation not in (BEST, BUBBLEWRAP, _PROCESS):
         raise ValueError(f"isolation is 'best', 'bubblewrap' or 'process', not {isolation!r}")
     level, why = best_level()
     if isolation == BUBBLEWRAP and level != BUBBLEWRAP:
         raise SandboxMissing(f"no bubblewrap: {why}")
-    if isolation == PROCESS:
-        return PROCESS, "asked for" if level == BUBBLEWRAP else why
+    if isolation == _PROCESS:
+        return _PROCESS, "asked for" if level == BUBBLEWRAP else why
     return level, why
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-MIB = 2**20
+_MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Limits:
 
     wall_s: float = 300.0
     cpu_s: float = 300.0
-    memory: int = 2048 * MIB
+    memory: int = 2048 * _MIB
     tasks: int = 128
     tasks_on_ranks: int = 512
     files: int = 512
-    file_size: int = 64 * MIB
-    tmp: int = 128 * MIB
+    file_size: int = 64 * _MIB
+    tmp: int = 128 * _MIB
     tmp_files: int = 16_384
-    reply: int = 64 * MIB
+    reply: int = 64 * _MIB

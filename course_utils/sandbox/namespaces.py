@@ -34,6 +34,7 @@ Word = ctypes.c_ulong
 
 
 def called(name: str, result: int) -> int:
+    """The result of a system call. Raises OSError with the call's name if it is negative."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
@@ -41,14 +42,18 @@ def called(name: str, result: int) -> int:
 
 
 def unshare(flags: int) -> None:
+    """unshare(2). flags: CLONE_NEW… Raises OSError."""
     called("unshare", libc.unshare(flags))
 
 
 def setns(fd: int, kind: int) -> None:
+    """setns(2): enter the namespace of this kind that fd stands for. Raises OSError."""
     called("setns", libc.setns(fd, kind))
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
+    """mount(2). Raises OSError."""
+
     def text(value: str | None) -> bytes | None:
         return None if value is None else value.encode()
 
@@ -57,6 +62,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str = ""
 
 
 def prctl(option: int, first: int = 0, second: int = 0) -> int:
+    """prctl(2). Raises OSError."""
     return called("prctl", libc.prctl(option, Word(first), Word(second), Word(0), Word(0)))
 
 
@@ -67,6 +73,7 @@ def drop_bounding_set() -> None:
 
 
 def drop_capabilities() -> None:
+    """Give up every capability, the ambient ones first. Raises OSError."""
     libc.prctl(PR_CAP_AMBIENT, Word(PR_CAP_AMBIENT_CLEAR_ALL), Word(0), Word(0), Word(0))
     header = struct.pack("<II", CAPABILITY_VERSION_3, 0)
     called("capset", libc.capset(header, bytes(24)))

@@ -20,11 +20,11 @@ def descendants() -> list[int]:
 
 def anonymous_memory() -> int:
     """Bytes that the descendants hold for themselves alone, but for what they had from the fork."""
-    own = status_bytes(os.getpid())
-    return sum(max(0, status_bytes(pid) - own) for pid in descendants())
+    own = _status_bytes(os.getpid())
+    return sum(max(0, _status_bytes(pid) - own) for pid in descendants())
 
 
-def status_bytes(pid: int) -> int:
+def _status_bytes(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/status") as file:
             lines = dict(line.split(":", 1) for line in file)

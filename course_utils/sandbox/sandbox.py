@@ -19,10 +19,10 @@ from . import bubblewrap, frames, levels
 from .handles import Broken, Process, Spawner, Zygote
 from .limits import Limits
 
-HANDLER = "course_utils.grading.student.server:in_a_process_of_its_own"
-LAST_WORDS_S = 2.0  # for the news how a process ended, which comes after its channel has closed
-FIRST_UID, UIDS = 0x70000000, 1 << 24  # of nobody else
-LAYERS = {"fork": sys.platform == "linux", "namespaces": True, "rlimits": True, "seccomp": True}
+_HANDLER = "course_utils.grading.student.server:in_a_process_of_its_own"
+_LAST_WORDS_S = 2.0  # for the news how a process ended, which comes after its channel has closed
+_FIRST_UID, _UIDS = 0x70000000, 1 << 24  # of nobody else
+_LAYERS = {"fork": sys.platform == "linux", "namespaces": True, "rlimits": True, "seccomp": True}
 
 
 class Sandbox:
@@ -40,13 +40,13 @@ class Sandbox:
         isolation: str = levels.BEST,
         limits: Limits | None = None,
         *,
-        handler: str = HANDLER,
+        handler: str = _HANDLER,
         layers: dict[str, bool] | None = None,
     ) -> None:
         self.kind, self.why = levels.chosen(isolation)
         self._limits = limits or Limits()
         self.handler = handler
-        self.layers = LAYERS | (layers or {})
+        self.layers = _LAYERS | (layers or {})
         self.own_user = bubblewrap.is_root() and (
             self.kind == levels.BUBBLEWRAP or levels.can_be_another()
         )
@@ -91,6 +91,7 @@ class Sandbox:
         return self.zygote(ranks).wait_ready()
 
     def zygote(self, ranks: bool) -> Zygote | Spawner:
+        """The home of processes with or without ranks; a new one where that has died."""
         found = self.zygotes.get(ranks)
         if found is not None:
             found.listen()
@@ -143,8 +144,9 @@ class Sandbox:
             self.spare = None
 
     def order(self, ranks: bool, cpu_s: float | None = None) -> dict[str, Any]:
+        """What a process is told of its limits. cpu_s: as for `fork`."""
         limits = asdict(self.limits) | ({} if cpu_s is None else {"cpu_s": cpu_s})
-        uid = FIRST_UID + secrets.randbelow(UIDS) if self.own_user else None
+        uid = _FIRST_UID + secrets.randbelow(_UIDS) if self.own_user else None
         return {"limits": limits, "ranks": ranks, "uid": uid, "layers": self.layers}
 
     def submission(self, *, ranks: bool = False) -> "Submission":
@@ -184,6 +186,7 @@ class Submission:
         self.end()
 
     def end(self) -> None:
+        """End the process, if there is one, and add what it used to what the submission has used."""
         if self.process is not None:
             process, self.process = self.process, None
             process.end()
@@ -216,8 +219,8 @@ class Submission:
         except frames.Garbage as error:
             raise self.lost(str(error), "garbage") from None
         except frames.Ended:
-            process.wait(LAST_WORDS_S)
-            raise self.lost(*ending(process, limits)) from None
+            process.wait(_LAST_WORDS_S)
+            raise self.lost(*_ending(process, limits)) from None
         except BaseException:
             self.end()
             raise
@@ -225,6 +228,7 @@ class Submission:
             self.wall_s += monotonic() - began
 
     def within_budget(self) -> None:
+        """Raises ChannelLost if the submission has used up its seconds."""
         limits = self.sandbox.limits
         for used, most, what in (
             (self.wall_s, limits.wall_s, "seconds"),
@@ -235,6 +239,7 @@ class Submission:
                 raise ChannelLost(f"had used up the {most:g} {what} of a submission", "timeout")
 
     def begin(self) -> Process:
+        """A new process for this submission, with what is left of its CPU time."""
         left = self.sandbox.limits.cpu_s - self.cpu_s if self.cpu_s else None
         self.process = self.sandbox.fork(self.ranks, left)
         return self.process
@@ -250,7 +255,7 @@ class Submission:
         return ChannelLost(reason, how)
 
 
-def ending(process: Process, limits: Limits) -> tuple[str, str]:
+def _ending(process: Process, limits: Limits) -> tuple[str, str]:
     """How a process ended, in words that follow "your code", and the kind of loss that it is."""
     status = process.status
     if process.why:

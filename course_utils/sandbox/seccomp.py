@@ -19,15 +19,15 @@ KILL = 0x80000000
 ERRNO = 0x00050000
 
 LOAD, JUMP_EQUAL, JUMP_ABOVE, JUMP_BITS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data, little-endian
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data, little-endian
 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-X32 = 0x40000000  # x86_64's other set of numbers for the same calls
+_X32 = 0x40000000  # x86_64's other set of numbers for the same calls
 
 CLONE_THREAD = 0x00010000
 CLONE_NEW = 0x7E020000  # every namespace, CLONE_NEWTIME (0x80) aside, which clone cannot make
 
-NONE = -1
+_NONE = -1
 DENIED = {  # numbers on x86_64 and aarch64
     # other processes
     "ptrace": (101, 117),
@@ -73,7 +73,7 @@ DENIED = {  # numbers on x86_64 and aarch64
     "request_key": (249, 218),
     "keyctl": (250, 219),
     "personality": (135, 92),
-    "modify_ldt": (154, NONE),
+    "modify_ldt": (154, _NONE),
     # memory that no limit of a process counts
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
@@ -91,8 +91,8 @@ DENIED = {  # numbers on x86_64 and aarch64
     "reboot": (169, 142),
     "syslog": (103, 116),
     "vhangup": (153, 58),
-    "iopl": (172, NONE),
-    "ioperm": (173, NONE),
+    "iopl": (172, _NONE),
+    "ioperm": (173, _NONE),
     "settimeofday": (164, 170),
     "clock_settime": (227, 112),
     "adjtimex": (159, 171),
@@ -101,7 +101,7 @@ DENIED = {  # numbers on x86_64 and aarch64
     "execve": (59, 221),
     "execveat": (322, 281),
 }
-NEW_PROCESS = {"fork": (57, NONE), "vfork": (58, NONE)}
+NEW_PROCESS = {"fork": (57, _NONE), "vfork": (58, _NONE)}
 SIGNALS = {"kill": (62, 129), "tgkill": (234, 131)} | {
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
@@ -109,7 +109,7 @@ SIGNALS = {"kill": (62, 129), "tgkill": (234, 131)} | {
 CLONE, CLONE3, SOCKET, PRLIMIT = (56, 220), (435, 435), (41, 198), (302, 261)
 
 AF_UNIX, AF_INET, AF_NETLINK, AF_INET6 = 1, 2, 16, 10
-FOR_RANKS = (
+_FOR_RANKS = (
     AF_UNIX,
     AF_INET,
     AF_INET6,
@@ -120,57 +120,58 @@ Instruction = tuple[int, int, int, int]
 
 
 def available() -> bool:
+    """Is there a filter for this machine's system and processor?"""
     return sys.platform == "linux" and platform.machine() in ARCHITECTURES
 
 
-def denied(code: int = errno.EPERM) -> Instruction:
+def _denied(code: int = errno.EPERM) -> Instruction:
     return RETURN, 0, 0, ERRNO | code
 
 
-def only(number: int, block: list[Instruction]) -> list[Instruction]:
+def _only(number: int, block: list[Instruction]) -> list[Instruction]:
     """`block`, which returns on every path, for one system call; else go on behind it."""
     return [(JUMP_EQUAL, 0, len(block), number), *block] if number >= 0 else []
 
 
-def first_argument_in(values: tuple[int, ...]) -> list[Instruction]:
-    block: list[Instruction] = [(LOAD, 0, 0, FIRST_ARGUMENT)]
+def _first_argument_in(values: tuple[int, ...]) -> list[Instruction]:
+    block: list[Instruction] = [(LOAD, 0, 0, _FIRST_ARGUMENT)]
     for value in values:
         block += [(JUMP_EQUAL, 0, 1, value & 0xFFFFFFFF), (RETURN, 0, 0, ALLOW)]
-    return [*block, denied()]
+    return [*block, _denied()]
 
 
 def program(machine: str, pid: int, *, processes: bool) -> list[Instruction]:
     """The filter for the process `pid`. processes: are new processes and sockets allowed (ranks)?"""
     which, architecture = ARCHITECTURES[machine]
     found: list[Instruction] = [
-        (LOAD, 0, 0, ARCHITECTURE),
+        (LOAD, 0, 0, _ARCHITECTURE),
         (JUMP_EQUAL, 1, 0, architecture),
         (RETURN, 0, 0, KILL),
-        (LOAD, 0, 0, NUMBER),
+        (LOAD, 0, 0, _NUMBER),
     ]
     if machine == "x86_64":
-        found += [(JUMP_ABOVE, 0, 1, X32), denied(errno.ENOSYS)]
+        found += [(JUMP_ABOVE, 0, 1, _X32), _denied(errno.ENOSYS)]
     for numbers in DENIED.values():
-        found += only(numbers[which], [denied()])
+        found += _only(numbers[which], [_denied()])
     # glibc falls back on clone, whose flags can be seen here, only if clone3 does not exist at all
-    found += only(CLONE3[which], [denied(errno.ENOSYS)])
+    found += _only(CLONE3[which], [_denied(errno.ENOSYS)])
     clone: list[Instruction] = [
-        (LOAD, 0, 0, FIRST_ARGUMENT),
+        (LOAD, 0, 0, _FIRST_ARGUMENT),
         (JUMP_BITS, 0, 1, CLONE_NEW),
-        denied(),
+        _denied(),
     ]
     if processes:
-        sockets = first_argument_in(FOR_RANKS)
+        sockets = _first_argument_in(_FOR_RANKS)
     else:
-        clone += [(JUMP_BITS, 1, 0, CLONE_THREAD), denied()]
-        sockets = [denied()]
+        clone += [(JUMP_BITS, 1, 0, CLONE_THREAD), _denied()]
+        sockets = [_denied()]
         for numbers in NEW_PROCESS.values():
-            found += only(numbers[which], [denied()])
+            found += _only(numbers[which], [_denied()])
         for numbers in SIGNALS.values():
-            found += only(numbers[which], first_argument_in((pid,)))
-    found += only(CLONE[which], [*clone, (RETURN, 0, 0, ALLOW)])
-    found += only(SOCKET[which], sockets)
-    found += only(PRLIMIT[which], first_argument_in((0, pid)))
+            found += _only(numbers[which], _first_argument_in((pid,)))
+    found += _only(CLONE[which], [*clone, (RETURN, 0, 0, ALLOW)])
+    found += _only(SOCKET[which], sockets)
+    found += _only(PRLIMIT[which], _first_argument_in((0, pid)))
     return [*found, (RETURN, 0, 0, ALLOW)]
 
 

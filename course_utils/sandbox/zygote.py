@@ -24,15 +24,15 @@ from course_utils.processes.pages import settle
 
 from .proc import anonymous_memory, descendants
 
-WATCH_S = 0.1
+_WATCH_S = 0.1
 
 
 def main(fd: int, settings: dict[str, Any]) -> None:
     """Load, say so, serve until the grader is gone."""
     control = socket.socket(fileno=fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    handler = loaded(settings)
-    rehearse()
+    handler = _loaded(settings)
+    _rehearse()
     settle()
     try:
         Zygote(control, handler, settings).serve()
@@ -45,12 +45,12 @@ def alone(fd: int, settings: dict[str, Any]) -> None:
     """One submission in a process that was not forked (see `sandbox.Spawner`)."""
     from . import child
 
-    child.live(fd, loaded(settings), settings["order"], settings["folder"], apart=False, parent=0)
+    child.live(fd, _loaded(settings), settings["order"], settings["folder"], apart=False, parent=0)
 
 
-def loaded(settings: dict[str, Any]) -> Any:
+def _loaded(settings: dict[str, Any]) -> Any:
     sys.meta_path.insert(0, Hidden(tuple(settings["hidden"])))
-    warm_up(settings["ranks"])
+    _warm_up(settings["ranks"])
     home, _, attribute = settings["handler"].partition(":")
     return getattr(importlib.import_module(home), attribute)
 
@@ -66,7 +66,7 @@ class Hidden(MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
-def warm_up(ranks: bool) -> None:
+def _warm_up(ranks: bool) -> None:
     """Load what submissions need, and do once what is slow the first time."""
     import torch
 
@@ -81,7 +81,7 @@ def warm_up(ranks: bool) -> None:
         torch.optim.AdamW([weight]).step()
 
 
-def rehearse() -> None:
+def _rehearse() -> None:
     from course_utils.grading.student import rehearsal
 
     rehearsal.rehearse()
@@ -109,7 +109,7 @@ class Zygote(ForkServer):
         super().serve()
 
     def patience_s(self) -> float:
-        return WATCH_S if self.watched and self.children else super().patience_s()
+        return _WATCH_S if self.watched and self.children else super().patience_s()
 
     def look(self) -> None:
         """The limit of memory binds one process; those of ranks are bound together by this."""
@@ -146,6 +146,7 @@ class Zygote(ForkServer):
                     kill(pid)
 
     def own_folder(self, number: int) -> str:
+        """The folder of the submission with this number."""
         return os.path.join(self.folder, str(number))
 
     def make_folder(self, message: dict[str, Any]) -> None:
@@ -161,6 +162,7 @@ class Zygote(ForkServer):
                     os.chmod(folder, 0o777)
 
     def fork(self, message: dict[str, Any], channel: int) -> int:
+        """Fork a submission's process; its PID here. channel: its end of the channel."""
         from . import child, namespaces
 
         if self.apart:
@@ -169,6 +171,7 @@ class Zygote(ForkServer):
         try:
             pid = os.fork()
         finally:
+            # else the next child would be born into this one's namespace
             if self.apart and os.getpid() == here:
                 namespaces.setns(self.own_pids, namespaces.CLONE_NEWPID)
         if pid:
@@ -193,7 +196,7 @@ class Zygote(ForkServer):
         """End what a submission has left. With a namespace of its own the kernel did so."""
         if self.apart:
             return
-        for _ in range(1000):
+        for _ in range(1000):  # what is killed may have forked meanwhile
             left = [p for p in descendants() if p not in self.children]
             for one in left:
                 kill(one)

@@ -22,7 +22,7 @@ from .cells import (
 )
 from .stub import defines_a_stub
 
-TOO_DEEP = "an expression nests too deeply to be read"
+_TOO_DEEP = "an expression nests too deeply to be read"
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,16 @@ def answers(cells: list[str]) -> dict[str, Answer]:
     for key, names in parts.items():
         places = list(names.values())
         try:
-            needed = closure(statements, places)
+            needed = _closure(statements, places)
             stubs = tuple(defines_a_stub(statements[place].node) for place in places)
             found[key] = Answer(key, needed, tuple(names), tuple(cells), stubs=stubs)
         except UNREADABLE:
             cell = statements[places[0]].cell + 1
-            found[key] = Answer(key, problem=f"code cell {cell}, or what it needs: {TOO_DEEP}")
+            found[key] = Answer(key, problem=f"code cell {cell}, or what it needs: {_TOO_DEEP}")
     return found
 
 
-def closure(statements: list[Statement], places: list[int]) -> tuple[Statement, ...]:
+def _closure(statements: list[Statement], places: list[int]) -> tuple[Statement, ...]:
     """The answer's statements and all that they need, in an order in which they can be run.
 
     A name that is bound several times is taken as it was where the statement stands, for what runs
@@ -95,10 +95,10 @@ def closure(statements: list[Statement], places: list[int]) -> tuple[Statement, 
             new = {*before[-1:], *last[-1:]} - keep
             keep |= new
             ahead += new
-    return tuple(statements[i] for i in in_order(statements, keep))
+    return tuple(statements[i] for i in _in_order(statements, keep))
 
 
-def in_order(statements: list[Statement], keep: set[int]) -> list[int]:
+def _in_order(statements: list[Statement], keep: set[int]) -> list[int]:
     """The notebook's order; but what binds a name that nothing before its use binds comes first."""
     order: list[int] = []
     bound: set[str] = set()

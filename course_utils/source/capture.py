@@ -17,7 +17,7 @@ def capture(obj: Any) -> tuple[str, list[str]]:
     """
     if not str(getattr(obj, "__name__", "")).isidentifier():
         raise OSError("neither a function nor a class of a name of its own")
-    home = namespace_of(obj)
+    home = _namespace_of(obj)
     imports: dict[str, None] = {}
     blocks: dict[str, str] = {}
     missing = list(getattr(getattr(inspect.unwrap(obj), "__code__", None), "co_freevars", ()))
@@ -28,18 +28,18 @@ def capture(obj: Any) -> tuple[str, list[str]]:
         if isinstance(value, ModuleType):
             same = value.__name__ == name
             imports[f"import {value.__name__}" + ("" if same else f" as {name}")] = None
-        elif is_local(value, home):
+        elif _is_local(value, home):
             blocks[name] = ""  # marks it as being captured, so that recursion ends
-            source = without_exercise(source_of(value))
+            source = _without_exercise(source_of(value))
             for used in sorted(names_used(source) - {name}):
                 if used in home:
                     add(used, home[used])
             blocks[name] = source
-        elif origin := where_from(name, value):
+        elif origin := _where_from(name, value):
             imports[origin] = None
         elif type(value) is float:
             blocks[name] = f'{name} = float("{value!r}")'
-        elif is_literal(value):
+        elif _is_literal(value):
             blocks[name] = f"{name} = {value!r}"
         else:
             missing.append(name)
@@ -50,7 +50,7 @@ def capture(obj: Any) -> tuple[str, list[str]]:
     return "\n".join([*imports, "", *constants, *definitions]) + "\n", missing
 
 
-def namespace_of(obj: Any) -> dict[str, Any]:
+def _namespace_of(obj: Any) -> dict[str, Any]:
     """The global names that the object's code sees."""
     obj = inspect.unwrap(obj)
     if hasattr(obj, "__globals__"):
@@ -59,13 +59,13 @@ def namespace_of(obj: Any) -> dict[str, Any]:
     return dict(vars(module)) if module else {}
 
 
-def is_local(value: Any, home: dict[str, Any]) -> bool:
+def _is_local(value: Any, home: dict[str, Any]) -> bool:
     value = inspect.unwrap(value) if callable(value) else value
     code = inspect.isfunction(value) or inspect.isclass(value)
     return code and getattr(value, "__module__", None) == home.get("__name__")
 
 
-def where_from(name: str, value: Any) -> str | None:
+def _where_from(name: str, value: Any) -> str | None:
     """The import statement that gives this object again, or None."""
     module = getattr(value, "__module__", None)
     own = getattr(value, "__name__", None)
@@ -80,14 +80,14 @@ def where_from(name: str, value: Any) -> str | None:
     return f"from {module} import {own}" + ("" if own == name else f" as {name}")
 
 
-def is_literal(value: Any) -> bool:
+def _is_literal(value: Any) -> bool:
     try:
         return bool(ast.literal_eval(repr(value)) == value)
     except (ValueError, SyntaxError):
         return False
 
 
-def without_exercise(source: str) -> str:
+def _without_exercise(source: str) -> str:
     lines = source.splitlines()
     while lines and lines[0].startswith("@exercise("):
         lines = lines[1:]

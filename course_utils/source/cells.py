@@ -26,11 +26,13 @@ class Statement:
 
     @cached_property
     def binds(self) -> frozenset[str]:
+        """Names that it binds."""
         return frozenset(names_bound(self.node))
 
     @cached_property
     def uses(self) -> frozenset[str]:
-        return frozenset(names_needed(self.node))
+        """Names that it looks up outside of itself."""
+        return frozenset(_names_needed(self.node))
 
 
 def read_cells(path: str | Path) -> list[str]:
@@ -50,12 +52,12 @@ def statements_of(number: int, source: str) -> list[Statement]:
     """A cell's statements. Raises one of UNREADABLE for a text that is no Python, magics aside."""
     return [
         Statement(number, node)
-        for statement in parsed(source).body
-        for node in one_by_one(statement)
+        for statement in _parsed(source).body
+        for node in _one_by_one(statement)
     ]
 
 
-def parsed(source: str) -> ast.Module:
+def _parsed(source: str) -> ast.Module:
     """Its syntax tree, if Python would compile it: a parameter that comes twice, say, has one too."""
     try:
         tree = ast.parse(source)
@@ -71,27 +73,27 @@ def rejoined(cells: Sequence[str]) -> list[str]:
     whole = list(cells)
     for n in range(1, len(whole)):
         halves = whole[n - 1], whole[n]
-        if DECORATED.search(halves[0]) and not all(map(is_python, halves)):
+        if DECORATED.search(halves[0]) and not all(map(_is_python, halves)):
             both = "\n".join(halves)
-            if is_python(both):
+            if _is_python(both):
                 whole[n - 1], whole[n] = both, ""
     return whole
 
 
-def is_python(source: str) -> bool:
+def _is_python(source: str) -> bool:
     try:
-        parsed(source)
+        _parsed(source)
     except UNREADABLE:
         return False
     return True
 
 
-def names_needed(node: ast.stmt) -> set[str]:
+def _names_needed(node: ast.stmt) -> set[str]:
     """The names that a definition uses; `exercise` is none of them."""
     return names_used(undecorated(copy.copy(node)) if key_of(node) else node)
 
 
-def one_by_one(node: ast.stmt) -> list[ast.stmt]:
+def _one_by_one(node: ast.stmt) -> list[ast.stmt]:
     """An import of several names as one for each: an answer takes only those that it uses."""
     if isinstance(node, ast.Import):
         return [ast.copy_location(ast.Import([name]), node) for name in node.names]
@@ -104,10 +106,12 @@ def one_by_one(node: ast.stmt) -> list[ast.stmt]:
 
 
 def is_definition(node: ast.stmt) -> bool:
+    """Is the statement there for what it binds? Loops, `with` and bare expressions are not."""
     return not isinstance(node, ast.For | ast.While | ast.With | ast.Expr)
 
 
 def key_of(node: ast.stmt) -> str | None:
+    """The key in a definition's @exercise("…"); None without one."""
     for decorator in getattr(node, "decorator_list", []):
         match decorator:
             case ast.Call(func=ast.Name(id="exercise"), args=[ast.Constant(value=str(key)), *_]):

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
-EXTENSION = re.compile(r"^(\s*)%load_ext +(?=\w)", re.MULTILINE)
-MAGIC = re.compile(r"^(\s*)[%!][%!{\w].*$", re.MULTILINE)
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+_EXTENSION = re.compile(r"^(\s*)%load_ext +(?=\w)", re.MULTILINE)
+_MAGIC = re.compile(r"^(\s*)[%!][%!{\w].*$", re.MULTILINE)
 
 
 def closure(
@@ -34,7 +34,7 @@ def closure(
     for source in sources:
         tree = _parse(source)
         names |= set(_imports(tree, f"{package.name}.<cell>", package.name))
-        known |= {text.split(".")[0] for text in _strings(tree) if DOTTED.fullmatch(text)}
+        known |= {text.split(".")[0] for text in _strings(tree) if _DOTTED.fullmatch(text)}
     names |= {f"{package.name}.{room}.{chapter}" for room in rooms for chapter in known}
 
     left_out = [f"{package.name}.{room}" for room in aside]
@@ -56,7 +56,7 @@ def closure(
 def _parse(source: str) -> ast.Module:
     """A cell without its magics, %load_ext as an import; empty where that is no Python."""
     try:
-        return ast.parse(MAGIC.sub(r"\1pass", EXTENSION.sub(r"\1import ", source)))
+        return ast.parse(_MAGIC.sub(r"\1pass", _EXTENSION.sub(r"\1import ", source)))
     except SyntaxError:
         return ast.Module(body=[], type_ignores=[])
 
@@ -87,7 +87,7 @@ def _imports(tree: ast.Module, dotted: str, root: str) -> Iterator[str]:
             if _under(base, root):
                 yield base
                 yield from (f"{base}.{alias.name}" for alias in node.names)
-    yield from (text for text in _strings(tree) if DOTTED.fullmatch(text) and _under(text, root))
+    yield from (text for text in _strings(tree) if _DOTTED.fullmatch(text) and _under(text, root))
 
 
 def _strings(tree: ast.Module) -> Iterator[str]:

@@ -11,6 +11,7 @@ def first_line(node: ast.stmt) -> int:
 
 
 def import_of(node: ast.stmt, name: str) -> str:
+    """An import statement for this one name of `node`, which must bind it."""
     assert isinstance(node, ast.Import | ast.ImportFrom)
     alias = next(a for a in node.names if (a.asname or a.name.partition(".")[0]) == name)
     text = alias.name + (f" as {alias.asname}" if alias.asname else "")

@@ -16,12 +16,12 @@ def stub_source(part: Any) -> str:
     (node,) = ast.parse(source).body
     lines = source.splitlines()
     if isinstance(node, ast.ClassDef):
-        return stub_class(node, lines)
+        return _stub_class(node, lines)
     assert isinstance(node, ast.FunctionDef)
-    return "\n".join(stub_function(node, lines))
+    return "\n".join(_stub_function(node, lines))
 
 
-def stub_class(node: ast.ClassDef, lines: list[str]) -> str:
+def _stub_class(node: ast.ClassDef, lines: list[str]) -> str:
     public = [
         item
         for item in node.body
@@ -32,14 +32,14 @@ def stub_class(node: ast.ClassDef, lines: list[str]) -> str:
     out = lines[node.lineno - 1 : public[0].lineno - 1]
     for i, item in enumerate(public):
         if isinstance(item, ast.FunctionDef):
-            out += ([""] if i else []) + stub_function(item, lines)
+            out += ([""] if i else []) + _stub_function(item, lines)
         else:
             gap = bool(i) and not lines[item.lineno - 2].strip()
             out += lines[item.lineno - 1 - gap : item.end_lineno]
     return "\n".join(out)
 
 
-def stub_function(node: ast.FunctionDef, lines: list[str]) -> list[str]:
+def _stub_function(node: ast.FunctionDef, lines: list[str]) -> list[str]:
     first = min([d.lineno for d in node.decorator_list] + [node.lineno])
     documented = ast.get_docstring(node) is not None
     last = node.body[0].end_lineno if documented else node.body[0].lineno - 1
@@ -52,7 +52,7 @@ def is_stub(obj: Any) -> bool:
     try:
         (node,) = ast.parse(source_of(obj)).body
     except (OSError, TypeError, SyntaxError, ValueError):
-        return raises_only(obj)
+        return _raises_only(obj)
     return defines_a_stub(node)
 
 
@@ -65,6 +65,7 @@ def defines_a_stub(node: ast.stmt) -> bool:
 
 
 def is_empty(node: ast.FunctionDef) -> bool:
+    """Does the function do nothing yet: NotImplementedError, `pass` or `...`?"""
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
     if not body:
         return True
@@ -78,7 +79,7 @@ def is_empty(node: ast.FunctionDef) -> bool:
     return False
 
 
-def raises_only(obj: Any) -> bool:
+def _raises_only(obj: Any) -> bool:
     """The same question where no source is to be had, from the compiled code."""
     functions = (
         [f for f in vars(obj).values() if inspect.isfunction(f)] if inspect.isclass(obj) else [obj]

@@ -9,11 +9,11 @@ from typing import Any
 def source_of(part: Any) -> str:
     """The source of a function or class, a notebook's classes included. Raises OSError if unknown."""
     part = inspect.unwrap(part)
-    text = class_source(part) if inspect.isclass(part) else inspect.getsource(part)
+    text = _class_source(part) if inspect.isclass(part) else inspect.getsource(part)
     return inspect.cleandoc("\n" + text).rstrip()
 
 
-def class_source(cls: type) -> str:
+def _class_source(cls: type) -> str:
     """`inspect.getsource` cannot find a class of a notebook's cell; its methods know where it is."""
     for method in vars(cls).values():
         function = inspect.unwrap(getattr(method, "__func__", method))  # a staticmethod's, too

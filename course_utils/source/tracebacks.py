@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-BOOK = Path(__file__).parents[1] / "reference"
-LIBRARIES = tuple(
+_BOOK = Path(__file__).parents[1] / "reference"
+_LIBRARIES = tuple(
     str(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-GENERATED = ("<frozen ", "<string>", "<__array_function__", "<@beartype")
+_GENERATED = ("<frozen ", "<string>", "<__array_function__", "<@beartype")
 
 
 class Line(NamedTuple):
@@ -25,9 +25,9 @@ class Line(NamedTuple):
 def is_callers(filename: str) -> bool:
     """Is this file neither a library nor the course's machinery? The book's reference code counts."""
     path = filename.replace("\\", "/")
-    if filename.startswith(LIBRARIES + GENERATED) or "/site-packages/" in path:
+    if filename.startswith(_LIBRARIES + _GENERATED) or "/site-packages/" in path:
         return False
-    return "/course_utils/" not in path or filename.startswith(str(BOOK))
+    return "/course_utils/" not in path or filename.startswith(str(_BOOK))
 
 
 def is_students(filename: str) -> bool:

@@ -10,8 +10,8 @@ from .notebook import Notebook, tags
 from .pieces import Piece, answers_in, attempted, pieces
 from .stamp import Cell, digest
 
-KEPT = "kept"
-MADE_BY_A_PROGRAM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{8}|.*[A-Z].*")
+_KEPT = "kept"
+_MADE_BY_A_PROGRAM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{8}|.*[A-Z].*")
 """Ids that JupyterLab, nbformat and Colab give to new cells; an edition's ids are words, in small letters."""
 
 
@@ -39,6 +39,7 @@ class Merge:
         self.stamped = self.mine.stamped
 
     def run(self) -> Notebook:
+        """The merged notebook. `notes` then says, in sentences, what became of what."""
         self.walk()
         answers = dict(self.elsewhere) | answers_in(self.mine)
         before: dict[int, list[Cell]] = {}
@@ -122,7 +123,7 @@ class Merge:
     def theirs(self, cell: Cell, anchor: int) -> None:
         """A cell that the new edition does not hold: the student's own, or one of the older edition."""
         identity = cell.get("id", "")
-        if KEPT in tags(cell):
+        if _KEPT in tags(cell):
             self.after.setdefault(anchor, []).append(cell)
         elif self.stamped is not None:
             if digest(cell) in self.stamped.values():
@@ -132,12 +133,13 @@ class Merge:
                 self.set_aside(cell["source"], anchor, reason)
                 return
             self.own(cell, anchor)
-        elif identity and not MADE_BY_A_PROGRAM.fullmatch(identity) and not _ours(identity):
+        elif identity and not _MADE_BY_A_PROGRAM.fullmatch(identity) and not _ours(identity):
             self.left_out += 1
         else:
             self.own(cell, anchor)
 
     def own(self, cell: Cell, anchor: int) -> None:
+        """Keep a cell of the student's own behind the cell of the new edition at `anchor`."""
         self.after.setdefault(anchor, []).append(cell)
         self.notes.append(f"your own cell {_first_line(cell)!r} is kept")
 
@@ -166,10 +168,10 @@ class Merge:
     def set_aside(self, source: str, anchor: int, reason: str) -> None:
         """Keep what does not fit as a raw cell, which nothing runs."""
         text = f"# Kept: {reason}.\n{source}"
-        known = {c["source"] for c in self.mine.cells if KEPT in tags(c)}
+        known = {c["source"] for c in self.mine.cells if _KEPT in tags(c)}
         self.notes.append(f"kept as text: {reason}")
         if text not in known:
-            cell = {"cell_type": "raw", "metadata": {"tags": [KEPT]}, "source": text, "id": ""}
+            cell = {"cell_type": "raw", "metadata": {"tags": [_KEPT]}, "source": text, "id": ""}
             self.after.setdefault(anchor, []).append(cell)
 
 
@@ -196,7 +198,7 @@ def _identify(cells: list[Cell], taken: set[str]) -> None:
     for i, cell in enumerate(cells):
         identity = str(cell.get("id", ""))
         if not re.fullmatch(r"[\w-]{1,64}", identity) or identity in seen:
-            kind = "kept" if KEPT in tags(cell) else "own"
+            kind = "kept" if _KEPT in tags(cell) else "own"
             identity = base = f"{kind}-{digest(cell)}"
             number = 1
             while identity in seen | taken:

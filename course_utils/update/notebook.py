@@ -10,7 +10,7 @@ import nbformat
 
 from .stamp import STAMP, Cell, joined
 
-OUTPUTS = ("stream", "display_data", "execute_result", "error")
+_OUTPUTS = ("stream", "display_data", "execute_result", "error")
 
 
 class Unreadable(ValueError):
@@ -38,6 +38,7 @@ class Notebook:
 
     @property
     def text(self) -> str:
+        """The notebook as a file holds it."""
         whole = {"cells": self.cells, "metadata": self.metadata, "nbformat": 4, "nbformat_minor": 5}
         return nbformat.writes(nbformat.from_dict(whole)).rstrip("\n") + "\n"
 
@@ -75,7 +76,7 @@ def _sound(cell: Cell) -> Cell:
         return made
     outputs, count = cell.get("outputs"), cell.get("execution_count")
     whole = isinstance(outputs, list) and all(
-        isinstance(out, dict) and out.get("output_type") in OUTPUTS for out in outputs
+        isinstance(out, dict) and out.get("output_type") in _OUTPUTS for out in outputs
     )
     return made | {
         "outputs": outputs if whole else [],

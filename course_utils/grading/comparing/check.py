@@ -18,5 +18,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Check:
+    """A case, and what the reference shows on it."""
+
     case: Case
     expected: Expectation

@@ -14,7 +14,7 @@ from .check import Check, Expectation
 from .observations import differs, raised_sentence
 
 Runs = list[Measured] | Observation
-ON_RANKS_AGAIN = 2
+_ON_RANKS_AGAIN = 2
 
 
 def broken(contract: Contract, subject: Any, limit_s: float) -> Complaint | None:
@@ -29,7 +29,7 @@ def confirmed(contract: Contract, measure: Callable[[], Runs]) -> Runs:
     On ranks a complaint must repeat itself: a thread of gloo's may hold a tensor a moment too long.
     """
     runs = measure()
-    for _ in range(ON_RANKS_AGAIN if contract.probe else 0):
+    for _ in range(_ON_RANKS_AGAIN if contract.probe else 0):
         if isinstance(runs, Observation) or any(run.elsewhere for run in runs):
             break
         if complaint_of(contract, runs) is None:
@@ -40,6 +40,7 @@ def confirmed(contract: Contract, measure: Callable[[], Runs]) -> Runs:
 
 
 def complaint_of(contract: Contract, runs: Runs) -> Complaint | None:
+    """What a contract says of the measured runs, or that they could not be measured; None if all is well."""
     if isinstance(runs, Observation):
         assert runs.raised
         return Complaint(f"it could not be measured: {raised_sentence(runs.raised, runs.seconds)}")
@@ -76,12 +77,12 @@ def case_to_blame(contract: Contract, runs: Runs, complaint: Complaint) -> Case:
     """The case whose cost alone gives this complaint; where several are compared, the last."""
     if not isinstance(runs, Observation):
         for case, run in zip(contract.cases, runs, strict=True):
-            if complaint_alone(contract, run, case) == complaint:
+            if _complaint_alone(contract, run, case) == complaint:
                 return case
     return contract.cases[-1]
 
 
-def complaint_alone(contract: Contract, run: Measured, case: Case) -> Complaint | None:
+def _complaint_alone(contract: Contract, run: Measured, case: Case) -> Complaint | None:
     try:
         return complaint_of(replace(contract, cases=(case,)), [run])
     except Exception:  # a judge that needs several costs to compare

@@ -15,9 +15,9 @@ def differs(
     """The first named thing in which an observation is not as expected, or None."""
     want = check.expected.observation
     if got.raised or want.raised:
-        return differs_in_exception(got, want)
+        return _differs_in_exception(got, want)
     try:
-        found = differs_in_what_was_seen(got, check, aspects)
+        found = _differs_in_what_was_seen(got, check, aspects)
     except Exception as error:  # a result of the student's own making may do anything
         kind = type(error).__name__
         sentence = f"what came cannot be compared: looking at it raises {kind}"
@@ -28,7 +28,7 @@ def differs(
     return (SURROUNDINGS, Difference(KIND, "", f"your code {left[0]}")) if left else None
 
 
-def differs_in_what_was_seen(
+def _differs_in_what_was_seen(
     got: Observation, check: Check, aspects: frozenset[str]
 ) -> tuple[str, Difference] | None:
     want = check.expected.observation
@@ -49,7 +49,7 @@ def differs_in_what_was_seen(
     return None
 
 
-def differs_in_exception(got: Observation, want: Observation) -> tuple[str, Difference] | None:
+def _differs_in_exception(got: Observation, want: Observation) -> tuple[str, Difference] | None:
     if got.raised and want.raised and want.raised.kind in got.raised.kinds:
         return None
     if want.raised:
@@ -58,15 +58,16 @@ def differs_in_exception(got: Observation, want: Observation) -> tuple[str, Diff
         )
         return "exception", Difference(KIND, "", f"{want.raised.kind} is expected here; {came}")
     assert got.raised
-    return "exception", Difference(KIND, "", exception_sentence(got))
+    return "exception", Difference(KIND, "", _exception_sentence(got))
 
 
-def exception_sentence(got: Observation) -> str:
+def _exception_sentence(got: Observation) -> str:
     assert got.raised
     return raised_sentence(got.raised, got.seconds)
 
 
 def raised_sentence(raised: Raised, seconds: float) -> str:
+    """An exception as a sentence. seconds: the limit of one call, for one that ran into it."""
     if raised.told:
         return raised.message
     if raised.kind == raising.TIME_LIMIT:

@@ -18,7 +18,7 @@ from course_utils.grading.driving.describe import (
 from course_utils.grading.pytrees.text import cut, short
 from course_utils.grading.pytrees.tree import Opaque, Tree, same, tensors
 
-KINDS = {
+_KINDS = {
     kind.name: kind
     for kind in (
         inspect.Parameter.POSITIONAL_ONLY,
@@ -39,6 +39,7 @@ class Call:
 
     @property
     def parameters(self) -> list[inspect.Parameter]:
+        """The parameters, in order."""
         return list(self.signature.parameters.values())
 
 
@@ -61,14 +62,14 @@ class Description:
     @property
     def takes_any(self) -> bool:
         """Are there *args or **kwargs?"""
-        return self.call is not None and takes_any(self.call.parameters)
+        return self.call is not None and _takes_any(self.call.parameters)
 
 
 def description(tree: Tree) -> Description:
     """The description that a tree holds. Raises ValueError for a tree that is none."""
     try:
         methods = {
-            checked(name, str): (checked(checked(one, dict)["there"], bool), call(one["call"]))
+            checked(name, str): (checked(checked(one, dict)["there"], bool), _call(one["call"]))
             for name, one in checked(checked(tree, dict)["methods"], dict).items()
         }
         return Description(
@@ -77,7 +78,7 @@ def description(tree: Tree) -> Description:
             checked(tree["callable"], bool),
             checked(tree["generator"], bool),
             checked(tree["coroutine"], bool),
-            call(tree["call"]),
+            _call(tree["call"]),
             methods,
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -85,17 +86,21 @@ def description(tree: Tree) -> Description:
 
 
 @lru_cache(maxsize=512)
-def description_of(reference: Any) -> Description:
+def _description_of(reference: Any) -> Description:
     return description(described(reference, methods_due(reference)))
 
 
-def call(tree: Tree) -> Call | None:
+def _call(tree: Tree) -> Call | None:
+    """A signature from its tree (`describe.described`); None for None.
+
+    Raises TypeError, KeyError or ValueError for a tree that describes none.
+    """
     if tree is None:
         return None
     found = []
     for one in checked(checked(tree, dict)["parameters"], list)[:MOST_PARAMETERS]:
         default, name = checked(checked(one, dict)["default"], list), cut(checked(one["name"], str))
-        kind = KINDS[checked(one["kind"], str)]
+        kind = _KINDS[checked(one["kind"], str)]
         found.append(inspect.Parameter(name, kind, default=default[0] if default else NO_DEFAULT))
     return Call(inspect.Signature(found), cut(checked(tree["text"], str)))
 
@@ -111,14 +116,14 @@ def signature_problem(references: Sequence[Any], answers: Sequence[Description])
     """What is wrong with the kind or the parameters of the student's objects, in words."""
     for reference, mine in zip(references, answers, strict=True):
         name = reference.__name__
-        want = description_of(reference)
-        problem = kind_problem(name, want, mine) or parameters_problem(name, want, mine)
+        want = _description_of(reference)
+        problem = _kind_problem(name, want, mine) or _parameters_problem(name, want, mine)
         if problem:
             return problem
     return None
 
 
-def kind_problem(name: str, want: Description, mine: Description) -> str | None:
+def _kind_problem(name: str, want: Description, mine: Description) -> str | None:
     if want.is_class != mine.is_class:
         due, came = ("a class" if one.is_class else "a function" for one in (want, mine))
         return f"`{name}` must be {due}; came {came}"
@@ -131,20 +136,20 @@ def kind_problem(name: str, want: Description, mine: Description) -> str | None:
     return None
 
 
-def parameters_problem(name: str, want: Description, mine: Description) -> str | None:
+def _parameters_problem(name: str, want: Description, mine: Description) -> str | None:
     if not want.is_class:
-        return differing_parameters(name, want.call, mine.call)
+        return _differing_parameters(name, want.call, mine.call)
     for method, (_, due) in (want.methods or {}).items():
         there, came = (mine.methods or {}).get(method, (False, None))
         if not there:
             return f"`{name}` has no method `{method}`"
-        problem = differing_parameters(f"{name}.{method}", due, came)
+        problem = _differing_parameters(f"{name}.{method}", due, came)
         if problem:
             return problem
     return None
 
 
-def differing_parameters(name: str, due: Call | None, came: Call | None) -> str | None:
+def _differing_parameters(name: str, due: Call | None, came: Call | None) -> str | None:
     """None if every call that suits the reference suits the student's."""
     if due is None or came is None:
         return None
@@ -152,37 +157,38 @@ def differing_parameters(name: str, due: Call | None, came: Call | None) -> str 
     given = [p.name for p in have]
     names = [p.name for p in want]
     ordinary = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in want)
-    if ordinary and (takes_any(have) or set(given) >= set(names)):
+    if ordinary and (_takes_any(have) or set(given) >= set(names)):
         for args, kwargs in (names, {}), ([], dict.fromkeys(names)):
             try:
                 came.signature.bind(*args, **kwargs)
             except TypeError:
                 how = "by name" if kwargs else "by position"
                 return f"`{name}` must take ({', '.join(names)}) {how} too; yours is {came.text}"
-    if takes_any(have):
+    if _takes_any(have):
         return None
     extra = [p.name for p in have if p.name not in names and p.default is NO_DEFAULT]
     if extra or given[: len(names)] != names:
         return f"`{name}` takes ({', '.join(names)}); yours takes ({', '.join(given)})"
     for w, h in zip(want, have, strict=False):
-        if (w.default is NO_DEFAULT) != (h.default is NO_DEFAULT) or not equal_defaults(w, h):
-            return f"the default of `{w.name}` is {default(w)}; yours has {default(h)}"
+        if (w.default is NO_DEFAULT) != (h.default is NO_DEFAULT) or not _equal_defaults(w, h):
+            return f"the default of `{w.name}` is {_default(w)}; yours has {_default(h)}"
     return None
 
 
-def takes_any(parameters: Sequence[inspect.Parameter]) -> bool:
+def _takes_any(parameters: Sequence[inspect.Parameter]) -> bool:
     """Are there *args or **kwargs?"""
     return any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
-def equal_defaults(a: inspect.Parameter, b: inspect.Parameter) -> bool:
+def _equal_defaults(a: inspect.Parameter, b: inspect.Parameter) -> bool:
     """Equal, or written alike: an object of a class that was defined twice."""
     if a.default is b.default or same(a.default, b.default):
         return True
     return not tensors((a.default, b.default)) and bool(a.default == b.default)
 
 
-def default(p: inspect.Parameter) -> str:
+def _default(p: inspect.Parameter) -> str:
+    """A parameter's default as a reader would write it; "none" if it has none."""
     if p.default is NO_DEFAULT:
         return "none"
     return p.default.text if isinstance(p.default, Opaque) else short(p.default)

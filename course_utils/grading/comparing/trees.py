@@ -23,13 +23,13 @@ from course_utils.grading.pytrees.tree import (
     lacks_memory,
 )
 
-KIND, SHAPE, DTYPE, DEVICE, VALUE = "kind", "shape", "dtype", "device", "value"
+KIND, SHAPE, DTYPE, DEVICE, _VALUE = "kind", "shape", "dtype", "device", "value"
 
 
-NO_MEMORY = "the result's storage is smaller than the result: it was resized"
+_NO_MEMORY = "the result's storage is smaller than the result: it was resized"
 
 
-EVERYTHING = frozenset({KIND, SHAPE, DTYPE, DEVICE, VALUE})
+EVERYTHING = frozenset({KIND, SHAPE, DTYPE, DEVICE, _VALUE})
 
 
 @dataclass(frozen=True)
@@ -89,22 +89,22 @@ def compare(
     shapes first and values later.
     """
     if isinstance(want, Tensor):
-        return compare_tensors(got, want, oracle, length, aspects, path)
+        return _compare_tensors(got, want, oracle, length, aspects, path)
     if isinstance(want, tuple | list):
-        return compare_sequences(got, want, oracle, length, aspects, path)
+        return _compare_sequences(got, want, oracle, length, aspects, path)
     if isinstance(want, dict):
-        return compare_dicts(got, want, oracle, length, aspects, path)
-    return compare_plain(got, want, aspects, path)
+        return _compare_dicts(got, want, oracle, length, aspects, path)
+    return _compare_plain(got, want, aspects, path)
 
 
-def compare_tensors(
+def _compare_tensors(
     got: Any, want: Tensor, oracle: Any, length: int, aspects: frozenset[str], path: str
 ) -> Difference | None:
     def differs(aspect: str, sentence: str) -> Difference:
         return Difference(aspect, path, sentence)
 
     if isinstance(got, Opaque) and got.tensor:
-        return not_plain(got, aspects, path)
+        return _not_plain(got, aspects, path)
     if not isinstance(got, Tensor):
         return (
             differs(KIND, f"expected {in_words(want)}; came {in_words(got)}")
@@ -119,44 +119,44 @@ def compare_tensors(
     if not is_plain_tensor(got) or got.is_nested:
         return differs(KIND, f"expected a dense tensor; came one of layout {got.layout}")
     if DEVICE in aspects and lacks_memory(got):
-        return differs(KIND, NO_MEMORY)
+        return differs(KIND, _NO_MEMORY)
     if got.shape != want.shape:
         sentence = f"expected shape {tuple(want.shape)}; came {tuple(got.shape)}"
-        return differs(SHAPE, sentence) if aspects & {SHAPE, VALUE} else None
+        return differs(SHAPE, sentence) if aspects & {SHAPE, _VALUE} else None
     if DTYPE in aspects and got.dtype != want.dtype:
         return differs(
             DTYPE, f"expected dtype {dtype_name(want.dtype)}; came {dtype_name(got.dtype)}"
         )
     if DEVICE in aspects and got.device != want.device:
         return differs(DEVICE, f"expected device {want.device}; came {got.device}")
-    if VALUE not in aspects:
+    if _VALUE not in aspects:
         return None
-    wrong, allowed = wrong_elements(got.detach(), want.detach(), oracle, length)
+    wrong, allowed = _wrong_elements(got.detach(), want.detach(), oracle, length)
     count = int(wrong.sum())
     if count == 0:
         return None
     where = wrong.nonzero()[:3].tolist()
-    rows = tuple((place(i), element(got, i), element(want, i)) for i in where)
+    rows = tuple((_place(i), _element(got, i), _element(want, i)) for i in where)
     sentence = f"{count} of {want.numel()} elements differ" if want.ndim else "the value differs"
     if want.is_floating_point():
-        sentence += accuracy_note(got, want, wrong, allowed)
-    return Difference(VALUE, path, sentence, rows, count, want.numel())
+        sentence += _accuracy_note(got, want, wrong, allowed)
+    return Difference(_VALUE, path, sentence, rows, count, want.numel())
 
 
-def not_plain(got: Opaque, aspects: frozenset[str], path: str) -> Difference | None:
+def _not_plain(got: Opaque, aspects: frozenset[str], path: str) -> Difference | None:
     """A tensor that could not cross from another process as one."""
     if got.tensor == SUBCLASS:
         sentence = f"expected a plain Tensor; came {article(got.kind)} {got.kind}, a subclass of it"
     elif got.tensor == RESIZED:
         if DEVICE not in aspects:
             return None
-        sentence = NO_MEMORY
+        sentence = _NO_MEMORY
     else:
         sentence = f"expected a dense tensor; came one of layout {got.tensor}"
     return Difference(KIND, path, sentence)
 
 
-def wrong_elements(
+def _wrong_elements(
     got: Tensor, want: Tensor, oracle: Any, length: int
 ) -> tuple[Tensor, Tensor | None]:
     """Which elements are wrong, and the error that was allowed (None for exact dtypes)."""
@@ -178,7 +178,7 @@ def wrong_elements(
     return ~torch.where(finite, near | (g == w), special), allowed
 
 
-def accuracy_note(got: Tensor, want: Tensor, wrong: Tensor, allowed: Tensor | None) -> str:
+def _accuracy_note(got: Tensor, want: Tensor, wrong: Tensor, allowed: Tensor | None) -> str:
     g, w = got.double(), want.double()
     if bool((g.isnan() & ~w.isnan()).any()):
         return f", {int((g.isnan() & ~w.isnan()).sum())} of them NaN where a number is expected"
@@ -191,36 +191,36 @@ def accuracy_note(got: Tensor, want: Tensor, wrong: Tensor, allowed: Tensor | No
     return f"; the largest error is {error[worst]:.2g}, allowed {allowed[wrong][worst]:.2g}"
 
 
-def place(index: list[int]) -> str:
+def _place(index: list[int]) -> str:
     return "[" + ", ".join(map(str, index)) + "]" if index else ""
 
 
-def element(x: Tensor, index: list[int]) -> str:
+def _element(x: Tensor, index: list[int]) -> str:
     value = x[tuple(index)].item()
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def compare_sequences(
+def _compare_sequences(
     got: Any, want: Any, oracle: Any, length: int, aspects: frozenset[str], path: str
 ) -> Difference | None:
     if not isinstance(got, tuple | list):
-        if not aspects & {KIND, VALUE} or (VALUE not in aspects and not has_tensor(want)):
+        if not aspects & {KIND, _VALUE} or (_VALUE not in aspects and not _has_tensor(want)):
             return None
         return Difference(KIND, path, f"expected {in_words(want)}; came {in_words(got)}")
     if len(got) != len(want):
-        if VALUE not in aspects and not has_tensor(want):
+        if _VALUE not in aspects and not _has_tensor(want):
             return None
         return Difference(KIND, path, f"expected {len(want)} items; came {len(got)}")
-    plain = not has_tensor(want) and not has_tensor(got)
+    plain = not _has_tensor(want) and not _has_tensor(got)
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         o = oracle[i] if isinstance(oracle, tuple | list) and len(oracle) == len(want) else None
         found = compare(g, w, o, length=length, aspects=aspects, path=f"{path}[{i}]")
         if found:
-            return Difference(VALUE, path, "the values differ") if plain else found
+            return Difference(_VALUE, path, "the values differ") if plain else found
     return None
 
 
-def compare_dicts(
+def _compare_dicts(
     got: Any, want: dict[Any, Any], oracle: Any, length: int, aspects: frozenset[str], path: str
 ) -> Difference | None:
     if not isinstance(got, dict):
@@ -236,32 +236,34 @@ def compare_dicts(
     return Difference(KIND, path, f"{short(extra[0])} is unexpected") if extra else None
 
 
-def has_tensor(tree: Tree) -> bool:
+def _has_tensor(tree: Tree) -> bool:
     if isinstance(tree, tuple | list):
-        return any(map(has_tensor, tree))
+        return any(map(_has_tensor, tree))
     return isinstance(tree, Tensor)
 
 
-def compare_plain(got: Any, want: Any, aspects: frozenset[str], path: str) -> Difference | None:
+def _compare_plain(got: Any, want: Any, aspects: frozenset[str], path: str) -> Difference | None:
     if KIND in aspects and (isinstance(got, Tensor) or (isinstance(got, Opaque) and got.tensor)):
         return Difference(KIND, path, f"expected {in_words(want)}; came {in_words(got)}")
-    if VALUE not in aspects:
+    if _VALUE not in aspects:
         return None
-    got, want = python_number(got), python_number(want)
+    got, want = _python_number(got), _python_number(want)
     if isinstance(want, float) and isinstance(got, float):
         close = math.isclose(got, want, rel_tol=1e-9, abs_tol=1e-300) or (
             math.isnan(got) and math.isnan(want)
         )
         return (
-            None if close else Difference(VALUE, path, f"expected {short(want)}; came {short(got)}")
+            None
+            if close
+            else Difference(_VALUE, path, f"expected {short(want)}; came {short(got)}")
         )
     if type(got) is not type(want):
         return Difference(KIND, path, f"expected {in_words(want)}; came {in_words(got)}")
     if got == want:
         return None
-    return Difference(VALUE, path, f"expected {short(want)}; came {short(got)}")
+    return Difference(_VALUE, path, f"expected {short(want)}; came {short(got)}")
 
 
-def python_number(value: Any) -> Any:
+def _python_number(value: Any) -> Any:
     """NumPy's scalars as Python's own: a right answer may be of either."""
     return value.item() if issubclass(type(value), np.generic) else value

@@ -16,7 +16,7 @@ from course_utils.source.text import source_of
 from .exercise import Exercise
 from .registry import find
 
-IN_EVERY_NOTEBOOK = {"torch", "Tensor"}
+_IN_EVERY_NOTEBOOK = {"torch", "Tensor"}
 
 
 def stub_cell(key: str) -> str:
@@ -32,6 +32,7 @@ def solution_cell(key: str) -> str:
 
 
 def cell(exercise: Exercise, form: Any) -> str:
+    """The exercise's cell: its decorator above each part, written by `form`, which takes the part."""
     decorator = f'@exercise("{exercise.key}")\n'
     return "\n\n\n".join(decorator + form(part) for part in exercise.parts)
 
@@ -44,9 +45,9 @@ def needed_source(exercise: Exercise) -> str:
     text = inspect.getsource(module).splitlines()
     declared = {name: node for node in tree.body for name in names_bound(node)}
     wanted = {name for part in exercise.parts for name in names_used(source_of(part))}
-    wanted -= set(exercise.names) | IN_EVERY_NOTEBOOK
+    wanted -= set(exercise.names) | _IN_EVERY_NOTEBOOK
     wanted -= {name for part in exercise.parts for name in names_used(stub_source(part))}
-    wanted -= exercises_named(module, exercise)
+    wanted -= _exercises_named(module, exercise)
     found: dict[tuple[int, str], str] = {}
     while wanted:
         name = wanted.pop()
@@ -58,11 +59,11 @@ def needed_source(exercise: Exercise) -> str:
             found[key] = import_of(node, name)
             continue
         found[key] = "\n".join(text[first_line(node) - 1 : node.end_lineno])
-        wanted |= names_used(found[key]) - IN_EVERY_NOTEBOOK
+        wanted |= names_used(found[key]) - _IN_EVERY_NOTEBOOK
     return "\n".join(found[key] for key in sorted(found))
 
 
-def exercises_named(module: ModuleType, exercise: Exercise) -> set[str]:
+def _exercises_named(module: ModuleType, exercise: Exercise) -> set[str]:
     """Names of the chapter's other exercises: earlier cells of the notebook bind them."""
     from .registry import chapters, exercises_of
 

@@ -10,7 +10,7 @@ from course_utils.grading.probes.on_ranks import on_ranks
 from .judges import BYTES, NUMBER, OnEachRank, Senders
 
 
-def on_each_rank(figure: str, what: str, unit: str) -> Callable[..., Contract]:
+def _on_each_rank(figure: str, what: str, unit: str) -> Callable[..., Contract]:
     """A factory of contracts that bound a figure of every rank's cost from above.
 
     figure: a name of FIGURES.
@@ -20,7 +20,7 @@ def on_each_rank(figure: str, what: str, unit: str) -> Callable[..., Contract]:
         cases: Sequence[Case], limit: Limit, says: str | None = None, probe: Any = None
     ) -> Contract:
         promise = says or f"bounded: {what}"
-        return ranked(what, cases, OnEachRank(figure, unit, limit), promise, probe)
+        return _ranked(what, cases, OnEachRank(figure, unit, limit), promise, probe)
 
     make.__doc__ = (
         f"Bound, from above, the {what} of each rank. limit: a number, or case → number. probe: the "
@@ -31,10 +31,10 @@ def on_each_rank(figure: str, what: str, unit: str) -> Callable[..., Contract]:
 
 def senders(cases: Sequence[Case], limit: Limit, says: str, probe: Any = None) -> Contract:
     """Bound, from above, how many ranks send: in a round, each that has the data sends it once."""
-    return ranked("senders", cases, Senders(limit), says, probe)
+    return _ranked("senders", cases, Senders(limit), says, probe)
 
 
-def ranked(
+def _ranked(
     what: str, cases: Sequence[Case], judge: Judge, promise: str, probe: Any = None
 ) -> Contract:
     """A contract whose judge sees every rank's cost. Raises ValueError for a case on no rank."""
@@ -43,8 +43,8 @@ def ranked(
     return Contract(promise, tuple(cases), judge, probe=probe or on_ranks)
 
 
-sends = on_each_rank("traffic", "bytes sent, and bytes received", BYTES)
-messages = on_each_rank("messages", "messages", NUMBER)
-collectives = on_each_rank("collectives", "calls of collectives", NUMBER)
-peak_on_ranks = on_each_rank("peak", "bytes alive at the peak", BYTES)
-resident = on_each_rank("resident", "bytes alive afterwards", BYTES)
+sends = _on_each_rank("traffic", "bytes sent, and bytes received", BYTES)
+messages = _on_each_rank("messages", "messages", NUMBER)
+collectives = _on_each_rank("collectives", "calls of collectives", NUMBER)
+peak_on_ranks = _on_each_rank("peak", "bytes alive at the peak", BYTES)
+resident = _on_each_rank("resident", "bytes alive afterwards", BYTES)

@@ -31,7 +31,7 @@ def collect(body: Callable[..., Iterator[Case]], count: int, seed: int) -> list[
     @hypothesis.seed(seed)
     @hypothesis.settings(
         max_examples=count,
-        backend=BY_SEED_ALONE,
+        backend=_BY_SEED_ALONE,
         database=None,
         deadline=None,
         derandomize=False,
@@ -47,10 +47,10 @@ def collect(body: Callable[..., Iterator[Case]], count: int, seed: int) -> list[
     return list(found.values())
 
 
-BY_SEED_ALONE = "strides-to-shards"
+_BY_SEED_ALONE = "strides-to-shards"
 
 
-class SeededProvider(HypothesisProvider):
+class _SeededProvider(HypothesisProvider):
     """Hypothesis' own generator without its habit of trying constants that it finds in the source
     of loaded modules: with them, the cases would depend on what else is imported."""
 
@@ -58,7 +58,7 @@ class SeededProvider(HypothesisProvider):
         return None
 
 
-AVAILABLE_PROVIDERS[BY_SEED_ALONE] = f"{__name__}.{SeededProvider.__name__}"
+AVAILABLE_PROVIDERS[_BY_SEED_ALONE] = f"{__name__}.{_SeededProvider.__name__}"
 
 
 if "HYPOTHESIS_STORAGE_DIRECTORY" not in os.environ:  # else it litters the notebooks' folder
@@ -140,11 +140,11 @@ def strided_tensors(
     shape = draw(shapes(max_dims=max_dims, among=sizes, min_dims=min_dims))
     x = torch.arange(math.prod(shape), dtype=dtype).view(shape)
     for _ in range(draw(st.integers(0, 3)) if ops else 0):
-        x = draw_view(draw, x, draw(st.sampled_from(ops)), max_dims)
+        x = _draw_view(draw, x, draw(st.sampled_from(ops)), max_dims)
     return x
 
 
-def draw_view(draw: Draw, x: Tensor, op: str, max_dims: int) -> Tensor:
+def _draw_view(draw: Draw, x: Tensor, op: str, max_dims: int) -> Tensor:
     """A view of x by the operation named `op`, on axes that are drawn; x itself where it does not apply."""
     if op == "unsqueeze":
         return x.unsqueeze(draw(st.integers(0, x.ndim))) if x.ndim < max_dims else x
@@ -184,11 +184,11 @@ def from_annotations(draw: Draw, fn: Callable[..., Any], **overrides: Any) -> di
     for letter, size in zip(
         sorted(names), draw(distinct_sizes(len(names), 2, 3 + len(names) + 2)), strict=True
     ):
-        letters[letter] = draw_or_take(draw, overrides.get(letter, size))
+        letters[letter] = _draw_or_take(draw, overrides.get(letter, size))
     arguments: dict[str, Any] = {}
     for name, p in parameters.items():
         if name in overrides:
-            arguments[name] = draw_or_take(draw, overrides[name])
+            arguments[name] = _draw_or_take(draw, overrides[name])
         elif hasattr(p.annotation, "dim_str"):
             shape = tuple(
                 letters[word] if word in letters else int(word)
@@ -201,6 +201,6 @@ def from_annotations(draw: Draw, fn: Callable[..., Any], **overrides: Any) -> di
     return arguments
 
 
-def draw_or_take(draw: Draw, value: Any) -> Any:
+def _draw_or_take(draw: Draw, value: Any) -> Any:
     """What a strategy draws; any other value as it is."""
     return draw(value) if isinstance(value, st.SearchStrategy) else value

@@ -25,7 +25,7 @@ class Bounded:
     limit: Limit
 
     def __call__(self, costs: Sequence[Cost], cases: Sequence[Case]) -> Complaint | None:
-        unit = UNITS[self.unit]
+        unit = _UNITS[self.unit]
         for cost, case in zip(costs, cases, strict=True):
             figure, bound = getattr(cost, self.meter), resolve(self.limit, case)
             if figure > bound:
@@ -43,7 +43,7 @@ class ConstantKernels:
             return Complaint(
                 "a Python loop over an axis: it runs more operations on a larger input "
                 f"({counts[0]} operations, then {', then '.join(map(str, counts[1:]))})",
-                kind=f"a Python loop over an axis: {growth(counts)}",
+                kind=f"a Python loop over an axis: {_growth(counts)}",
             )
         left = [cost.elements_left for cost in costs]
         if max(left) > left[0]:
@@ -61,7 +61,7 @@ class ConstantKernels:
         return None
 
 
-def growth(counts: Sequence[int]) -> str:
+def _growth(counts: Sequence[int]) -> str:
     """Over which axis a loop runs shows in where the counts grow; how large they are depends on how
     the loop is written."""
     steps = pairwise(counts)
@@ -77,7 +77,7 @@ class OnEachRank:
     limit: Limit
 
     def __call__(self, costs: Sequence[Sequence[Cost]], cases: Sequence[Case]) -> Complaint | None:
-        figure, unit = FIGURES[self.figure], UNITS[self.unit]
+        figure, unit = _FIGURES[self.figure], _UNITS[self.unit]
         for by_rank, case in zip(costs, cases, strict=True):
             if len(by_rank) != case.world:
                 return Complaint(f"{len(by_rank)} of {case.world} ranks could be measured")
@@ -108,32 +108,32 @@ class Senders:
         return None
 
 
-def plain(n: int) -> str:
+def _plain(n: int) -> str:
     return f"{n:,}"
 
 
 BYTES, NUMBER = "bytes", "number"
-UNITS: dict[str, Callable[[int], str]] = {BYTES: format_bytes, NUMBER: plain}
+_UNITS: dict[str, Callable[[int], str]] = {BYTES: format_bytes, NUMBER: _plain}
 
 
-def traffic(cost: Cost) -> tuple[int, str]:
+def _traffic(cost: Cost) -> tuple[int, str]:
     """What a rank's link carries in the busier direction."""
     if cost.bytes_received > cost.bytes_sent:
         return cost.bytes_received, "received"
     return cost.bytes_sent, "sent"
 
 
-def collectives_called(cost: Cost) -> tuple[int, str]:
+def _collectives_called(cost: Cost) -> tuple[int, str]:
     """How many collectives a call made, and the words that begin the complaint about them."""
     calls = ", ".join(f"{name} × {n}" for name, n in sorted(cost.collectives.items()))
     return cost.collectives.total(), f"called collectives ({calls}):"
 
 
 # By rank: the number and the verb that goes with it.
-FIGURES: dict[str, Callable[[Cost], tuple[int, str]]] = {
-    "traffic": traffic,
+_FIGURES: dict[str, Callable[[Cost], tuple[int, str]]] = {
+    "traffic": _traffic,
     "messages": lambda cost: (cost.messages, "sent messages:"),
-    "collectives": collectives_called,
+    "collectives": _collectives_called,
     "peak": lambda cost: (cost.bytes_peak, "held at once"),
     "resident": lambda cost: (cost.bytes_left, "still held, in the end,"),
 }

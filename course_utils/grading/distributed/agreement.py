@@ -8,9 +8,9 @@ from course_utils.meters import format_bytes
 
 Entry = dict[str, Any]
 Logs = Mapping[int, Sequence[Entry]]
-ALIKE = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
+_ALIKE = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
 """Collectives in which every rank gives a tensor of the same number of elements and dtype."""
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
 def disagreement(logs: Logs, finished: bool) -> str | None:
@@ -19,10 +19,10 @@ def disagreement(logs: Logs, finished: bool) -> str | None:
     finished: has every rank returned? Only then is a call that others lack, or a message that nobody
     receives, a fault; until then it may still come.
     """
-    return in_collectives(logs, finished) or in_messages(logs, finished)
+    return _in_collectives(logs, finished) or _in_messages(logs, finished)
 
 
-def in_collectives(logs: Logs, finished: bool) -> str | None:
+def _in_collectives(logs: Logs, finished: bool) -> str | None:
     groups: dict[tuple[str, tuple[int, ...]], dict[int, list[Entry]]] = defaultdict(dict)
     for rank, entries in logs.items():
         for entry in entries:
@@ -37,29 +37,30 @@ def in_collectives(logs: Logs, finished: bool) -> str | None:
             for other in others:
                 if differ(there[first], there[other]):
                     return (
-                        f"the ranks do not agree: as its {ordinal(number + 1)} collective rank "
-                        f"{first} calls {described(there[first])}, rank {other} "
-                        f"{described(there[other])}"
+                        f"the ranks do not agree: as its {_ordinal(number + 1)} collective rank "
+                        f"{first} calls {_described(there[first])}, rank {other} "
+                        f"{_described(there[other])}"
                     )
             missing = [rank for rank in mine if rank not in there]
             if missing and finished:
                 return (
-                    f"the ranks do not agree: {named(there)} {calls_(there)} "
-                    f"{described(there[first])}, {named(missing)} "
+                    f"the ranks do not agree: {named(there)} {_calls(there)} "
+                    f"{_described(there[first])}, {named(missing)} "
                     f"{'does' if len(missing) == 1 else 'do'} not"
                 )
     return None
 
 
 def differ(a: Entry, b: Entry) -> bool:
+    """Are these two calls no part of one collective?"""
     if a["name"] != b["name"]:
         return True
-    if a["name"] in ROOTED and a["peer"] != b["peer"]:
+    if a["name"] in _ROOTED and a["peer"] != b["peer"]:
         return True
-    return a["name"] in ALIKE and (a["numel"], a["dtype"]) != (b["numel"], b["dtype"])
+    return a["name"] in _ALIKE and (a["numel"], a["dtype"]) != (b["numel"], b["dtype"])
 
 
-def in_messages(logs: Logs, finished: bool) -> str | None:
+def _in_messages(logs: Logs, finished: bool) -> str | None:
     """Messages between two ranks pair up one by one, in order."""
     sent: dict[Any, list[Entry]] = defaultdict(list)
     received: dict[Any, list[Entry]] = defaultdict(list)
@@ -86,18 +87,18 @@ def in_messages(logs: Logs, finished: bool) -> str | None:
                 )
         if finished and len(there) != len(here):
             return (
-                f"rank {source} sends {count(len(there), 'message')} to rank {target}, which "
+                f"rank {source} sends {_count(len(there), 'message')} to rank {target}, which "
                 f"receives {len(here) or 'none'}"
             )
     return None
 
 
-def described(entry: Entry) -> str:
+def _described(entry: Entry) -> str:
     """all_reduce of 4 elements, float32."""
     text = str(entry["name"])
     if entry["numel"] or entry["dtype"]:
-        text += f" of {count(entry['numel'], 'element')}, {entry['dtype']}"
-    if entry["name"] in ROOTED and entry["peer"] >= 0:
+        text += f" of {_count(entry['numel'], 'element')}, {entry['dtype']}"
+    if entry["name"] in _ROOTED and entry["peer"] >= 0:
         text += f", root {entry['peer']}"
     return text
 
@@ -121,15 +122,15 @@ def named(ranks: Iterable[int]) -> str:
     return f"ranks {', '.join(all_[:-1])} and {all_[-1]}"
 
 
-def calls_(ranks: Iterable[int]) -> str:
+def _calls(ranks: Iterable[int]) -> str:
     return "calls" if len(list(ranks)) == 1 else "call"
 
 
-def count(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-def ordinal(number: int) -> str:
+def _ordinal(number: int) -> str:
     if number % 100 in (11, 12, 13):
         return f"{number}th"
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"

@@ -15,23 +15,23 @@ from .works import CALLS, replaced
 _aside: list[str] | None = None
 _started = False  # has the code of this check started a process?
 _hooked = False
-STARTS = ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen")
-AUDITED = dict.fromkeys(STARTS, "starts another process") | {
+_STARTS = ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen")
+_AUDITED = dict.fromkeys(_STARTS, "starts another process") | {
     "socket.connect": "opens a socket of its own",
     "socket.bind": "opens a socket of its own",
     "mmap.__new__": "maps memory that other processes may share",
     "open": "writes to a file",
 }
-WRITING = os.O_WRONLY | os.O_RDWR
-BACKEND = "calls a backend's own methods, which go around torch.distributed"
-STORE = "passes values through a store"
+_WRITING = os.O_WRONLY | os.O_RDWR
+_BACKEND = "calls a backend's own methods, which go around torch.distributed"
+_STORE = "passes values through a store"
 
 
 def begin() -> None:
     """A check begins: from now on `started_a_process` speaks of its code."""
     global _started, _hooked
     if not _hooked:
-        sys.addaudithook(audit)  # for as long as the process lives
+        sys.addaudithook(_audit)  # for as long as the process lives
         _hooked = True
     _started = False
 
@@ -41,20 +41,20 @@ def started_a_process() -> bool:
     return _started
 
 
-def note_aside(what: str) -> None:
+def _note_aside(what: str) -> None:
     if _aside is not None and what not in _aside:
         _aside.append(what)
 
 
-def audit(event: str, args: Any) -> None:
+def _audit(event: str, args: Any) -> None:
     global _started
-    if event in STARTS:
+    if event in _STARTS:
         _started = True
     if _aside is None:
         return
-    reads = event == "open" and not (isinstance(args[2], int) and args[2] & WRITING)
-    if event in AUDITED and not reads:
-        note_aside(AUDITED[event])
+    reads = event == "open" and not (isinstance(args[2], int) and args[2] & _WRITING)
+    if event in _AUDITED and not reads:
+        _note_aside(_AUDITED[event])
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def aside_watched() -> Iterator[list[str]]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             caller = sys._getframe(1).f_code.co_filename.replace("\\", "/")
             if "/torch/" not in caller:
-                note_aside(what)
+                _note_aside(what)
             return original(self, *args, **kwargs)
 
         return method
@@ -79,11 +79,11 @@ def aside_watched() -> Iterator[list[str]]:
     backend = torch._C._distributed_c10d.Backend  # dist.Backend is a list of names
     with ExitStack() as stack:
         for owner, names, what in (
-            (backend, [name for name in CALLS if hasattr(backend, name)], BACKEND),
-            (dist.Store, ["set", "append", "compare_set", "multi_set", "add"], STORE),
-            (torch, ["save", "from_file"], AUDITED["open"]),
-            (Tensor, ["share_memory_"], AUDITED["mmap.__new__"]),
-            (torch.UntypedStorage, ["share_memory_"], AUDITED["mmap.__new__"]),
+            (backend, [name for name in CALLS if hasattr(backend, name)], _BACKEND),
+            (dist.Store, ["set", "append", "compare_set", "multi_set", "add"], _STORE),
+            (torch, ["save", "from_file"], _AUDITED["open"]),
+            (Tensor, ["share_memory_"], _AUDITED["mmap.__new__"]),
+            (torch.UntypedStorage, ["share_memory_"], _AUDITED["mmap.__new__"]),
         ):
             for name in names:
                 if hasattr(owner, name):

@@ -34,57 +34,57 @@ def ending(
     slow = {rank: f for rank, f in slow.items() if rank not in waits}
     own = {rank: r for rank, r in first.items() if not r["communication"]}
     if own:
-        return exception(own)
+        return _exception(own)
     returned = not raised and not failures
     if fault := disagreement(heard, finished=returned):
-        lines = lines_where(stuck) or lines_raised(first)
+        lines = _lines_where(stuck) or _lines_raised(first)
         return Raised((f"Disagreement: {fault}", NEVER_EXPECTED), fault, lines, told=True)
     if died:
-        return died_on(died)
+        return _died_on(died)
     if first:
-        return exception(first)
+        return _exception(first)
     if slow:
         told = f"{named(slow)} {'was' if len(slow) == 1 else 'were'} still running when time was up"
         kinds = (TIME_LIMIT, NEVER_EXPECTED)
-        return Raised(kinds, f"{told}: an endless loop?", lines_where(slow), told=True)
+        return Raised(kinds, f"{told}: an endless loop?", _lines_where(slow), told=True)
     if stuck:
-        return deadlock(stuck, heard, set(replies))
+        return _deadlock(stuck, heard, set(replies))
     if raised:
-        return exception(raised)
+        return _exception(raised)
     if failures:
         rank, failure = next(iter(failures.items()))
         return Raised((failure.kind, NEVER_EXPECTED), f"rank {rank}: {failure.message}", told=True)
-    return never_waited(replies)
+    return _never_waited(replies)
 
 
-def exception(raised: dict[int, Any]) -> Raised:
+def _exception(raised: dict[int, Any]) -> Raised:
     """The exception of the first of these ranks, and all the ranks that raised the same."""
     rank = min(raised)
     one = raised[rank]
     same = [r for r in raised if raised[r]["kinds"] == one["kinds"]]
     return Raised(
-        tuple(one["kinds"]), one["message"], lines_raised({rank: one}), f" on {named(same)}"
+        tuple(one["kinds"]), one["message"], _lines_raised({rank: one}), f" on {named(same)}"
     )
 
 
-def lines_raised(raised: dict[int, Any]) -> tuple[tuple[str, int, str], ...]:
+def _lines_raised(raised: dict[int, Any]) -> tuple[tuple[str, int, str], ...]:
     for one in raised.values():
-        return tuple((where, n, source(file, n)) for where, n, file in one["lines"])
+        return tuple((where, n, _source(file, n)) for where, n, file in one["lines"])
     return ()
 
 
-def source(file: str, number: int) -> str:
+def _source(file: str, number: int) -> str:
     """A line of the notebook, whose sources only this process knows."""
     return linecache.getline(file, number).strip()
 
 
-def lines_where(failures: dict[int, Any]) -> tuple[tuple[str, int, str], ...]:
+def _lines_where(failures: dict[int, Any]) -> tuple[tuple[str, int, str], ...]:
     """Each stuck rank's innermost line in the student's code; ranks at the same line together."""
     at: dict[tuple[str, int, str], list[int]] = {}
     for rank, failure in failures.items():
         own = [line for line in failure.lines if is_students(line.filename)]
         for line in own[-1:]:
-            text = line.source or source(line.filename, line.number)
+            text = line.source or _source(line.filename, line.number)
             at.setdefault((line.where, line.number, text), []).append(rank)
     return tuple(
         (f"{where}, {named(ranks)}" if where else named(ranks), number, text)
@@ -92,24 +92,24 @@ def lines_where(failures: dict[int, Any]) -> tuple[tuple[str, int, str], ...]:
     )
 
 
-def died_on(died: dict[int, Any]) -> Raised:
+def _died_on(died: dict[int, Any]) -> Raised:
     rank = min(died)
     how = died[rank].message.split("\n")[0].removeprefix("died: ")
     told = f"{named(died)} ended in the middle of it ({how})"
     return Raised(("RankDied", NEVER_EXPECTED), told, told=True)
 
 
-def deadlock(stuck: dict[int, Any], heard: dict[int, list[Any]], finished: set[int]) -> Raised:
+def _deadlock(stuck: dict[int, Any], heard: dict[int, list[Any]], finished: set[int]) -> Raised:
     """The ranks that wait, each with its line; what they wait for is part of the kind."""
     each = {rank: waiting(heard[rank][-1] if heard[rank] else None) for rank in sorted(stuck)}
     told = "a deadlock: " + ", ".join(f"rank {rank} waits {where}" for rank, where in each.items())
     if finished:
         told += f"; {named(sorted(finished))} {'has' if len(finished) == 1 else 'have'} returned"
     kind = f"{DEADLOCK}: {each}"
-    return Raised((kind, DEADLOCK, NEVER_EXPECTED), told, lines_where(stuck), told=True)
+    return Raised((kind, DEADLOCK, NEVER_EXPECTED), told, _lines_where(stuck), told=True)
 
 
-def never_waited(replies: dict[int, Any]) -> Raised | None:
+def _never_waited(replies: dict[int, Any]) -> Raised | None:
     for rank, reply in replies.items():
         if reply["unwaited"]:
             name = reply["unwaited"][0]

@@ -27,6 +27,7 @@ class Log:
         self.write(run)
 
     def note(self, what: Communication) -> None:
+        """Before a communication begins: keep it, and write it down."""
         entry = vars(what)
         self.entries.append(entry)
         self.write(entry)

@@ -32,8 +32,8 @@ from .log import DONE, Log, Wire, entries_of
 from .restore import Before
 from .works import works_watched
 
-GRACE_S = 0.25  # a rank that failed waits so long for the others before it hangs up
-SETTLE_S = 0.005  # for gloo's threads to let go of the tensors of a collective that is done
+_GRACE_S = 0.25  # a rank that failed waits so long for the others before it hangs up
+_SETTLE_S = 0.005  # for gloo's threads to let go of the tensors of a collective that is done
 
 
 class Meter:
@@ -45,10 +45,11 @@ class Meter:
 
     @contextmanager
     def part(self) -> Iterator[None]:
+        """Count what this block costs; `around` gathers what it did where nothing is counted."""
         with threads_started() as threads, aside_watched() as aside, self.measure:
             yield
             gc.collect()  # what only a cycle holds is not held
-            sleep(SETTLE_S)
+            sleep(_SETTLE_S)
         self.around += aside
         if threads:
             self.around.append(IN_A_THREAD)
@@ -92,10 +93,10 @@ def perform(order: dict[str, Any]) -> bytes:
                 case = Case.from_tree(loads(order["case"]))
                 with Wire(log):
                     seen = body(subject, case, order["rank"])
-                reply["seen"] = plain(seen)
+                reply["seen"] = _plain(seen)
                 dumps(reply["seen"])  # read now: what was not waited for has not come yet
             except BaseException as error:
-                reply["raised"] = raised_here(error)
+                reply["raised"] = _raised_here(error)
                 del error
         reply["left"] = left
         if meter is not None:
@@ -109,13 +110,13 @@ def perform(order: dict[str, Any]) -> bytes:
     reply["log"] = log.entries
     reply["left"] += before.put_back()
     reply["clean"] = before.restored and not pending
-    if reply["raised"] and not others_done(order):
-        hang_up()
+    if reply["raised"] and not _others_done(order):
+        _hang_up()
         reply["clean"] = False
     return dumps(reply)
 
 
-def plain(seen: Any) -> Any:
+def _plain(seen: Any) -> Any:
     """What a body saw, as data: tensors of a subclass are named, those still under way waited for."""
 
     def leaf(value: Any) -> Any:
@@ -130,7 +131,7 @@ def plain(seen: Any) -> Any:
     return map_tree(leaf, seen)
 
 
-def raised_here(error: BaseException) -> dict[str, Any]:
+def _raised_here(error: BaseException) -> dict[str, Any]:
     """An exception as data; its lines with file names, since the kernel knows the sources."""
     message, files = short_message(error), files_of(error)
     lines = lines_of(error, is_students)[-3:]
@@ -143,9 +144,9 @@ def raised_here(error: BaseException) -> dict[str, Any]:
     }
 
 
-def others_done(order: dict[str, Any]) -> bool:
+def _others_done(order: dict[str, Any]) -> bool:
     """Have all other ranks finished, within a moment?"""
-    end = monotonic() + GRACE_S
+    end = monotonic() + _GRACE_S
     waiting = [path for path in order["logs"] if path != order["log"]]
     while waiting:
         waiting = [path for path in waiting if DONE not in entries_of(path, order["run"])[-1:]]
@@ -156,7 +157,7 @@ def others_done(order: dict[str, Any]) -> bool:
     return True
 
 
-def hang_up() -> None:
+def _hang_up() -> None:
     """Close this rank's connections, so that ranks that wait for it fail at once."""
     with suppress(Exception):
         dist.destroy_process_group()

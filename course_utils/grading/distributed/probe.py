@@ -11,11 +11,11 @@ from course_utils.grading.pytrees.shown import shown
 from .run import measuring
 
 
-class ProbeOnRanks(Probe):
+class _ProbeOnRanks(Probe):
     """A probe that calls `run_on_ranks`: it keeps to the time limit itself, and can be measured."""
 
     def __init__(self, run: Callable[[Any, Case], dict[str, Any]]) -> None:
-        super().__init__(run, called=called_on_ranks, on_ranks=True)
+        super().__init__(run, called=_called_on_ranks, on_ranks=True)
 
     def measure(self, subject: Any, case: Case) -> Measured:
         """One cost for each rank, and what the probe saw on all of them."""
@@ -26,11 +26,11 @@ class ProbeOnRanks(Probe):
         return Measured(measured.costs, seen, measured.elsewhere)
 
 
-runs_on_ranks = ProbeOnRanks
+runs_on_ranks = _ProbeOnRanks
 """Decorates a top-level function that calls `run_on_ranks`."""
 
 
-def called_on_ranks(name: str, case: Case) -> str:
+def _called_on_ranks(name: str, case: Case) -> str:
     """ring(x=[1, 2]) on rank 0, (x=[3, 4]) on rank 1"""
 
     def arguments(call: Case) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from . import bypass
 
-JOIN_S = 1.0  # and one that returned, for the threads that it left running
+_JOIN_S = 1.0  # and one that returned, for the threads that it left running
 
 
 class Before:
@@ -65,7 +65,7 @@ class Before:
         found = set(threading.enumerate()) - self.threads
         found = {t for t in found if not isinstance(t, threading._DummyThread)}
         for thread in found:
-            thread.join(JOIN_S)
+            thread.join(_JOIN_S)
             self.restored &= not thread.is_alive()
         return ["left a thread running"] if found else []
 

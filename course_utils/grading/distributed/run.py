@@ -29,7 +29,7 @@ Body = Callable[[Any, Case, int], dict[str, Any]]
 
 
 @dataclass
-class Pools:
+class _Pools:
     """The ranks of this process, by their number: started when first needed, gone when it is gone."""
 
     owner: int = field(default_factory=os.getpid)
@@ -62,15 +62,15 @@ class Pools:
         self.folder = ""
 
 
-_pools = Pools()
+_pools = _Pools()
 _runs = itertools.count(1)
 
 
-def pools() -> Pools:
+def pools() -> _Pools:
     """This process's own: a fork of it shares none."""
     global _pools
     if _pools.owner != os.getpid():
-        _pools = Pools()
+        _pools = _Pools()
     return _pools
 
 
@@ -115,7 +115,7 @@ def run_on_ranks(subject: Any, case: Case, body: Body) -> dict[str, Any]:
     logs = [pools().log(world, rank) for rank in range(world)]
     run = next(_runs)
     measurement = _measuring.get()
-    parcel = packed(subject, body)
+    parcel = _packed(subject, body)
     orders = [
         (
             {
@@ -172,7 +172,7 @@ def run_on_ranks(subject: Any, case: Case, body: Body) -> dict[str, Any]:
     return seen
 
 
-def packed(subject: Any, body: Body) -> bytes:
+def _packed(subject: Any, body: Body) -> bytes:
     """The object as bytes, with all that it needs of the notebook: functions, classes, closures."""
     parts = list(subject.values()) if isinstance(subject, dict) else [subject]
     homes = {getattr(part, "__module__", None) for part in [*parts, body]}

@@ -16,7 +16,7 @@ CALLS = [
         ("all", "broadcast", "reduce", "gather", "scatter", "barrier", "send", "recv")
     )
 ]
-LOOKS = ("wait", "get_future", "is_completed", "is_success", "result", "synchronize")
+_LOOKS = ("wait", "get_future", "is_completed", "is_success", "result", "synchronize")
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def works_watched() -> Iterator[dict[int, tuple[str, Any]]]:
         for name in CALLS:
             original = getattr(dist.ProcessGroup, name)
             stack.enter_context(replaced(dist.ProcessGroup, name, handed(original, name)))
-        for name in LOOKS:
+        for name in _LOOKS:
             if hasattr(dist.Work, name):
                 original = getattr(dist.Work, name)
                 stack.enter_context(replaced(dist.Work, name, looked_at(original)))
@@ -53,6 +53,7 @@ def works_watched() -> Iterator[dict[int, tuple[str, Any]]]:
 
 @contextmanager
 def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
+    """While it is open, `owner.name` is `by`; afterwards what it was, inherited or its own."""
     own = name in vars(owner)
     before = getattr(owner, name)
     setattr(owner, name, by)

@@ -32,6 +32,7 @@ class Case:
 
     @property
     def has_expected(self) -> bool:
+        """Was an answer worked by hand? It may be None."""
         return self.expected is not _NOTHING
 
     @property
@@ -41,6 +42,7 @@ class Case:
 
     @property
     def size(self) -> int:
+        """How big the case looks to a reader (`tree.weight`)."""
         return weight(self.given)
 
     @property
@@ -69,6 +71,7 @@ class Case:
         return replace(self, args=args, kwargs=kwargs, ranks=ranks)
 
     def on(self, rung: str, **changes: Any) -> "Case":
+        """The same case on another rung, with changes to other fields."""
         return replace(self, rung=rung, **changes)
 
     def as_tree(self) -> Tree:

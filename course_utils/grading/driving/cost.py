@@ -52,7 +52,7 @@ class Measured:
         return cls(costs if ranks else costs[0], result, elsewhere[:500])
 
 
-KEPT = (
+_KEPT = (
     "returns memory that no operation of this call made: a result kept from an earlier call, or "
     "made outside of torch"
 )
@@ -67,17 +67,17 @@ def measure_call(
     meter = measure(saved=watches_autograd)
     with threads_started() as threads, meter as cost:
         result = run()
-        made = all(map(meter.made, tensors_of(result)))
+        made = all(map(meter.made, _tensors_of(result)))
     if threads:
         return Measured(cost, result, IN_A_THREAD)
-    given = {x.untyped_storage()._cdata for x in tensors_of((case.args, case.kwargs))}
-    shared = all(x.untyped_storage()._cdata in given for x in tensors_of(result))
+    given = {x.untyped_storage()._cdata for x in _tensors_of((case.args, case.kwargs))}
+    shared = all(x.untyped_storage()._cdata in given for x in _tensors_of(result))
     if not (made or shared or prepare):
-        return Measured(cost, result, KEPT)
+        return Measured(cost, result, _KEPT)
     return Measured(cost, result)
 
 
-def tensors_of(tree: Any) -> list[Any]:
+def _tensors_of(tree: Any) -> list[Any]:
     """The tensors with at least one element in nested lists, tuples and dicts."""
     return [x for x in tensors(tree) if is_plain_tensor(x) and x.numel()]
 

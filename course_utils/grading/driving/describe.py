@@ -12,7 +12,7 @@ from course_utils.grading.pytrees.text import LONGEST_TEXT, cut, short
 from course_utils.grading.pytrees.tree import Opaque, Tree, leaves
 
 MOST_PARAMETERS = 200
-CLASS = re.compile(r"<class '(?:[\w<>]+\.)*(\w+)'>")
+_CLASS = re.compile(r"<class '(?:[\w<>]+\.)*(\w+)'>")
 NO_DEFAULT = inspect.Parameter.empty
 
 
@@ -25,44 +25,44 @@ def described(obj: Any, methods: Sequence[str] = ()) -> Tree:
         "callable": callable(obj),
         "generator": inspect.isgeneratorfunction(obj),
         "coroutine": inspect.iscoroutinefunction(obj),
-        "call": None if is_class else call_of(obj),
-        "methods": {name: method_of(obj, name) for name in methods} if is_class else {},
+        "call": None if is_class else _call_of(obj),
+        "methods": {name: _method_of(obj, name) for name in methods} if is_class else {},
     }
 
 
-def method_of(cls: Any, name: str) -> Tree:
+def _method_of(cls: Any, name: str) -> Tree:
     method = getattr(cls, name, None)
-    return {"there": method is not None, "call": call_of(method) if method is not None else None}
+    return {"there": method is not None, "call": _call_of(method) if method is not None else None}
 
 
-def call_of(function: Any) -> Tree:
+def _call_of(function: Any) -> Tree:
     """A signature as a tree; None for a callable that has none."""
     try:
         signature = inspect.signature(function)
         parameters = list(signature.parameters.values())[:MOST_PARAMETERS]
-        return {"text": cut(str(signature)), "parameters": [parameter(p) for p in parameters]}
+        return {"text": cut(str(signature)), "parameters": [_parameter(p) for p in parameters]}
     except Exception:  # some callables have none, and a student's default may do anything
         return None
 
 
-def parameter(p: inspect.Parameter) -> Tree:
-    default = [] if p.default is NO_DEFAULT else [datum(p.default)]
+def _parameter(p: inspect.Parameter) -> Tree:
+    default = [] if p.default is NO_DEFAULT else [_datum(p.default)]
     return {"name": p.name, "kind": p.kind.name, "default": default}
 
 
-def datum(default: Any) -> Tree:
+def _datum(default: Any) -> Tree:
     """A default as data: what is no tree by its kind and a text, in which a class is named without
     its module: the student's own may be defined anywhere."""
-    if all(is_plain(leaf) for leaf in leaves(default)):
+    if all(_is_plain(leaf) for leaf in leaves(default)):
         return default
     name = getattr(default, "__qualname__", None)
     if isinstance(name, str):
         return Opaque(type(default).__name__, f"{getattr(default, '__module__', '')}:{name}")
     text = short(default, LONGEST_TEXT)
-    return Opaque(type(default).__name__, CLASS.sub(r"<class '\1'>", text))
+    return Opaque(type(default).__name__, _CLASS.sub(r"<class '\1'>", text))
 
 
-def is_plain(leaf: Any) -> bool:
+def _is_plain(leaf: Any) -> bool:
     plain = (bool, int, float, str, torch.dtype, torch.device, torch.Tensor)
     return leaf is None or isinstance(leaf, plain)
 

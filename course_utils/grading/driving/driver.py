@@ -19,7 +19,7 @@ from .probe import Probe
 
 spare(__file__)
 
-KEPT_ELEMENTS = 100_000
+_KEPT_ELEMENTS = 100_000
 
 
 class Driver:
@@ -35,26 +35,27 @@ class Driver:
         found = observe(self.probe, self.subject, case, limit_s)
         if keep and not found.raised:
             with suppress(Exception):  # a list that holds itself, say: no copy, no complaint
-                self.results.append((self.calls, found.seen, copied(found.seen)))
+                self.results.append((self.calls, found.seen, _copied(found.seen)))
         self.calls += keep
         return found
 
     def overwritten(self) -> int | None:
         """Which result (of those kept, from 0) a later call has changed: they share memory."""
         for number, seen, copy in self.results:
-            if not same(copied(seen), copy):
+            if not same(_copied(seen), copy):
                 return number
         return None
 
     def measure(self, contract: Contract, limit_s: float) -> list[Measured] | Observation:
+        """What each of the contract's calls cost; see `run_contract`."""
         return run_contract(contract, self.subject, limit_s)
 
 
-def copied(seen: Any) -> list[Any]:
+def _copied(seen: Any) -> list[Any]:
     """Copies of the tensors that a probe saw, small ones, to notice a change."""
     plain = [x for x in tensors(seen) if type(x) is torch.Tensor and is_plain_tensor(x)]
     here = [x for x in plain if not (x.is_nested or x.is_meta or lacks_memory(x))]
-    return [x.detach().clone() for x in here if x.numel() <= KEPT_ELEMENTS]
+    return [x.detach().clone() for x in here if x.numel() <= _KEPT_ELEMENTS]
 
 
 def run_contract(contract: Contract, subject: Any, limit_s: float) -> list[Measured] | Observation:

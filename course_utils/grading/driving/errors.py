@@ -32,9 +32,11 @@ class Raised:
 
     @property
     def kind(self) -> str:
+        """The name of the exception's own class."""
         return self.kinds[0]
 
     def as_tree(self) -> dict[str, Any]:
+        """What crosses to another process, cut to what `from_tree` takes."""
         return {
             "kinds": [cut(kind) for kind in self.kinds[:MOST]],
             "message": cut(self.message),
@@ -54,7 +56,7 @@ class Raised:
                 "where": str(where),
                 "told": bool(told),
             } if len(tree) == 5 and 0 < len(kinds) <= MOST and len(lines) <= MOST:
-                if all(map(is_text, (*kinds, message, where))) and all(map(is_line, lines)):
+                if all(map(is_text, (*kinds, message, where))) and all(map(_is_line, lines)):
                     found = tuple((place, number, text) for place, number, text in lines)
                     return cls(tuple(kinds), message, found, where, told)
         raise ValueError("this is no exception")
@@ -65,7 +67,7 @@ def is_text(value: Any) -> bool:
     return type(value) is str and len(value) <= LONGEST_TEXT and not UNSHOWN.search(value)
 
 
-def is_line(value: Any) -> bool:
+def _is_line(value: Any) -> bool:
     match value:
         case [str(place), int(number), str(text)]:
             return is_text(place) and is_text(text) and 0 <= number < 2**31
@@ -91,6 +93,7 @@ def raised_by(error: BaseException) -> Raised:
 
 
 def short_message(error: BaseException) -> str:
+    """str(error), 600 characters at most; a short repr where the student's own `__str__` fails or hangs."""
     try:
         with time_limit(TO_SHOW_S):
             text = str(error)

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-SEED = 20250101  # nobody's favourite: a seed that the code sets itself is told from it
-NOTHING = "nothing"
+_SEED = 20250101  # nobody's favourite: a seed that the code sets itself is told from it
+_NOTHING = "nothing"
 
 
-def set_default_device(device: torch.device) -> None:
+def _set_default_device(device: torch.device) -> None:
     torch.set_default_device(None if device == torch.device("cpu") else device)
 
 
-SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "torch's default device": (torch.get_default_device, set_default_device),
+    "torch's default device": (torch.get_default_device, _set_default_device),
     "torch's grad mode": (torch.is_grad_enabled, torch._C._set_grad_enabled),
     "torch's deterministic algorithms": (
         torch.are_deterministic_algorithms_enabled,
@@ -36,7 +36,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the working folder": (os.getcwd, os.chdir),
 }
 # A notebook may have set these itself; checks do not depend on it.
-STANDARD = {
+_STANDARD = {
     "torch's default dtype": torch.float32,
     "torch's default device": torch.device("cpu"),
     "torch's grad mode": True,
@@ -53,34 +53,34 @@ def quiet() -> Iterator[list[str]]:
     words that follow "your code", which settings the block had changed and left so.
     """
     left: list[str] = []
-    outside = {name: value_of(get) for name, (get, _) in SETTINGS.items()}
-    change(outside, STANDARD)
-    before = outside | STANDARD
+    outside = {name: _value_of(get) for name, (get, _) in _SETTINGS.items()}
+    _change(outside, _STANDARD)
+    before = outside | _STANDARD
     modes = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
-    put_back = randomness()
+    put_back = _randomness()
     with (
         redirect_stdout(io.StringIO()),
         redirect_stderr(io.StringIO()),
         warnings.catch_warnings(record=True),
         torch.random.fork_rng(devices=[]),
     ):
-        seed(SEED)
+        seed(_SEED)
         try:
             yield left
         finally:
             with torch._C.DisableTorchFunction():
-                left += changed_since(before, modes)
-                change(before, outside)
+                left += _changed_since(before, modes)
+                _change(before, outside)
             put_back()
 
 
 def only_answers_here() -> None:
     """Say that nobody's random numbers are to be kept in this process, whose copies take 50 µs."""
-    global randomness
-    randomness = always_the_same
+    global _randomness
+    _randomness = _always_the_same
 
 
-def as_outside() -> Callable[[], None]:
+def _as_outside() -> Callable[[], None]:
     """Keep the states of Python's and NumPy's generators; what it returns puts them back."""
     python, numpy = random.getstate(), np.random.get_state()
 
@@ -91,24 +91,24 @@ def as_outside() -> Callable[[], None]:
     return put_back
 
 
-def always_the_same() -> Callable[[], None]:
-    random.setstate(AT_FIRST)
-    np.random.seed(SEED)
+def _always_the_same() -> Callable[[], None]:
+    random.setstate(_AT_FIRST)
+    np.random.seed(_SEED)
     return lambda: None
 
 
-AT_FIRST = random.Random(SEED).getstate()
-randomness = as_outside
+_AT_FIRST = random.Random(_SEED).getstate()
+_randomness = _as_outside
 
 
-def changed_since(before: dict[str, Any], modes: tuple[int, int]) -> list[str]:
+def _changed_since(before: dict[str, Any], modes: tuple[int, int]) -> list[str]:
     """What is no longer as it was, in words; it is put back."""
     left = []
-    if torch.initial_seed() != SEED:
+    if torch.initial_seed() != _SEED:
         left.append(f"seeded torch's global generator with {torch.initial_seed()}")
-    now = {name: value_of(get) for name, (get, _) in SETTINGS.items()}
+    now = {name: _value_of(get) for name, (get, _) in _SETTINGS.items()}
     left += [f"set {n} to {now[n]} and left it so" for n in now if now[n] != before[n]]
-    change(now, before)
+    _change(now, before)
     if (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()) > modes:
         left.append("entered a mode of torch and did not leave it")
     while torch._C._len_torch_function_stack() > modes[0]:
@@ -118,11 +118,11 @@ def changed_since(before: dict[str, Any], modes: tuple[int, int]) -> list[str]:
     return left
 
 
-def change(settings: dict[str, Any], to: dict[str, Any]) -> None:
+def _change(settings: dict[str, Any], to: dict[str, Any]) -> None:
     """Set those of the settings that differ from what they should be."""
     for name, value in to.items():
-        if settings[name] != value and value is not NOTHING:
-            SETTINGS[name][1](value)
+        if settings[name] != value and value is not _NOTHING:
+            _SETTINGS[name][1](value)
 
 
 def seed(number: int) -> None:
@@ -132,8 +132,8 @@ def seed(number: int) -> None:
         torch.cuda.manual_seed_all(number)
 
 
-def value_of(get: Callable[[], Any]) -> Any:
+def _value_of(get: Callable[[], Any]) -> Any:
     try:
         return get()
     except OSError:  # a working folder that is gone
-        return NOTHING
+        return _NOTHING

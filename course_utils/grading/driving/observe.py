@@ -28,6 +28,7 @@ class Observation:
     left: tuple[str, ...] = ()
 
     def as_tree(self) -> dict[str, Any]:
+        """What crosses to another process, cut to what `from_tree` takes."""
         raised = self.raised and self.raised.as_tree()
         return {
             "seen": self.seen and {cut(str(label)): value for label, value in self.seen.items()},

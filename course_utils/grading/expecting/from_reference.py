@@ -56,7 +56,7 @@ class FromReference:
         """None where more than a call is measured, and where the result is random or no data."""
 
         def make() -> list[Expectation | None]:
-            return [result_due(self.exercise, contract, case) for case in contract.cases]
+            return [_result_due(self.exercise, contract, case) for case in contract.cases]
 
         found: list[Expectation | None] = _due.get((self.exercise, contract), make)
         return found
@@ -74,7 +74,7 @@ class FromReference:
 
         def make() -> Observation:
             found = observe(exercise.probe, mistake.subject, check.case, exercise.limit_s)
-            return found if here else crossed(found)
+            return found if here else _crossed(found)
 
         found: Observation = _mistaken.get((mistake, check), make, here)
         return found
@@ -99,19 +99,19 @@ def remember(size: int) -> None:
 def fixed(earlier: list[Check], case: Case) -> Check | None:
     """The check of another seed for the very same case, if it is one worked by hand or on the edge."""
     for check in earlier:
-        if check.case.rung == case.rung and check.case.why == case.why and alike(check.case, case):
+        if check.case.rung == case.rung and check.case.why == case.why and _alike(check.case, case):
             return check
     return None
 
 
-def alike(a: Case, b: Case) -> bool:
+def _alike(a: Case, b: Case) -> bool:
     try:
-        return same((a.given, a.grad), (b.given, b.grad)) and (outlines(a) == outlines(b))
+        return same((a.given, a.grad), (b.given, b.grad)) and (_outlines(a) == _outlines(b))
     except Exception:  # a value that does not compare
         return False
 
 
-def outlines(case: Case) -> list[tuple[object, ...]]:
+def _outlines(case: Case) -> list[tuple[object, ...]]:
     return [outline(x) for x in tensors(case.given) if is_plain_tensor(x)]
 
 
@@ -126,25 +126,25 @@ def expect(exercise: Exercise, case: Case, probe: Any = None) -> Expectation:
     if observation.raised and raising.NEVER_EXPECTED in observation.raised.kinds:
         raise RuntimeError(f"{exercise.key}: the reference: {observation.raised.message}")
     if case.has_expected and case.rung == BY_HAND:
-        agree_by_hand(exercise, case, observation)
+        _agree_by_hand(exercise, case, observation)
     oracle = None
     if any(leaf.is_floating_point() for leaf in tensors(observation.seen or {})):
         oracle = observe(probe, subject, case.upcast(), exercise.limit_s).seen
-    return Expectation(observation, oracle, length_of(exercise, case))
+    return Expectation(observation, oracle, _length_of(exercise, case))
 
 
-def agree_by_hand(exercise: Exercise, case: Case, observation: Observation) -> None:
+def _agree_by_hand(exercise: Exercise, case: Case, observation: Observation) -> None:
     """The reference must give what was worked by hand: the result, or a dict of what the probe sees."""
     seen = observation.seen or {}
     if case.world and not isinstance(case.expected, dict):
-        agree_on_ranks(exercise, case, observation)
+        _agree_on_ranks(exercise, case, observation)
         return
     by_name = isinstance(case.expected, dict) and "result" not in seen
     for label, value in (case.expected if by_name else {"result": case.expected}).items():
         if label not in seen:
             sees = ", ".join(map(repr, seen)) or repr(observation.raised)
             raise AssertionError(f"{exercise.key}: no {label!r} to compare by hand; seen: {sees}")
-        wrong = compare(seen[label], value, length=length_of(exercise, case))
+        wrong = compare(seen[label], value, length=_length_of(exercise, case))
         if wrong:
             raise AssertionError(
                 f"{exercise.key}: the reference disagrees with the case worked by hand: "
@@ -152,24 +152,24 @@ def agree_by_hand(exercise: Exercise, case: Case, observation: Observation) -> N
             )
 
 
-def agree_on_ranks(exercise: Exercise, case: Case, observation: Observation) -> None:
+def _agree_on_ranks(exercise: Exercise, case: Case, observation: Observation) -> None:
     """By hand, a case on ranks has a list of results, one for each."""
     by_rank = list(case.expected)
     assert len(by_rank) == case.world, (
         f"{exercise.key}: {len(by_rank)} results by hand for {case.world} ranks"
     )
     labelled = {on_rank(rank, "result"): value for rank, value in enumerate(by_rank)}
-    agree_by_hand(exercise, replace(case, expected=labelled), observation)
+    _agree_by_hand(exercise, replace(case, expected=labelled), observation)
 
 
-def length_of(exercise: Exercise, case: Case) -> int:
+def _length_of(exercise: Exercise, case: Case) -> int:
     if exercise.length:
         return exercise.length(case)
     given = tensors(case.given)
     return max((size for x in given for size in x.shape), default=1) * max(case.world, 1)
 
 
-def result_due(exercise: Exercise, contract: Contract, case: Case) -> Expectation | None:
+def _result_due(exercise: Exercise, contract: Contract, case: Case) -> Expectation | None:
     if contract.probe:
         return expect(exercise, case, contract.probe)
     if contract.prepare or len(exercise.parts) > 1 or exercise.is_class:
@@ -187,10 +187,10 @@ def result_due(exercise: Exercise, contract: Contract, case: Case) -> Expectatio
     if not same(result, call(case, 1)):
         return None
     oracle = {"result": call(case.upcast())} if tensors(result) else None
-    return Expectation(Observation({"result": result}), oracle, length_of(exercise, case))
+    return Expectation(Observation({"result": result}), oracle, _length_of(exercise, case))
 
 
-def crossed(found: Observation) -> Observation:
+def _crossed(found: Observation) -> Observation:
     try:
         return replace(found, seen=loads(dumps(found.seen)))
     except ValueError:  # too large to cross

@@ -47,6 +47,7 @@ class Ladder:
         self.runs: list[Runs] = []
 
     def on(self, rung: str) -> list[Check]:
+        """The checks of this rung."""
         return [check for check in self.checks if check.case.rung == rung]
 
     def plan(self) -> dict[str, int]:
@@ -63,6 +64,10 @@ class Ladder:
         return [check for check in first if tensors(check.expected.observation.seen or {})]
 
     def observation(self, check: Check) -> Observation:
+        """What the answer shows in this check, asked for once.
+
+        Once an observation has ended the climb, it stands for all that were not yet made.
+        """
         number = id(check)
         if number not in self.observations:
             if self.stopped:
@@ -84,6 +89,7 @@ class Ladder:
         return [group for group in groups if group]
 
     def climb(self) -> None:
+        """Take the rungs in order, up to the first that fails. What was found is in the fields."""
         self.answer.announce(self.in_order())
         steps: dict[str, Callable[[], RungResult]] = {
             SIGNATURE: self.signature,
@@ -97,6 +103,7 @@ class Ladder:
                 return
 
     def signature(self) -> RungResult:
+        """Kinds and parameters as one check; then kind and shape of each result worked by hand."""
         worked = self.shaped()
         problem = signature_problem(self.exercise.parts, self.answer.descriptions)
         problem = problem or self.problem_by_name()
@@ -124,6 +131,7 @@ class Ladder:
     def compare_on(
         self, rung: str, checks: list[Check], aspects: frozenset[str] = EVERYTHING
     ) -> RungResult:
+        """Compare these checks' observations in some aspects. The first that differs is the failure."""
         passed = ran = empty = 0
         failures: list[Failure] = []
         for check in checks:
@@ -140,7 +148,7 @@ class Ladder:
                 passed += 1
         if not failures and (overwritten := self.overwritten(rung)):
             failures.append(overwritten)
-            passed -= 1
+            passed -= 1  # it was right when it was compared
         if failures and not self.failure:
             self.failure = replace(failures[0], wrong_cases=len(failures))
         elif empty and not self.failure:
@@ -153,16 +161,18 @@ class Ladder:
         if case is None:
             return None
         sentence = "a later call changed this result: you keep a tensor and return it again"
-        return Failure(rung, sentence, called_as(self.exercise, case))
+        return Failure(rung, sentence, _called_as(self.exercise, case))
 
     def describe(
         self, rung: str, check: Check, got: Observation, label: str, difference: Difference
     ) -> Failure:
+        """A difference in one check as the verdict's failure."""
         want = check.expected.observation
-        called = called_as(self.exercise, check.case)
+        called = _called_as(self.exercise, check.case)
         return Failure(rung, difference.sentence, called, check.case, got, want, label, difference)
 
     def contracts(self) -> RungResult:
+        """Measure each contract; the first that is broken is the failure."""
         passed = 0
         for contract in self.exercise.contracts:
             runs = confirmed(contract, partial(self.answer.measure, contract))
@@ -184,11 +194,11 @@ class Ladder:
             complaint, case = said.text, case_to_blame(contract, runs, said)
         else:
             return None
-        called = called_as(self.exercise, case)
+        called = _called_as(self.exercise, case)
         return Failure(CONTRACTS, f"{contract.promise} — {complaint}", called)
 
 
-def called_as(exercise: Exercise, case: Case) -> str:
+def _called_as(exercise: Exercise, case: Case) -> str:
     """The call as source, each argument by its name."""
     if exercise.probe.called:
         return exercise.probe.called(exercise.names[0], case)

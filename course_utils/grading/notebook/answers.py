@@ -56,10 +56,12 @@ def advice(declared: Exercise, verdict: Verdict) -> tuple[str, ...]:
 
 
 def shows_one_way(declared: Exercise) -> str:
+    """The end of a sentence that names `solution`; empty where the edition holds no answer."""
     return f'; solution("{declared.key}") shows one way' if declared.has_answer else ""
 
 
 def rebuilt(key: str, name: str, source: str) -> Any:
+    """The object that stored source defines, built once until another answer passes."""
     tag = f"{key}:{name}"
     if tag not in _mine:
         _mine[tag] = rebuild(source, name)

@@ -8,7 +8,7 @@ from typing import Any
 from course_utils.grading.declaring.exercise import Exercise
 
 YOURS, YOURS_WRONG, BOOK = "yours", "yours, not passed yet", "the book's"
-NOBODY = "nobody's yet: this edition holds no answer"
+_NOBODY = "nobody's yet: this edition holds no answer"
 stands_for: dict[str, str] = {}
 """By key, whose code the exercise's name stands for in this kernel."""
 
@@ -25,7 +25,7 @@ def instead_of(declared: Exercise, stubs: list[Any]) -> tuple[list[Any], str, st
         words = f"Until then the name is bound to {whose}. {declared.stand_in_note}".rstrip()
         return [library(declared)], whose, words
     words = "This edition holds no answer to it: until yours is there, calling it raises."
-    return stubs, NOBODY, words
+    return stubs, _NOBODY, words
 
 
 def library(declared: Exercise) -> Any:
@@ -40,6 +40,7 @@ class NoAnswer(LookupError):
 
 
 def without_answer(key: str) -> NoAnswer:
+    """The exception for an exercise whose answer this edition leaves out."""
     return NoAnswer(
         f"this edition holds no answer to {key}: write your own, or ask for hint({key!r})"
     )
@@ -50,7 +51,7 @@ class names_bound_to:
 
     def __init__(self, declared: Exercise, objects: Sequence[Any]) -> None:
         self.new = dict(zip(declared.names, objects, strict=True))
-        self.space = globals_of(objects[0])
+        self.space = _globals_of(objects[0])
         self.old: dict[str, Any] = {}
 
     def __enter__(self) -> None:
@@ -65,7 +66,7 @@ class names_bound_to:
                 self.space.pop(name, None)
 
 
-def globals_of(obj: Any) -> dict[str, Any]:
+def _globals_of(obj: Any) -> dict[str, Any]:
     if hasattr(obj, "__globals__"):
         return obj.__globals__  # type: ignore[no-any-return]
     module = sys.modules.get(getattr(obj, "__module__", ""), None)
@@ -76,6 +77,6 @@ def bind(declared: Exercise, obj: Any, bound: list[Any]) -> Any:
     """What the decorated name becomes; a pair's other names are bound in its namespace."""
     by_name = dict(zip(declared.names, bound, strict=True))
     if len(bound) > 1:
-        globals_of(obj).update({k: v for k, v in by_name.items() if k != obj.__name__})
+        _globals_of(obj).update({k: v for k, v in by_name.items() if k != obj.__name__})
         return by_name[obj.__name__]
     return bound[0]

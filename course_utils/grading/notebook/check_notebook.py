@@ -14,7 +14,7 @@ from course_utils.source.cells import read_cells
 
 from .checking import judge
 
-TO_DEFINE_S = 60.0  # for the definitions and imports of an answer; torch alone may take ten
+_TO_DEFINE_S = 60.0  # for the definitions and imports of an answer; torch alone may take ten
 
 
 def check_notebook(path: str | Path, keys: Sequence[str] = ()) -> list[Verdict]:
@@ -33,7 +33,7 @@ def check_notebook(path: str | Path, keys: Sequence[str] = ()) -> list[Verdict]:
             verdicts.append(Verdict(key, declared.title, FAILED, failure=failure))
             continue
         try:
-            with quiet(), time_limit(TO_DEFINE_S):
+            with quiet(), time_limit(_TO_DEFINE_S):
                 objects = list(build(answer, Path(path).name, declared.names))
         except BaseException as error:  # anything a student's cell may do
             if isinstance(error, KeyboardInterrupt):

@@ -31,7 +31,7 @@ def exercise(key: str, *, strict: bool = False) -> Callable[[T], T]:
     declared = find(key)
 
     def check(obj: T) -> T:
-        objects = collect_parts(declared, obj)
+        objects = _collect_parts(declared, obj)
         if objects is None:
             return obj
         verdict, bound = judge(declared, objects)
@@ -45,7 +45,7 @@ def exercise(key: str, *, strict: bool = False) -> Callable[[T], T]:
     return check
 
 
-def collect_parts(declared: Exercise, obj: Any) -> list[Any] | None:
+def _collect_parts(declared: Exercise, obj: Any) -> list[Any] | None:
     """The objects to judge; None while a pair still waits for its other half."""
     if len(declared.parts) == 1:
         return [obj]

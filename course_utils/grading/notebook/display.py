@@ -42,16 +42,16 @@ class Drawn:
 def as_html(v: Verdict) -> str:
     """A bordered card. Colours come second: the mark and the word say the outcome."""
     colour = COLOURS[v.outcome]
-    body = "".join(html_line(line, colour) for line in lines_of(v))
+    body = "".join(_html_line(line, colour) for line in lines_of(v))
     return (
         f'<div role="status" class="course-verdict course-{v.outcome.replace(" ", "-")}" style="'
         f"border:1px solid {colour};border-left:5px solid {colour};border-radius:6px;"
         "padding:.5em .9em;margin:.3em 0;line-height:1.45;max-width:60em;color:inherit;"
-        f'font-family:system-ui,sans-serif;font-size:.95em">{ladder(v, colour)}{body}</div>'
+        f'font-family:system-ui,sans-serif;font-size:.95em">{_ladder(v, colour)}{body}</div>'
     )
 
 
-def ladder(v: Verdict, colour: str) -> str:
+def _ladder(v: Verdict, colour: str) -> str:
     """One dot for each rung: passed, failed, not reached; the rest of the story is in the text."""
     if not v.rung_names:
         return ""
@@ -68,8 +68,8 @@ def ladder(v: Verdict, colour: str) -> str:
     )
 
 
-def html_line(line: Line, colour: str) -> str:
-    text = code_spans(html.escape(line.text))
+def _html_line(line: Line, colour: str) -> str:
+    text = _code_spans(html.escape(line.text))
     match line.role:
         case "head":
             mark, _, rest = text.partition(" ")
@@ -93,7 +93,7 @@ def html_line(line: Line, colour: str) -> str:
     return f"<div>{text}</div>"
 
 
-def code_spans(text: str) -> str:
+def _code_spans(text: str) -> str:
     """`x` as <code>x</code>, in text that is already escaped."""
     parts = text.split("`")
     if len(parts) % 2 == 0:

@@ -11,7 +11,7 @@ from filelock import FileLock
 from course_utils.files import write_whole
 from course_utils.settings import home
 
-VERSION = 1
+_VERSION = 1
 T = TypeVar("T")
 
 
@@ -26,7 +26,7 @@ class Store:
         """Entries by exercise key. A damaged file is set aside under another name, and said."""
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
-            if data["version"] > VERSION:
+            if data["version"] > _VERSION:
                 raise ValueError(f"it was written by a newer edition (format {data['version']})")
             entries = data["exercises"]
             if not all(isinstance(entry, dict) for entry in entries.values()):
@@ -42,6 +42,7 @@ class Store:
             return {}
 
     def set_aside(self, error: Exception) -> None:
+        """Keep a damaged file under a name of its own, so that the next edit loses nothing."""
         aside = self.path.with_name(f"progress.damaged-{time.strftime('%Y%m%d-%H%M%S')}.json")
         n = 1
         while aside.exists():
@@ -70,10 +71,10 @@ class Store:
                 return result
         except OSError as error:
             self.warn(f"your progress could not be saved in {self.path}: {error}")
-            return change({})
+            return change({})  # the caller's answer, from nothing that was kept
 
     def write(self, entries: dict[str, dict[str, Any]]) -> None:
-        text = json.dumps({"version": VERSION, "exercises": entries}, indent=1, sort_keys=True)
+        text = json.dumps({"version": _VERSION, "exercises": entries}, indent=1, sort_keys=True)
         write_whole(self.path, text + "\n")
 
     def update(self, key: str, **changes: Any) -> dict[str, Any]:
@@ -87,6 +88,7 @@ class Store:
         return self.edit(change)
 
     def take_warnings(self) -> list[str]:
+        """The warnings since the last call."""
         taken, self.warnings = self.warnings, []
         return taken
 
@@ -95,6 +97,7 @@ _store: Store | None = None
 
 
 def store() -> Store:
+    """The one store of this process; a new one when the file's place has changed."""
     global _store
     wanted = Store()
     if _store is None or _store.path != wanted.path:

@@ -143,7 +143,7 @@ def progress(chapter: str | None = None) -> Progress:
     rows = []
     for name in [chapter] if chapter else all_chapters():
         exercises = exercises_of(name).values()
-        marks = tuple((e.names[0], outcome_of(entries.get(e.key, {}))) for e in exercises)
+        marks = tuple((e.names[0], _outcome_of(entries.get(e.key, {}))) for e in exercises)
         got = sum(e.points for e, (_, o) in zip(exercises, marks, strict=True) if o == PASSED)
         rows.append((name, marks, got, sum(e.points for e in exercises)))
     for warning in store().take_warnings():
@@ -151,7 +151,7 @@ def progress(chapter: str | None = None) -> Progress:
     return Progress(tuple(rows), store().path)
 
 
-def outcome_of(entry: dict[str, Any]) -> str:
+def _outcome_of(entry: dict[str, Any]) -> str:
     if entry.get("passed_at"):
         return PASSED
     return FAILED if entry.get("last") == FAILED else NOT_ATTEMPTED

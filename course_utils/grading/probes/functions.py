@@ -45,6 +45,7 @@ def changed_arguments(subject: Any, before: Any, after: Any) -> dict[str, Any]:
 
 
 def requires_grad(tree: Any) -> bool:
+    """Does any tensor of the tree require grad?"""
     if isinstance(tree, dict):
         tree = list(tree.values())
     if isinstance(tree, tuple | list):
@@ -61,6 +62,10 @@ def named_arguments(subject: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def gradients(subject: Any, case: Case) -> dict[str, Any]:
+    """The gradients of the arguments named in `case.grad`, of a fixed weighted sum over the outputs.
+
+    For outputs of more than `TOO_LARGE` elements, the result instead.
+    """
     named = case.kwargs | (named_arguments(subject, case.args, {}) if case.args else {})
     leaves = {name: named[name].detach().clone().requires_grad_() for name in case.grad}
     if case.args:
@@ -85,6 +90,7 @@ def ramp(x: Tensor) -> Tensor:
 
 
 def flat_tensors(tree: Any) -> Iterator[Tensor]:
+    """Every tensor in nested tuples and lists, from left to right."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, tuple | list):

@@ -34,10 +34,10 @@ def public_attributes(thing: Any) -> list[str]:
     return sorted(name for name in held if not name.startswith("_"))
 
 
-def called_in_steps(name: str, case: Case) -> str:
+def _called_in_steps(name: str, case: Case) -> str:
     built = ", ".join(f"{key}={shown(value)}" for key, value in case.kwargs.items())
     calls = ", then ".join(f"({shown(argument)})" for argument in case.args)
     return f"{name}({built}), called with {calls}"
 
 
-steps.called = called_in_steps
+steps.called = _called_in_steps

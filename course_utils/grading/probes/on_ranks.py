@@ -121,7 +121,7 @@ class Unused(nn.Module):
         return y
 
 
-def seeded(make: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
+def _seeded(make: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
     def build(seed: int) -> nn.Module:
         torch.manual_seed(seed)
         return make()
@@ -131,8 +131,8 @@ def seeded(make: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
 
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     "mlp": mlp,
-    "tied": seeded(Tied),
-    "unused": seeded(Unused),
+    "tied": _seeded(Tied),
+    "unused": _seeded(Unused),
 }
 """Models of 5 inputs that a case may name; the seed decides the parameters."""
 

@@ -101,6 +101,7 @@ def optimizer_step(subject: Any, case: Case, warm: int = 0) -> Prepared:
 
 
 def third_optimizer_step(subject: Any, case: Case) -> Prepared:
+    """A step after two others, when the optimizer's state exists."""
     return optimizer_step(subject, case, warm=2)
 
 

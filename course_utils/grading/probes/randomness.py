@@ -11,8 +11,8 @@ from course_utils.grading.driving.global_state import seed
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.pytrees.tree import is_plain_tensor
 
-ENOUGH = 200_000
-TINY = 100
+_ENOUGH = 200_000
+_TINY = 100
 
 
 @probe
@@ -36,24 +36,24 @@ def glorot_weight(subject: Any, case: Case) -> dict[str, Any]:
     before = torch.get_rng_state()
     (weight,) = draws(1)
     untouched = torch.equal(before, torch.get_rng_state())
-    if not (is_plain_tensor(weight) and weight.ndim == 2 and weight.numel() >= TINY):
+    if not (is_plain_tensor(weight) and weight.ndim == 2 and weight.numel() >= _TINY):
         return {"result": weight}
     if not weight.isfinite().all():
         return {"result": weight}
-    times = max(2, math.ceil(ENOUGH / weight.numel()))
+    times = max(2, math.ceil(_ENOUGH / weight.numel()))
     again = draws(times)
     return {
         "shape": tuple(weight.shape),
         "dtype": weight.dtype,
         "requires grad": weight.requires_grad,
-        **statistics(again, sum(weight.shape)),
+        **_statistics(again, sum(weight.shape)),
         "the same seed gives the same weights": torch.equal(weight, again[0]),
         "a second draw gives the same again": torch.equal(again[0], again[1]),
         "torch's global generator was left alone": untouched,
     }
 
 
-def statistics(matrices: list[Tensor], fans: int) -> dict[str, Any]:
+def _statistics(matrices: list[Tensor], fans: int) -> dict[str, Any]:
     w = torch.stack([m.detach().double() for m in matrices]).flatten()
     largest, std = w.abs().max().item(), w.std().item()
     tenths = torch.histc(w, bins=10, min=-largest, max=largest) / w.numel()
@@ -61,17 +61,17 @@ def statistics(matrices: list[Tensor], fans: int) -> dict[str, Any]:
     different = w.float().unique().numel() / w.numel()
     return {
         "largest |weight| / sqrt(6 / (fan_in + fan_out))": round(largest * (fans / 6) ** 0.5, 2),
-        "standard deviation / sqrt(2 / (fan_in + fan_out))": to_nearest(
+        "standard deviation / sqrt(2 / (fan_in + fan_out))": _to_nearest(
             0.02, std * (fans / 2) ** 0.5
         ),
-        "|mean| / standard deviation": to_nearest(0.05, abs(w.mean().item()) / max(std, 1e-30)),
+        "|mean| / standard deviation": _to_nearest(0.05, abs(w.mean().item()) / max(std, 1e-30)),
         "share of the weights in each tenth of their range": tuple(
-            to_nearest(0.02, share) for share in tenths.tolist()
+            _to_nearest(0.02, share) for share in tenths.tolist()
         ),
         "most weights differ from one another": different > 0.9,
-        "correlation of neighbours": to_nearest(0.1, neighbours),
+        "correlation of neighbours": _to_nearest(0.1, neighbours),
     }
 
 
-def to_nearest(step: float, value: float) -> float:
+def _to_nearest(step: float, value: float) -> float:
     return round(round(value / step) * step, 6)

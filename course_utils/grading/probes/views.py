@@ -33,16 +33,16 @@ def view(subject: Any, case: Case) -> dict[str, Any]:
     seen = {
         "result": result.clone(),
         "the result shares the argument's storage": shares,
-        "strides": strides_that_matter(result),
+        "strides": _strides_that_matter(result),
     }
-    overwrite(x)
+    _overwrite(x)
     seen["result, after the argument was overwritten"] = result.clone()
     if x.is_floating_point() and not changed:
-        seen["a gradient flows through the view"] = carries_gradient(subject, *before)
+        seen["a gradient flows through the view"] = _carries_gradient(subject, *before)
     return seen | changed
 
 
-def carries_gradient(subject: Any, args: Any, kwargs: Any) -> bool:
+def _carries_gradient(subject: Any, args: Any, kwargs: Any) -> bool:
     """Does a gradient of the result reach the argument that it views?"""
     args, kwargs = map_tree(
         lambda x: x.requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x,
@@ -56,14 +56,14 @@ def carries_gradient(subject: Any, args: Any, kwargs: Any) -> bool:
         return False
 
 
-def strides_that_matter(x: Tensor) -> tuple[int | None, ...]:
+def _strides_that_matter(x: Tensor) -> tuple[int | None, ...]:
     """Strides of x, with None where any would do: axes of size one, and tensors with no element."""
     if x.numel() == 0:
         return (None,) * x.ndim
     return tuple(s if n > 1 else None for n, s in zip(x.shape, x.stride(), strict=True))
 
 
-def overwrite(x: Tensor) -> None:
+def _overwrite(x: Tensor) -> None:
     """New distinct values in every slot of x's storage, seen by x or not."""
     slots = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
     if x.dtype == torch.bool:
@@ -82,16 +82,16 @@ def strides_of(subject: Any, case: Case) -> dict[str, Any]:
     if not (isinstance(result, tuple | list) and len(result) == len(shape)):
         return {"result": result}
     used = (n > 1 and 0 not in shape for n in shape)
-    return {"result": tuple(stride_seen(s, u) for s, u in zip(result, used, strict=True))}
+    return {"result": tuple(_stride_seen(s, u) for s, u in zip(result, used, strict=True))}
 
 
-def stride_seen(stride: Any, used: bool) -> Any:
-    if not is_whole_number(stride):
+def _stride_seen(stride: Any, used: bool) -> Any:
+    if not _is_whole_number(stride):
         return f"no whole number: {short(stride)}"
     return stride if used else None
 
 
-def is_whole_number(value: Any) -> bool:
+def _is_whole_number(value: Any) -> bool:
     try:
         return not isinstance(value, Tensor) and index(value) is not None
     except TypeError:

@@ -22,7 +22,7 @@ def dumps(tree: Tree) -> bytes:
     What is no tree crosses as an `Opaque`. Raises ValueError for a tree that `loads` would refuse:
     one that is too large, too deep, or holds itself.
     """
-    writer = Writer()
+    writer = _Writer()
     written = writer.write(tree, 0)
     header = json.dumps(written, allow_nan=False)
     if len(header) > LARGEST_HEADER // 2:
@@ -42,7 +42,7 @@ def packed(arrays: dict[str, Tensor], header: str) -> bytes:
     return data
 
 
-class Writer:
+class _Writer:
     def __init__(self) -> None:
         self.arrays: dict[str, Tensor] = {}
         self.numbers: dict[tuple[str, int], str] = {}

@@ -14,12 +14,12 @@ SMALL = 24
 def shown(value: Any) -> str:
     """A value as a reader wants it: small tensors in full, large ones by outline."""
     try:
-        return drawn(value)
+        return _drawn(value)
     except Exception as error:  # a tensor without memory, a class of the student's own
         return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
 
-def drawn(value: Any) -> str:
+def _drawn(value: Any) -> str:
     if not isinstance(value, Tensor):
         if isinstance(value, tuple | list) and any(isinstance(x, Tensor) for x in value):
             inner = ", ".join(shown(item) for item in value)
@@ -27,7 +27,7 @@ def drawn(value: Any) -> str:
         return str(value) if isinstance(value, Opaque) else short(value, 300)
     outline = f"{dtype_name(value.dtype)}"
     if value.ndim == 0:
-        return f"tensor({one(value)}, {outline})"
+        return f"tensor({_one(value)}, {outline})"
     outline = f"shape {tuple(value.shape)}, {outline}"
     if not value.is_contiguous():
         outline += f", stride {value.stride()}"
@@ -39,17 +39,15 @@ def drawn(value: Any) -> str:
 
 
 def nested(x: Tensor) -> str:
+    """A tensor's elements as a nested list."""
     if x.ndim == 0:
-        return one(x)
+        return _one(x)
     return "[" + ", ".join(nested(row) for row in x) + "]"
 
 
-def one(x: Tensor) -> str:
+def _one(x: Tensor) -> str:
     value = x.item()
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-"""TODO"""
 
 
 def in_words(value: Any) -> str:
@@ -67,8 +65,10 @@ def in_words(value: Any) -> str:
 
 
 def article(noun: str) -> str:
+    """The noun's indefinite article."""
     return "an" if noun[:1].lower() in "aeio" else "a"
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as a reader writes it: float32."""
     return str(dtype).removeprefix("torch.")

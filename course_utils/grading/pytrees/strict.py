@@ -50,12 +50,12 @@ def loads(data: bytes) -> Tree:
             raise ValueError(f"{len(arrays)} arrays")
         if any(one["dtype"] != "U8" or len(one["shape"]) != 1 for one in arrays.values()):
             raise ValueError("an array that holds no bytes")
-        return Reader(unpacked(data)).read(json.loads(header["__metadata__"]["tree"]), 0)
+        return _Reader(unpacked(data)).read(json.loads(header["__metadata__"]["tree"]), 0)
     except Exception as error:
         raise ValueError(f"this is no tree: {type(error).__name__}: {error}"[:300]) from error
 
 
-class Reader:
+class _Reader:
     def __init__(self, arrays: dict[str, Tensor]) -> None:
         self.arrays = arrays
         self.bools: dict[str, bool] = {}

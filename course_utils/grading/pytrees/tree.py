@@ -36,6 +36,7 @@ class Opaque:
 
 
 def is_plain_tensor(value: object) -> bool:
+    """Is it a strided tensor that is not quantised?"""
     return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
 
 
@@ -52,6 +53,7 @@ def leaves(tree: Tree) -> Iterator[Any]:
 
 
 def tensors(tree: Tree) -> list[Tensor]:
+    """Every tensor of the tree, from left to right."""
     return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
 
 
@@ -140,6 +142,7 @@ def untouched(before: Tree, after: Tree) -> bool:
 
 
 def outline(x: Tensor) -> tuple[Any, ...]:
+    """What a change in place may not change: shape, strides, offset, dtype, requires_grad."""
     return x.shape, x.stride(), x.storage_offset(), x.dtype, x.requires_grad
 
 
@@ -167,6 +170,7 @@ def weight(tree: Tree) -> int:
 
 
 def opaque(value: Any) -> Opaque:
+    """What cannot cross as it is, by its kind and a short text."""
     if isinstance(value, Opaque):
         return value
     why = why_not_plain(value) if isinstance(value, Tensor) else ""

@@ -13,7 +13,7 @@ from course_utils.grading.declaring.registry import chapters, exercises_of
 from course_utils.source.names import first_line, names_bound, names_used
 
 PACKAGE = "course_utils.reference"
-IN_PLACE = '''class {name}:
+_IN_PLACE = '''class {name}:
     """Asked for in an exercise."""
 
     def __init__(self, *args, **kwargs):
@@ -30,7 +30,7 @@ def given(exercise: Exercise) -> tuple[dict[str, str], tuple[str, ...]]:
     module = inspect.getmodule(inspect.unwrap(exercise.parts[0]))
     if module is None or not module.__name__.startswith(PACKAGE):
         return {}, ()
-    asked = {name: one.key for one in siblings(exercise) for name in one.names}
+    asked = {name: one.key for one in _siblings(exercise) for name in one.names}
     order = list(dict.fromkeys(asked.values()))
     earlier = set(order[: order.index(exercise.key)])
     text = inspect.getsource(module)
@@ -46,14 +46,14 @@ def given(exercise: Exercise) -> tuple[dict[str, str], tuple[str, ...]]:
     out = []
     for node in tree.body:
         hidden = [name for name in names_bound(node) if name in asked and name not in told]
-        out += [IN_PLACE.format(name=name) for name in hidden]
+        out += [_IN_PLACE.format(name=name) for name in hidden]
         if not hidden:
             out.append("\n".join(lines[first_line(node) - 1 : node.end_lineno]))
     keys = tuple(key for key in order if key in {asked[name] for name in told})
     return {module.__name__: "\n\n\n".join(out) + "\n"}, keys
 
 
-def siblings(exercise: Exercise) -> list[Exercise]:
+def _siblings(exercise: Exercise) -> list[Exercise]:
     """The chapter's exercises in order, this one among them."""
     found = exercises_of(exercise.chapter) if exercise.chapter in chapters() else {}
     return list((found | {exercise.key: exercise}).values())

@@ -26,9 +26,9 @@ from course_utils.grading.student.server import BATCH_S, TO_DEFINE_S
 from .book_without_answers import PACKAGE, given
 
 MARGIN_S = 2.0  # for the crossing, on a machine that is busy
-TO_START_RANKS_S = 60.0  # for the processes of a first check on ranks
-TO_READ_S = 20.0
-LOSSES = 3  # processes that one answer may cost before the rest is not asked
+_TO_START_RANKS_S = 60.0  # for the processes of a first check on ranks
+_TO_READ_S = 20.0
+_LOSSES = 3  # processes that one answer may cost before the rest is not asked
 
 
 class Submission:
@@ -53,7 +53,8 @@ class Submission:
             self.problem = f"the notebook cannot be read: it {lost.reason}"
 
     def read(self) -> None:
-        reply = self.ask({"do": "read", "cells": self.cells}, TO_READ_S)
+        """Let the other process read the notebook. Raises ChannelLost."""
+        reply = self.ask({"do": "read", "cells": self.cells}, _TO_READ_S)
         try:
             self.keys = tuple(checked(key, str) for key in checked(reply["keys"], list))
             problems = checked(reply["problems"], dict)
@@ -63,6 +64,7 @@ class Submission:
         self.read_after = self.losses
 
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        """The reply to a request. Raises ChannelLost, which is counted."""
         try:
             return self.channel(request, limit_s)
         except ChannelLost:
@@ -129,6 +131,10 @@ class Elsewhere:
     # ---------------------------------------------------------------------- asking
 
     def define(self) -> None:
+        """Run the cells that this answer needs, over there; sets `problem` if that fails.
+
+        Raises ChannelLost.
+        """
         submission, exercise = self.submission, self.exercise
         if submission.read_after != submission.losses:
             submission.read()
@@ -146,7 +152,7 @@ class Elsewhere:
             self.attempted = checked(reply["attempted"], bool)
             self.lacks = "" if reply["lacks"] is None else checked(reply["lacks"], str)
             if reply["problem"] is not None:
-                self.problem = sentence(Observation.from_tree(reply["problem"]))
+                self.problem = _sentence(Observation.from_tree(reply["problem"]))
             else:
                 found = checked(reply["descriptions"], list)
                 self.descriptions = tuple(map(description, found))
@@ -164,11 +170,12 @@ class Elsewhere:
             if self.problem:
                 raise ChannelLost("could not be defined a second time", "garbage")
         if self.starts_ranks:
-            limit_s += TO_START_RANKS_S
+            limit_s += _TO_START_RANKS_S
         return self.submission.ask(request | {"key": self.exercise.key}, limit_s + MARGIN_S)
 
     @property
     def starts_ranks(self) -> bool:
+        """Are the exercise's cases calls on several ranks?"""
         return self.exercise.probe.on_ranks
 
     # ---------------------------------------------------------------------- observing
@@ -213,7 +220,7 @@ class Elsewhere:
         try:
             return list(self.received(groups, checked(reply["groups"], list), keep))
         except (KeyError, TypeError, ValueError) as error:
-            return [Come(first, unreadable(error))]
+            return [Come(first, _unreadable(error))]
 
     def received(
         self, groups: list[list[Case]], replies: list[Any], keep: bool
@@ -229,8 +236,8 @@ class Elsewhere:
                 raise ValueError(f"{len(found)} observations came of {len(group)} cases")
             changed = self.note(group[: len(found)], reply["overwritten"], keep)
             for case, one in zip(group, found[:-1], strict=False):
-                yield Come(case, uninterrupted(one))
-            yield Come(group[len(found) - 1], uninterrupted(found[-1]), changed)
+                yield Come(case, _uninterrupted(one))
+            yield Come(group[len(found) - 1], _uninterrupted(found[-1]), changed)
 
     def note(self, cases: list[Case], overwritten: Any, keep: bool) -> Case | None:
         """Remember which cases were kept there, by number; the one whose result has changed."""
@@ -250,7 +257,7 @@ class Elsewhere:
         """A process that was lost over a case, as an observation; the third ends the climb."""
         self.losses += 1
         kinds: tuple[str, ...] = (TIME_LIMIT,) if lost.how == "timeout" else ("ProcessLost",)
-        if self.losses >= LOSSES:
+        if self.losses >= _LOSSES:
             kinds = (*kinds, COSTLY)
         told = lost.how != "timeout"
         return Observation(None, Raised(kinds, f"your code {lost.reason}", told=told), seconds)
@@ -278,7 +285,7 @@ class Elsewhere:
                 ended = Observation.from_tree(reply["ended"])
                 if ended.raised is None:
                     raise ValueError("an end without an exception")
-                return uninterrupted(ended)
+                return _uninterrupted(ended)
             runs = checked(reply["runs"], list)
             if len(runs) != len(contract.cases):
                 raise ValueError(f"{len(runs)} measurements of {len(contract.cases)} came")
@@ -289,15 +296,15 @@ class Elsewhere:
             contract.judge([run.cost for run in found], contract.cases)
             return found
         except Exception as error:  # figures that make no sense together make a judge stumble
-            return unreadable(error)
+            return _unreadable(error)
 
 
-def unreadable(error: Exception) -> Observation:
+def _unreadable(error: Exception) -> Observation:
     told = f"your code sent what cannot be read: {type(error).__name__}: {error}"
     return Observation(None, Raised(("Unreadable", COSTLY), told[:500], told=True))
 
 
-def uninterrupted(found: Observation) -> Observation:
+def _uninterrupted(found: Observation) -> Observation:
     """Nobody interrupts what runs there: an exception of that name is the code's own."""
     if found.raised is None or found.raised.kind != INTERRUPTED:
         return found
@@ -305,7 +312,7 @@ def uninterrupted(found: Observation) -> Observation:
     return replace(found, raised=replace(found.raised, kinds=kinds))
 
 
-def sentence(found: Observation) -> str:
+def _sentence(found: Observation) -> str:
     """What went wrong as an answer was defined."""
     raised = found.raised
     if raised is None:

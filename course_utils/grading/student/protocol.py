@@ -18,5 +18,6 @@ def name_of(function: Any) -> str:
 
 
 def called(name: str) -> Any:
+    """The function of this name, `module:attribute`. Raises ImportError or AttributeError."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -15,8 +15,8 @@ from course_utils.grading.probes import functions, views
 from .protocol import name_of
 from .server import in_a_process_of_its_own
 
-TIMES = 12  # Python settles how it runs a line after eight times
-CELLS = [
+_TIMES = 12  # Python settles how it runs a line after eight times
+_CELLS = [
     "import math\n\nimport torch\nimport torch.nn.functional as F\nfrom torch import Tensor, nn\n"
     "\nfrom course_utils import exercise",
     '@exercise("rehearsal.view")\ndef first_rows(x: Tensor, n: int = 2) -> Tensor:\n'
@@ -26,16 +26,16 @@ CELLS = [
     "    h = F.relu((h - h.mean(-1, keepdim=True)).reshape(-1, h.shape[-1]))\n"
     "    return torch.where(h > 0.5, h, torch.zeros_like(h))",
 ]
-ANSWERS = {
+_ANSWERS = {
     "rehearsal.view": ("first_rows", views.view, ((4, 3),)),
     "rehearsal.layer": ("layer", functions.call, ((4, 3), (3, 3))),
 }
 
 
-def requests() -> list[dict[str, Any]]:
+def _requests() -> list[dict[str, Any]]:
     """From the first request of a submission to the last, for two small answers."""
-    told: list[dict[str, Any]] = [{"do": "read", "cells": CELLS}]
-    for key, (name, probe, shapes) in ANSWERS.items():
+    told: list[dict[str, Any]] = [{"do": "read", "cells": _CELLS}]
+    for key, (name, probe, shapes) in _ANSWERS.items():
         given = [torch.arange(float(shape[0] * shape[1])).reshape(shape) for shape in shapes]
         case = call(*given)
         cases = [case, case.on("", grad=("x",))] if probe is functions.call else [case]
@@ -49,15 +49,15 @@ def requests() -> list[dict[str, Any]]:
 
 
 def rehearse() -> None:
-    """Handle them as they would come, `TIMES` over. Of the answers nothing stays.
+    """Handle them as they would come, `_TIMES` over. Of the answers nothing stays.
 
     Raises RuntimeError if an answer is not: then nothing has been rehearsed.
     """
     from course_utils.grading.pytrees.serialization import dumps
     from course_utils.grading.pytrees.strict import loads
 
-    told, known = [dumps(request) for request in requests()], set(linecache.cache)
-    for _ in range(TIMES):
+    told, known = [dumps(request) for request in _requests()], set(linecache.cache)
+    for _ in range(_TIMES):
         side = in_a_process_of_its_own()
         for request in told:
             reply = loads(dumps(side.handle(loads(request))))

@@ -23,7 +23,7 @@ from .modules import install
 from .protocol import LARGEST_FRAME, called
 
 BATCH_S = 0.5  # after so long a batch of cases is cut short: the rest is asked for again
-BATCH_BYTES = 16 * 2**20
+_BATCH_BYTES = 16 * 2**20
 TO_DEFINE_S = 60.0  # for the definitions and imports of an answer; torch alone may take ten
 
 
@@ -100,11 +100,11 @@ class StudentSide:
         for group in groups:
             observations: list[Any] = []
             for case in group:
-                found, more = bounded(driver.drive(Case.from_tree(case), limit_s, keep))
+                found, more = _bounded(driver.drive(Case.from_tree(case), limit_s, keep))
                 observations.append(snapshot(found.as_tree()))  # before a later call may change it
                 size += more
                 over = bool(found.raised and ENDS.intersection(found.raised.kinds))
-                over |= perf_counter() - start > BATCH_S or size > BATCH_BYTES
+                over |= perf_counter() - start > BATCH_S or size > _BATCH_BYTES
                 if over:
                     break
             replies.append({"observations": observations, "overwritten": driver.overwritten()})
@@ -143,7 +143,7 @@ def in_a_process_of_its_own() -> StudentSide:
     return StudentSide()
 
 
-def bounded(found: Observation) -> tuple[Observation, int]:
+def _bounded(found: Observation) -> tuple[Observation, int]:
     """The observation and its bytes; or in its place, where it is too large to cross, that it is."""
     try:
         size = extent(found.seen)

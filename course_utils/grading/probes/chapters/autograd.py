@@ -76,10 +76,10 @@ def takes_function(subject: Any, case: Case) -> dict[str, Any]:
     """
     args = with_function(case)
     given = named_arguments(subject, args, case.kwargs)
-    before = {name: state(value) for name, value in given.items() if isinstance(value, Tensor)}
-    seen = result_seen(subject(*args, **case.kwargs))
+    before = {name: _state(value) for name, value in given.items() if isinstance(value, Tensor)}
+    seen = _result_seen(subject(*args, **case.kwargs))
     for name, (values, *flags) in before.items():
-        now, *flags_now = state(given[name])
+        now, *flags_now = _state(given[name])
         if not same(values, now):
             seen[f"argument `{name}` afterwards"] = now
         if flags != flags_now:
@@ -87,11 +87,11 @@ def takes_function(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
-def state(x: Tensor) -> tuple[Tensor, bool, bool]:
+def _state(x: Tensor) -> tuple[Tensor, bool, bool]:
     return fresh(x.detach()), x.requires_grad, x.grad is not None
 
 
-def result_seen(result: Any, label: str = "result") -> dict[str, Any]:
+def _result_seen(result: Any, label: str = "result") -> dict[str, Any]:
     """A tensor without its graph, and whether it had one; anything else as it is."""
     if not is_plain_tensor(result):
         return {label: result}
@@ -107,7 +107,7 @@ def accumulates(subject: Any, case: Case) -> dict[str, Any]:
     f, w, *rest = with_function(case)
     w = w.detach().clone().requires_grad_()
     w.grad = case.kwargs.get("grad")
-    seen = result_seen(subject(f, w, *rest), "the mean loss")
+    seen = _result_seen(subject(f, w, *rest), "the mean loss")
     return seen | {"w.grad": w.grad}
 
 
@@ -126,7 +126,7 @@ def straight_through(subject: Any, case: Case) -> dict[str, Any]:
         seen["argument `x` afterwards"] = between.detach()
     if not result.requires_grad:
         return seen | {labels.NO_GRAD: False}
-    (gradient,) = torch.autograd.grad(result, leaf, weights(result), allow_unused=True)
+    (gradient,) = torch.autograd.grad(result, leaf, _weights(result), allow_unused=True)
     return seen | {"gradient of `x`": gradient}
 
 
@@ -143,38 +143,38 @@ def custom_function(subject: Any, case: Case) -> dict[str, Any]:
     result = subject.apply(leaf)
     if not result.requires_grad:
         return seen
-    first = torch.autograd.grad(result, leaf, weights(result), create_graph=True)[0]
+    first = torch.autograd.grad(result, leaf, _weights(result), create_graph=True)[0]
     if not (isinstance(first, Tensor) and first.requires_grad):
         return seen | {"the gradient can be differentiated again": False}
-    (second,) = torch.autograd.grad(first, leaf, weights(first), allow_unused=True)
+    (second,) = torch.autograd.grad(first, leaf, _weights(first), allow_unused=True)
     double = x.detach().double().clone().requires_grad_()
     return seen | {
         "second derivative": second,
         "gradcheck in float64": torch.autograd.gradcheck(
             subject.apply, (double,), raise_exception=False
         ),
-        "backward after its input was edited in place": backward_after_edit(subject, x),
+        "backward after its input was edited in place": _backward_after_edit(subject, x),
     }
 
 
-def backward_after_edit(subject: Any, x: Tensor) -> str:
+def _backward_after_edit(subject: Any, x: Tensor) -> str:
     between = x.detach().clone().requires_grad_() * 1.0
     result = subject.apply(between)
     with torch.no_grad():
         between.add_(1.0)
     try:
-        result.backward(weights(result))
+        result.backward(_weights(result))
     except RuntimeError:
         return "RuntimeError"
     return "no error, from edited values"
 
 
-def weights(x: Tensor) -> Tensor:
+def _weights(x: Tensor) -> Tensor:
     """An incoming gradient for x, no two elements alike and none of them zero or one."""
     return 0.5 * ramp(x) + 0.7
 
 
-def called_with_function(name: str, case: Case) -> str:
+def _called_with_function(name: str, case: Case) -> str:
     source, *rest = case.args
     before = case.kwargs.get("grad")
     given = ", ".join([source, *map(shown, rest)])
@@ -185,11 +185,11 @@ def called_with_function(name: str, case: Case) -> str:
     )
 
 
-def called_by_apply(name: str, case: Case) -> str:
+def _called_by_apply(name: str, case: Case) -> str:
     return f"{name}.apply({', '.join(map(shown, case.args))})"
 
 
-takes_function.called = called_with_function
-accumulates.called = called_with_function
-straight_through.called = called_by_apply
-custom_function.called = called_by_apply
+takes_function.called = _called_with_function
+accumulates.called = _called_with_function
+straight_through.called = _called_by_apply
+custom_function.called = _called_by_apply

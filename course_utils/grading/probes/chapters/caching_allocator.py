@@ -12,7 +12,7 @@ import torch
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.probe import probe
 
-FULL, REFUSED = "torch.OutOfMemoryError", "ValueError"
+_FULL, _REFUSED = "torch.OutOfMemoryError", "ValueError"
 
 
 @probe
@@ -27,17 +27,17 @@ def allocator(subject: Any, case: Case) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for number, request in enumerate(case.kwargs["requests"], start=1):
         action, *given = request
-        step = f"request {number}, {written(request)}"
+        step = f"request {number}, {_written(request)}"
         if action == "malloc":
             name, *size_and_stream = given
             try:
                 addresses[name] = seen[f"{step}: the address"] = thing.malloc(*size_and_stream)
             except torch.OutOfMemoryError:
-                seen[f"{step}: the address"] = FULL
+                seen[f"{step}: the address"] = _FULL
         elif action == "free":
             address = addresses.pop(given[0], None) if isinstance(given[0], str) else given[0]
             if address is not None:
-                seen[f"{step}: what happens"] = freed(thing, address)
+                seen[f"{step}: what happens"] = _freed(thing, address)
         else:
             thing.empty_cache()
         seen[f"{step}: memory_allocated()"] = thing.memory_allocated()
@@ -46,15 +46,15 @@ def allocator(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
-def freed(thing: Any, address: int) -> str:
+def _freed(thing: Any, address: int) -> str:
     try:
         thing.free(address)
     except ValueError:
-        return REFUSED
+        return _REFUSED
     return "it is freed"
 
 
-def written(request: tuple[Any, ...]) -> str:
+def _written(request: tuple[Any, ...]) -> str:
     """The request as code: "a = malloc(600)"."""
     action, *given = request
     if action == "malloc":
@@ -63,10 +63,10 @@ def written(request: tuple[Any, ...]) -> str:
     return f"{action}({', '.join(map(str, given))})"
 
 
-def called_with_requests(name: str, case: Case) -> str:
-    requests = [written(request) for request in case.kwargs["requests"]]
+def _called_with_requests(name: str, case: Case) -> str:
+    requests = [_written(request) for request in case.kwargs["requests"]]
     few = requests if len(requests) <= 16 else [*requests[:14], f"… {len(requests) - 14} more"]
     return f"{name}(capacity={case.kwargs['capacity']}), then {'; '.join(few)}"
 
 
-allocator.called = called_with_requests
+allocator.called = _called_with_requests

@@ -28,10 +28,10 @@ def trace(subject: Any, case: Case) -> dict[str, Any]:
 
     A place is "filename:line", innermost first.
     """
-    return call_probe(subject, Case(args=([entry(*short) for short in case.args[0]],)))
+    return call_probe(subject, Case(args=([_entry(*short) for short in case.args[0]],)))
 
 
-def entry(action: str, addr: int = 0, size: int = 0, *places: str) -> dict[str, Any]:
+def _entry(action: str, addr: int = 0, size: int = 0, *places: str) -> dict[str, Any]:
     """One entry in the form of torch.cuda.memory's device traces."""
     frames = [
         {"filename": p.rpartition(":")[0], "line": int(p.rpartition(":")[2]), "name": "forward"}
@@ -41,7 +41,7 @@ def entry(action: str, addr: int = 0, size: int = 0, *places: str) -> dict[str, 
     return {"action": action, where: addr, "size": size, "stream": 0, "frames": frames}
 
 
-def called_with_trace(name: str, case: Case) -> str:
+def _called_with_trace(name: str, case: Case) -> str:
     entries = [
         f"{action} {addr:#x} {size} B{' at ' if places else ''}{' < '.join(places)}"
         if addr
@@ -52,7 +52,7 @@ def called_with_trace(name: str, case: Case) -> str:
     return f"{name}(trace), where the trace reads: {'; '.join(few) or 'nothing'}"
 
 
-trace.called = called_with_trace
+trace.called = _called_with_trace
 
 
 # ------------------------------------------------------------------------------ one training step
@@ -75,12 +75,15 @@ class Normed(nn.Module):
 
 
 def frozen() -> nn.Module:
+    """Linear, ReLU, Linear, (3,) → (3,); the first layer needs no gradient."""
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 3))
     model[0].requires_grad_(False)
     return model
 
 
 def sliced() -> nn.Module:
+    """(3,) → (3,), with a layer that adds one half of its input to the square of the other."""
+
     class Half(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x[:, : x.shape[1] // 2] + x[:, x.shape[1] // 2 :].square()
@@ -150,11 +153,11 @@ def timeline(subject: Any, case: Case) -> dict[str, Any]:
     return {
         "rows": rows,
         "parameters after the step": [p.detach().clone() for p in model.parameters()],
-        "hooks that stay on the model": hooks_on(model),
+        "hooks that stay on the model": _hooks_on(model),
     }
 
 
-def hooks_on(model: nn.Module) -> int:
+def _hooks_on(model: nn.Module) -> int:
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     of_modules = sum(len(getattr(m, kind)) for m in model.modules() for kind in kinds)
     of_parameters = sum(
@@ -165,7 +168,7 @@ def hooks_on(model: nn.Module) -> int:
     return of_modules + of_parameters
 
 
-def called_with_model(name: str, case: Case) -> str:
+def _called_with_model(name: str, case: Case) -> str:
     model, optimizer, x, earlier, grads = case.args
     return (
         f"{name}(model, optimizer, F.binary_cross_entropy_with_logits, x, target), where model is: {model}; optimizer: "
@@ -174,13 +177,13 @@ def called_with_model(name: str, case: Case) -> str:
     )
 
 
-timeline.called = called_with_model
+timeline.called = _called_with_model
 
 
 # ------------------------------------------------------------------------------ recomputation
 
 
-def drop(x: Tensor, p: float) -> Tensor:
+def _drop(x: Tensor, p: float) -> Tensor:
     """Dropout whose random numbers do not depend on the dtype of x, as those of F.dropout do."""
     return x * torch.rand(x.shape).ge(p).to(x.dtype) / (1 - p)
 
@@ -189,14 +192,18 @@ Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 def plain_layers(again: Any, x: Tensor, w: Tensor) -> Built:
+    """One tensor in, one out."""
     return (lambda x: ((x @ w).tanh() @ w).sigmoid()), (x,), {}
 
 
 def with_dropout(again: Any, x: Tensor, w: Tensor) -> Built:
-    return (lambda x: drop(drop(x @ w, 0.5).exp(), 0.3).sin()), (x,), {}
+    """Two dropouts: a second run must draw the same masks."""
+    return (lambda x: _drop(_drop(x @ w, 0.5).exp(), 0.3).sin()), (x,), {}
 
 
 def with_keywords(again: Any, x: Tensor, w: Tensor) -> Built:
+    """Arguments by position and by name, a tensor among the latter."""
+
     def function(x: Tensor, power: int, *, scale: float, mask: Tensor | None = None) -> Tensor:
         y = (x @ w) ** power * scale
         return y if mask is None else y.exp() * mask
@@ -205,6 +212,8 @@ def with_keywords(again: Any, x: Tensor, w: Tensor) -> Built:
 
 
 def with_others(again: Any, x: Tensor, w: Tensor) -> Built:
+    """Arguments that are no tensors, tensors in a list, and a tree as the result."""
+
     def function(name: str, pair: list[Tensor], none: None, y: Tensor, *, on: bool) -> Any:
         a, b = pair
         assert name == "gate" and none is None and on
@@ -214,20 +223,25 @@ def with_others(again: Any, x: Tensor, w: Tensor) -> Built:
 
 
 def only_parameters(again: Any, x: Tensor, w: Tensor) -> Built:
+    """No argument needs a gradient; the weight inside does."""
     return (lambda x: (x @ w).exp()), (x.detach(),), {}
 
 
 def nothing_given(again: Any, x: Tensor, w: Tensor) -> Built:
+    """No arguments at all."""
     return (lambda: (x @ w).tanh().exp()), (), {}
 
 
 def nothing_saved(again: Any, x: Tensor, w: Tensor) -> Built:
+    """A function whose backward pass needs no tensor."""
     return (lambda x: x + 1.0), (x,), {}
 
 
 def nested(again: Any, x: Tensor, w: Tensor) -> Built:
+    """Two checkpoints inside the outer one, each with a dropout."""
+
     def inner(x: Tensor, p: float) -> Tensor:
-        return drop((x @ w).tanh(), p).exp()
+        return _drop((x @ w).tanh(), p).exp()
 
     def outer(x: Tensor) -> Tensor:
         x = again(inner, x.sin(), 0.25)
@@ -237,8 +251,10 @@ def nested(again: Any, x: Tensor, w: Tensor) -> Built:
 
 
 def nested_twice(again: Any, x: Tensor, w: Tensor) -> Built:
+    """Checkpoints three deep."""
+
     def inner(x: Tensor) -> Tensor:
-        return drop(x @ w, 0.5).tanh()
+        return _drop(x @ w, 0.5).tanh()
 
     def middle(x: Tensor) -> Tensor:
         return again(inner, again(inner, x)).exp()
@@ -276,7 +292,7 @@ def checkpointed(subject: Any, case: Case) -> dict[str, Any]:
         result = subject(function, *args, **kwargs)
     seen: dict[str, Any] = {"what it returns": detached(result)}
     seen["random numbers after the call"] = torch.rand(options["drawn"])
-    outputs = [t for t in flat_tensors(leaves_of(result)) if t.requires_grad]
+    outputs = [t for t in flat_tensors(_leaves_of(result)) if t.requires_grad]
     seen["results that require grad"] = len(outputs)
     if outputs:
         total = torch.stack([(t * (ramp(t) + 0.5)).sum() for t in outputs]).sum()
@@ -300,11 +316,12 @@ def checkpointed(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
-def leaves_of(tree: Any) -> Any:
-    return [leaves_of(v) for v in tree.values()] if isinstance(tree, dict) else tree
+def _leaves_of(tree: Any) -> Any:
+    return [_leaves_of(v) for v in tree.values()] if isinstance(tree, dict) else tree
 
 
 def detached(tree: Any) -> Any:
+    """The same tree, its tensors outside the graph."""
     if isinstance(tree, Tensor):
         return tree.detach()
     if isinstance(tree, dict):
@@ -312,7 +329,7 @@ def detached(tree: Any) -> Any:
     return type(tree)(map(detached, tree)) if isinstance(tree, list | tuple) else tree
 
 
-def called_with_function(name: str, case: Case) -> str:
+def _called_with_function(name: str, case: Case) -> str:
     source, x, *_ = case.args
     if isinstance(source, int):
         return f"{name}(function, x), where function is {source} times x = (x @ w).tanh()"
@@ -333,7 +350,7 @@ def called_with_function(name: str, case: Case) -> str:
     return text
 
 
-checkpointed.called = called_with_function
+checkpointed.called = _called_with_function
 
 
 # ------------------------------------------------------------------------------ a stack of layers
@@ -350,7 +367,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls.append(self.number)
-        return drop(x @ self.weight.to(x.dtype), self.dropout).tanh()
+        return _drop(x @ self.weight.to(x.dtype), self.dropout).tanh()
 
 
 @probe
@@ -378,13 +395,13 @@ def layers(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
-def called_with_layers(name: str, case: Case) -> str:
+def _called_with_layers(name: str, case: Case) -> str:
     n, x, dropout = case.args
     kind = f"drop(x @ weight, {dropout:g}).tanh()" if dropout else "(x @ weight).tanh()"
     return f"{name}(layers, x) with {n} layers {kind}, x of shape {tuple(x.shape)}"
 
 
-layers.called = called_with_layers
+layers.called = _called_with_layers
 
 
 # ------------------------------------------------------------------------------ steps that may not fit
@@ -397,6 +414,7 @@ class Memory:
         self.capacity, self.taken = capacity, 0
 
     def take(self, size: int) -> "Taken":
+        """A block of `size` bytes. Raises torch.OutOfMemoryError."""
         if self.taken + size > self.capacity:
             raise torch.OutOfMemoryError(
                 f"out of memory. Tried to allocate {size} bytes; {self.taken} of {self.capacity} "
@@ -435,7 +453,7 @@ def attempts(subject: Any, case: Case) -> dict[str, Any]:
     return {"result": subject(step) if limit is None else subject(step, limit)}
 
 
-def called_with_step(name: str, case: Case) -> str:
+def _called_with_step(name: str, case: Case) -> str:
     capacity, fixed, per_sample, limit, broken = case.args
     text = (
         f"{name}(step{'' if limit is None else f', {limit}'}), where step(batch) takes {fixed} + "
@@ -444,7 +462,7 @@ def called_with_step(name: str, case: Case) -> str:
     return text + (f" and raises a RuntimeError from batch {broken} on" if broken else "")
 
 
-attempts.called = called_with_step
+attempts.called = _called_with_step
 
 
 def counted_attempts(subject: Any, case: Case) -> Callable[[], Any]:

@@ -53,7 +53,7 @@ class Watch(TorchDispatchMode):
 
 
 @contextmanager
-def watched(each: Callable[[], None] = lambda: None) -> Iterator[Watch]:
+def _watched(each: Callable[[], None] = lambda: None) -> Iterator[Watch]:
     """Count communications and waits in the block."""
     watch = Watch(each)
     waiting = [(dist.Work, "wait"), (dist.Work, "synchronize"), (torch.futures.Future, "wait")]
@@ -170,6 +170,7 @@ class Wrapped(nn.Module):
 
 
 def tied() -> Net:
+    """A net of four layers, two of which share their weight."""
     net = Net(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
     net.layers[2].weight = net.layers[1].weight
     return net
@@ -184,12 +185,15 @@ def by_hand() -> nn.Module:
 
 
 def frozen() -> nn.Module:
+    """A net of three layers; the middle one needs no gradient."""
     net = Net(nn.Linear(3, 4), nn.Linear(4, 3), nn.Linear(3, 2))
     net.layers[1].requires_grad_(False)
     return net
 
 
 def two_dtypes() -> nn.Module:
+    """A net whose second layer computes in float64."""
+
     class Double(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x.double()).to(x.dtype)
@@ -198,7 +202,7 @@ def two_dtypes() -> nn.Module:
     return Net(nn.Linear(3, 4), second, nn.Linear(3, 3), nn.Linear(3, 2))
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
+_MODELS: dict[str, Callable[[], nn.Module]] = {
     "three layers": lambda: Net(nn.Linear(3, 4), nn.Linear(4, 3), nn.Linear(3, 2)),
     "one layer": lambda: Net(nn.Linear(3, 2)),
     "a branch for each rank": lambda: Branches(
@@ -217,14 +221,14 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 """What a case may name."""
 
 
-def seeded(name: str, seed: int) -> nn.Module:
+def _seeded(name: str, seed: int) -> nn.Module:
     """The model of this name with the parameters that belong to the seed; torch's own state stays."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return MODELS[name]()
+        return _MODELS[name]()
 
 
-def state_of(module: nn.Module) -> dict[str, Tensor]:
+def _state_of(module: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer by its name, those that are not saved included."""
     named = [*module.named_parameters(), *module.named_buffers()]
     return {name: value.detach() for name, value in named}
@@ -244,17 +248,18 @@ def started_apart(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def started_apart_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `started_apart` sees on one rank."""
     given = dict(case.kwargs)
-    module = seeded(given.pop("model"), given.pop("seed"))
+    module = _seeded(given.pop("model"), given.pop("seed"))
     weight = given.pop("weight", None)
     if weight is not None:
         with torch.no_grad():
             module.weight.copy_(weight)  # type: ignore[union-attr, operator]
-    before = state_of(module)
+    before = _state_of(module)
     flags = {name: p.requires_grad for name, p in module.named_parameters()}
     places = {name: (t.data_ptr(), t.stride()) for name, t in before.items()}
     result = subject(module, **given)
-    after = state_of(module)
+    after = _state_of(module)
     seen: dict[str, Any] = {f"`{name}`": value.clone() for name, value in after.items()}
     seen["everything is still in its place"] = places == {
         name: (t.data_ptr(), t.stride()) for name, t in after.items()
@@ -268,13 +273,13 @@ def started_apart_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
 # ------------------------------------------------------------------------------ average_gradients
 
 
-FULL = 77.0
+_FULL = 77.0
 
 
-def parameters_of(given: dict[str, Any]) -> list[nn.Parameter]:
+def _parameters_of(given: dict[str, Any]) -> list[nn.Parameter]:
     """Parameters, one for each of the case's shapes, full of what no gradient is."""
     params = [
-        nn.Parameter(torch.full(shape, FULL, dtype=like.dtype))
+        nn.Parameter(torch.full(shape, _FULL, dtype=like.dtype))
         for shape, like in zip(given["shapes"], given["like"], strict=True)
     ]
     for i in given.get("frozen", ()):
@@ -282,12 +287,12 @@ def parameters_of(given: dict[str, Any]) -> list[nn.Parameter]:
     return params
 
 
-def give(params: list[nn.Parameter], grads: list[Tensor | None]) -> None:
+def _give(params: list[nn.Parameter], grads: list[Tensor | None]) -> None:
     for p, g in zip(params, grads, strict=True):
         p.grad = None if g is None else g.clone()
 
 
-def gradients_of(params: list[nn.Parameter], when: str = "") -> dict[str, Any]:
+def _gradients_of(params: list[nn.Parameter], when: str = "") -> dict[str, Any]:
     return {
         f"gradient of parameter {i}{when}": None if p.grad is None else p.grad.clone()
         for i, p in enumerate(params)
@@ -305,14 +310,15 @@ def averaged(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def averaged_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `averaged` sees on one rank."""
     from course_utils.grading.distributed.on_rank import counted
 
-    params = parameters_of(case.kwargs)
-    give(params, case.kwargs["grads"])
+    params = _parameters_of(case.kwargs)
+    _give(params, case.kwargs["grads"])
     with counted():
         result = subject(iter(params))
-    seen = gradients_of(params)
-    seen["parameters are left alone"] = all((p == FULL).all() for p in params)
+    seen = _gradients_of(params)
+    seen["parameters are left alone"] = all((p == _FULL).all() for p in params)
     seen["result"] = result
     return seen
 
@@ -332,10 +338,11 @@ def bucketed(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def bucketed_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `bucketed` sees on one rank."""
     from course_utils.grading.distributed.on_rank import counted
 
     given = case.kwargs
-    params = parameters_of(given)
+    params = _parameters_of(given)
     place = {id(p): i for i, p in enumerate(params)}
     options = {"cap_bytes": given["cap_bytes"]} if "cap_bytes" in given else {}
     reducer = subject(iter(params), **options)
@@ -344,15 +351,15 @@ def bucketed_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     }
     waited = False
     for number, (grads, chosen) in enumerate(case.args, start=1):
-        give(params, grads)
-        with counted(), watched() as watch:
+        _give(params, grads)
+        with counted(), _watched() as watch:
             for index in range(len(reducer.buckets)) if chosen is None else chosen:
                 reducer.start(index)
             waited |= watch.waits > 0
             reducer.finish()
-        seen |= gradients_of(params, f" after step {number}")
+        seen |= _gradients_of(params, f" after step {number}")
     seen["start returns without waiting"] = not waited
-    seen["parameters are left alone"] = all((p == FULL).all() for p in params)
+    seen["parameters are left alone"] = all((p == _FULL).all() for p in params)
     return seen
 
 
@@ -371,18 +378,19 @@ def wrapped(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `wrapped` sees on one rank."""
     from course_utils.grading.distributed.on_rank import counted
 
     given = case.kwargs
-    model = seeded(given["model"], given["seed"])
+    model = _seeded(given["model"], given["seed"])
     if any(x.dtype == torch.float64 for _, inputs in case.args for x in inputs):
         model = model.double()
     ddp = subject(model, **given.get("options", {}))
-    seen: dict[str, Any] = {f"`{n}` at the start": v.clone() for n, v in state_of(model).items()}
+    seen: dict[str, Any] = {f"`{n}` at the start": v.clone() for n, v in _state_of(model).items()}
     seen["`.module` is the model"] = getattr(ddp, "module", None) is model
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     sent, waited = True, False
-    with counted(), watched() as watch:
+    with counted(), _watched() as watch:
         for number, (kind, inputs) in enumerate(case.args, start=1):
             optimizer.zero_grad()
             for count, x in enumerate(inputs, start=1):
@@ -401,7 +409,7 @@ def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
                     key = f"nothing is communicated in no_sync of step {number}"
                     seen[key] = seen.get(key, True) and watch.calls == before
                 else:
-                    output, calls, waits = one_step(ddp, model, x, watch)
+                    output, calls, waits = _one_step(ddp, model, x, watch)
                     seen[f"output of step {number}"] = output
                     sent, waited = sent and calls > 0, waited or waits > 0
             for name, p in model.named_parameters():
@@ -417,7 +425,7 @@ def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     return seen
 
 
-def one_step(ddp: Any, model: Any, x: Tensor, watch: Watch) -> tuple[Tensor, int, int]:
+def _one_step(ddp: Any, model: Any, x: Tensor, watch: Watch) -> tuple[Tensor, int, int]:
     """Forward and backward: the output; communications and waits before the first layer's turn."""
     before = early = (0, 0)
 
@@ -447,10 +455,11 @@ def accumulated(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def accumulated_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `accumulated` sees on one rank."""
     from course_utils.grading.distributed.on_rank import counted
 
     (x, _), *_ = case.args[0]
-    model = seeded("Linear(2, 1)", case.kwargs["seed"]).to(x.dtype)
+    model = _seeded("Linear(2, 1)", case.kwargs["seed"]).to(x.dtype)
     if case.kwargs.get("zero"):
         for p in model.parameters():
             p.detach().zero_()
@@ -471,12 +480,12 @@ def accumulated_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
                 None if p.grad is None else p.grad.clone()
             )
             seen[f"`{name}` after step {number}"] = p.detach().clone()
-    seen["the next step communicates"] = synchronizes(ddp, x)
+    seen["the next step communicates"] = _synchronizes(ddp, x)
     return seen
 
 
-def synchronizes(ddp: Any, x: Tensor) -> bool:
-    with watched() as watch:
+def _synchronizes(ddp: Any, x: Tensor) -> bool:
+    with _watched() as watch:
         ddp(x).sum().backward()
     return watch.calls > 0
 
@@ -513,8 +522,9 @@ def saved(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def saved_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `saved` sees on one rank."""
     given = case.kwargs
-    model = Full(2, 1) if given.get("full") else seeded(given["model"], given["seed"])
+    model = Full(2, 1) if given.get("full") else _seeded(given["model"], given["seed"])
     if given.get("ddp"):
         model = nn.parallel.DistributedDataParallel(model)
     folder = tempfile.mkdtemp(prefix="course-disk-")
@@ -524,18 +534,18 @@ def saved_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
             torch.save({"old": torch.ones(2)}, path)
         there: list[bool] = []
         raised = ""
-        with watched(lambda: there.append(whole(path))) as watch:
+        with _watched(lambda: there.append(_whole(path))) as watch:
             try:
                 result = subject(model, str(path) if given.get("text", True) else path)
             except OSError as error:
                 result, raised = None, type(error).__name__
         if given.get("full"):
-            names = contents(path)
+            names = _contents(path)
             return {"it raises": raised, "names in the file of before": names, "result": result}
         seen: dict[str, Any] = {"files": tuple(sorted(os.listdir(folder))), "result": result}
         if rank == 0:
-            seen |= {"names in the file": contents(path)}
-            seen |= {f"`{n}` in the file": v for n, v in values(path).items()}
+            seen |= {"names in the file": _contents(path)}
+            seen |= {f"`{n}` in the file": v for n, v in _values(path).items()}
         if dist.get_world_size() > 1:
             seen["no rank goes on before it is told"] = watch.calls > 0
             if rank == 0:
@@ -547,7 +557,7 @@ def saved_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def values(path: Path) -> dict[str, Any]:
+def _values(path: Path) -> dict[str, Any]:
     try:
         found = torch.load(path, weights_only=True)
     except Exception:
@@ -555,28 +565,28 @@ def values(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {"": found}
 
 
-def contents(path: Path) -> tuple[str, ...] | str:
+def _contents(path: Path) -> tuple[str, ...] | str:
     """The names in the file, or what is wrong with it."""
     if not path.exists():
         return "no file"
-    return tuple(sorted(values(path))) or "not a file that torch.load reads as a state_dict"
+    return tuple(sorted(_values(path))) or "not a file that torch.load reads as a state_dict"
 
 
-def whole(path: Path) -> bool:
-    found = values(path) if path.exists() else {}
+def _whole(path: Path) -> bool:
+    found = _values(path) if path.exists() else {}
     return bool(found) and "old" not in found
 
 
 # ------------------------------------------------------------------------------ in words
 
 
-def by_rank(texts: list[str]) -> str:
+def _by_rank(texts: list[str]) -> str:
     if len(set(texts)) == 1:
         return f"{texts[0]}, on {len(texts)} rank{'s' if len(texts) > 1 else ''}"
     return "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(texts))
 
 
-def called_with_model(name: str, case: Case) -> str:
+def _called_with_model(name: str, case: Case) -> str:
     given = case.calls[0].kwargs
     more = {k: v for k, v in given.items() if k not in ("model", "seed", "options", "overlap")}
     more |= given.get("options", {})
@@ -590,7 +600,7 @@ def called_with_model(name: str, case: Case) -> str:
     return text + (f"; then {steps}" if steps else "")
 
 
-def called_with_parameters(name: str, case: Case) -> str:
+def _called_with_parameters(name: str, case: Case) -> str:
     given = case.calls[0].kwargs
     shapes = ", ".join(str(tuple(shape)) for shape in given["shapes"])
     cap = f", cap_bytes={given['cap_bytes']}" if "cap_bytes" in given else ""
@@ -601,18 +611,18 @@ def called_with_parameters(name: str, case: Case) -> str:
     text = f"{name}(params{cap}) on {case.world} rank{'s' if case.world > 1 else ''}"
     text += f", params of shapes {shapes}{more}"
     if "grads" in given and sum(g.numel() for g in given["grads"] if g is not None) <= 6:
-        text += "; gradients " + by_rank([shown(one.kwargs["grads"]) for one in case.calls])
+        text += "; gradients " + _by_rank([shown(one.kwargs["grads"]) for one in case.calls])
     return text
 
 
-def called_with_batches(name: str, case: Case) -> str:
-    sizes = by_rank(
+def _called_with_batches(name: str, case: Case) -> str:
+    sizes = _by_rank(
         [", then ".join(str([len(x) for x, _ in step]) for step in one.args) for one in case.calls]
     )
     return f"{name}(model, batches, optimizer), micro-batches of sizes {sizes}"
 
 
-def called_with_path(name: str, case: Case) -> str:
+def _called_with_path(name: str, case: Case) -> str:
     given = case.calls[0].kwargs
     model = "DistributedDataParallel(model)" if given.get("ddp") else "model"
     text = f"{name}({model}, path) on {case.world} rank{'s' if case.world > 1 else ''}"
@@ -621,8 +631,8 @@ def called_with_path(name: str, case: Case) -> str:
     return text + (", the disk is full before all is written" if given.get("full") else "")
 
 
-started_apart.called = called_with_model
-averaged.called = bucketed.called = called_with_parameters
-wrapped.called = called_with_model
-accumulated.called = called_with_batches
-saved.called = called_with_path
+started_apart.called = _called_with_model
+averaged.called = bucketed.called = _called_with_parameters
+wrapped.called = _called_with_model
+accumulated.called = _called_with_batches
+saved.called = _called_with_path

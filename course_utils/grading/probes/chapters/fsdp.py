@@ -45,16 +45,17 @@ def flat_shards(subject: dict[str, Any], case: Case) -> dict[str, Any]:
 
 
 def bytes_behind(t: Any) -> int | str:
+    """Bytes of the storage that a tensor is a view of; "no tensor" for anything else."""
     return t.untyped_storage().nbytes() if isinstance(t, Tensor) else "no tensor"
 
 
-def called_flat(name: str, case: Case) -> str:
+def _called_flat(name: str, case: Case) -> str:
     tensors, world_size = case.args
     shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
     return f"{name} and back, with tensors of shapes {shapes} on {world_size} ranks"
 
 
-flat_shards.called = called_flat
+flat_shards.called = _called_flat
 
 
 @probe
@@ -81,7 +82,7 @@ def resharded(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
-def called_resharded(name: str, case: Case) -> str:
+def _called_resharded(name: str, case: Case) -> str:
     shards, world_size = case.args
     rows = "; ".join(
         f"{key} of shapes {', '.join(str(tuple(saved[key].shape)) for saved in shards)}"
@@ -90,7 +91,7 @@ def called_resharded(name: str, case: Case) -> str:
     return f"{name}(shards, rank, {shown(world_size)}) for every rank, where {len(shards)} saved {rows}"
 
 
-resharded.called = called_resharded
+resharded.called = _called_resharded
 
 
 # ------------------------------------------------------------------------------ on ranks
@@ -109,12 +110,13 @@ def sharded_optimizer(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def optimizer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `sharded_optimizer` sees on one rank."""
     from course_utils.grading.distributed.on_rank import counted
 
     given = case.kwargs
     params = [nn.Parameter(x.clone(memory_format=torch.contiguous_format)) for x in given["params"]]
     cls = getattr(torch.optim, given["optimizer"])
-    optimizer = subject(params, cls, own_group(given.get("groups"), rank), **given["options"])
+    optimizer = subject(params, cls, _own_group(given.get("groups"), rank), **given["options"])
     trail: list[list[Tensor]] = [[] for _ in params]
     gone = True
     for grads in given["grads"]:
@@ -148,7 +150,7 @@ def state_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     params = [nn.Parameter(x.clone(memory_format=torch.contiguous_format)) for x in given["params"]]
     homes = [torch.empty_like(p.data) for p in params]
     cls = getattr(torch.optim, given["optimizer"])
-    optimizer = subject(params, cls, own_group(given.get("groups"), rank), **given["options"])
+    optimizer = subject(params, cls, _own_group(given.get("groups"), rank), **given["options"])
     for p, g in zip(params, given["grads"][0], strict=True):
         p.grad = g
     with counted():
@@ -158,14 +160,14 @@ def state_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     return {f"parameter {i} after the step": p.detach() for i, p in enumerate(params)}
 
 
-def own_group(groups: list[list[int]] | None, rank: int) -> dist.ProcessGroup | None:
+def _own_group(groups: list[list[int]] | None, rank: int) -> dist.ProcessGroup | None:
     """The rank's group among these, which every rank must help to make; None: all ranks."""
     made = [dist.new_group(ranks) for ranks in groups or ()]
     mine = [group for ranks, group in zip(groups or (), made, strict=True) if rank in ranks]
     return mine[0] if mine else None
 
 
-def called_optimizer(name: str, case: Case) -> str:
+def _called_optimizer(name: str, case: Case) -> str:
     first = case.calls[0].kwargs
     options = "".join(f", {key}={shown(value)}" for key, value in first["options"].items())
     shapes = ", ".join(str(tuple(p.shape)) for p in first["params"])
@@ -186,11 +188,12 @@ def called_optimizer(name: str, case: Case) -> str:
 
 
 def listed(x: Tensor | None) -> str:
+    """A tensor's elements as a nested list; its shape if it has none."""
     return "None" if x is None else nested(x) if x.numel() else f"empty {tuple(x.shape)}"
 
 
-sharded_optimizer.called = called_optimizer
-sharded_state.called = called_optimizer
+sharded_optimizer.called = _called_optimizer
+sharded_state.called = _called_optimizer
 
 
 @runs_on_ranks
@@ -204,13 +207,14 @@ def sharded_layer(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """On one rank: result and gradients of the sharded layer; traffic of both passes is counted."""
     from course_utils.grading.distributed.on_rank import counted
 
-    x, shard, group = layer_inputs(case, rank)
+    x, shard, group = _layer_inputs(case, rank)
     with counted():
         y = subject.apply(x, shard, case.kwargs["out_features"], group)
         y.backward(case.kwargs["grad"])
-    return layer_seen(case, x, shard, y)
+    return _layer_seen(case, x, shard, y)
 
 
 @runs_on_ranks
@@ -220,22 +224,23 @@ def sharded_layer_between(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def layer_there_between(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """The same, but only the forward pass is counted."""
     from course_utils.grading.distributed.on_rank import counted
 
-    x, shard, group = layer_inputs(case, rank)
+    x, shard, group = _layer_inputs(case, rank)
     with counted():
         y = subject.apply(x, shard, case.kwargs["out_features"], group)
     y.backward(case.kwargs["grad"])
-    return layer_seen(case, x, shard, y)
+    return _layer_seen(case, x, shard, y)
 
 
-def layer_inputs(case: Case, rank: int) -> tuple[Tensor, Tensor, dist.ProcessGroup | None]:
+def _layer_inputs(case: Case, rank: int) -> tuple[Tensor, Tensor, dist.ProcessGroup | None]:
     given = case.kwargs
     x = given["x"].clone().requires_grad_(not given.get("frozen", False))
-    return x, given["shard"].clone().requires_grad_(), own_group(given.get("groups"), rank)
+    return x, given["shard"].clone().requires_grad_(), _own_group(given.get("groups"), rank)
 
 
-def layer_seen(case: Case, x: Tensor, shard: Tensor, y: Tensor) -> dict[str, Any]:
+def _layer_seen(case: Case, x: Tensor, shard: Tensor, y: Tensor) -> dict[str, Any]:
     alone = torch.equal(x, case.kwargs["x"]) and torch.equal(shard, case.kwargs["shard"])
     return {
         "y": y.detach(),
@@ -245,7 +250,7 @@ def layer_seen(case: Case, x: Tensor, shard: Tensor, y: Tensor) -> dict[str, Any
     }
 
 
-def called_layer(name: str, case: Case) -> str:
+def _called_layer(name: str, case: Case) -> str:
     first = case.calls[0].kwargs
     text = (
         f"{name}.apply(x, shard, {first['out_features']}, group) on {case.world} ranks, x of shape "
@@ -263,5 +268,5 @@ def called_layer(name: str, case: Case) -> str:
     return text
 
 
-sharded_layer.called = called_layer
-sharded_layer_between.called = called_layer
+sharded_layer.called = _called_layer
+sharded_layer_between.called = _called_layer

@@ -52,11 +52,13 @@ def annotated(subject: Any, name: str) -> Any:
 
 
 def config_for(subject: Any, sizes: dict[str, Any]) -> Any:
+    """The configuration of these sizes, of the class that the student's `config` is annotated with."""
     return (annotated(subject, "config") or Sizes)(**sizes)
 
 
 def parts_for(subject: Any, names: dict[str, str]) -> Any:
-    chosen = {role: STAND_INS[name] for role, name in names.items()}
+    """Stand-ins for a block's parts by role, as the class that the student's `parts` is annotated with."""
+    chosen = {role: _STAND_INS[name] for role, name in names.items()}
     if "block" not in chosen and annotated(subject, "parts") is None:
         chosen["block"] = None
     return (annotated(subject, "parts") or SimpleNamespace)(**chosen)
@@ -128,7 +130,7 @@ class Triple(nn.Module):
         return 3 * x * self.weight
 
 
-STAND_INS: dict[str, Any] = {
+_STAND_INS: dict[str, Any] = {
     "half": Half,
     "sums": Sums,
     "square": Square,
@@ -161,12 +163,12 @@ def gpt2_part(subject: Any, case: Case) -> dict[str, Any]:
     if steps and steps[0][0] == "dropped":
         layer = made(**build).to(dtype_of((weights, steps)))
         layer.load_state_dict({**layer.state_dict(), **weights})
-        return dropped(layer, *steps[0][1:])
+        return _dropped(layer, *steps[0][1:])
     seen = modules.module(made, case)
     return {label: value for label, value in seen.items() if ": buffer `" not in label}
 
 
-def dropped(layer: nn.Module, x: Tensor, n_head: int) -> dict[str, Any]:
+def _dropped(layer: nn.Module, x: Tensor, n_head: int) -> dict[str, Any]:
     """Statistics of what a layer zeroes in train mode, to one decimal: chance reaches no further."""
     whole = layer.eval()(x).detach()
     torch.manual_seed(0)
@@ -184,9 +186,9 @@ def dropped(layer: nn.Module, x: Tensor, n_head: int) -> dict[str, Any]:
     }
 
 
-def called_part(name: str, case: Case) -> str:
+def _called_part(name: str, case: Case) -> str:
     build, weights, *steps = case.args
-    config, *parts = (settings(given) for given in build.values())
+    config, *parts = (_settings(given) for given in build.values())
     text = f"{name}(GPT2Config({config})" + "".join(f", Parts({p})" for p in parts) + ")"
     text += f" in {shown(dtype_of((weights, steps))).removeprefix('torch.')}"
     for number, (verb, *given) in enumerate(steps, start=1):
@@ -195,11 +197,11 @@ def called_part(name: str, case: Case) -> str:
     return text
 
 
-def settings(given: dict[str, Any]) -> str:
+def _settings(given: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in given.items())
 
 
-gpt2_part.called = called_part
+gpt2_part.called = _called_part
 
 
 @probe
@@ -209,7 +211,7 @@ def gpt2_count(subject: Any, case: Case) -> dict[str, Any]:
     return {"result": subject(config_for(subject, sizes))}
 
 
-gpt2_count.called = lambda name, case: f"{name}(GPT2Config({settings(case.args[0])}))"
+gpt2_count.called = lambda name, case: f"{name}(GPT2Config({_settings(case.args[0])}))"
 
 
 # ------------------------------------------------------------------------------ the start
@@ -236,10 +238,10 @@ def initialised(subject: Any, case: Case) -> dict[str, Any]:
         "the parameters are those they were": all(after.get(n) is p for n, p in before.items()),
         "they require a gradient": all(p.requires_grad for p in after.values()),
     }
-    return seen | {f"`{n}`: {k}": v for n, p in after.items() for k, v in figures(p).items()}
+    return seen | {f"`{n}`: {k}": v for n, p in after.items() for k, v in _figures(p).items()}
 
 
-def figures(parameter: Tensor) -> dict[str, Any]:
+def _figures(parameter: Tensor) -> dict[str, Any]:
     if parameter.ndim < 2 or parameter.numel() < modules.FEW:
         return {"values": clone(parameter)}
     w = parameter.detach().double()
@@ -273,7 +275,7 @@ def gpt2_model(subject: Any, case: Case) -> dict[str, Any]:
     ("steps", ids, n)                             n steps of gradient descent: the losses
     """
     with together(subject) as model:
-        return driven(model, *case.args)
+        return _driven(model, *case.args)
 
 
 @contextmanager
@@ -291,7 +293,7 @@ def together(subject: Any) -> Iterator[Any]:
             space["Transformer"] = before
 
 
-def driven(
+def _driven(
     model: Any, sizes: dict[str, Any], names: dict[str, str], seed: int, *steps: tuple[Any, ...]
 ) -> dict[str, Any]:
     config = config_for(model, sizes)
@@ -304,24 +306,24 @@ def driven(
             getattr(made.lm_head, f"{end}_features", None) for end in ("in", "out")
         ],
         "the head's weight is the embedding's": made.lm_head.weight is made.transformer.wte.weight,
-        "they share their storage": shared(made.lm_head.weight, made.transformer.wte.weight),
+        "they share their storage": _shared(made.lm_head.weight, made.transformer.wte.weight),
     }
     if any(verb == "fresh" for verb, *_ in steps):
         for name, parameter in made.named_parameters():
-            seen |= {f"`{name}`: {k}": v for k, v in figures(parameter).items()}
+            seen |= {f"`{name}`: {k}": v for k, v in _figures(parameter).items()}
     made.double()
-    fill(made, seed)
+    _fill(made, seed)
     for number, (verb, *given) in enumerate(steps, start=1):
-        found = VERBS[verb](made, *given)
+        found = _VERBS[verb](made, *given)
         seen |= {f"step {number} ({verb}): {label}": value for label, value in found.items()}
     return seen
 
 
-def shared(a: Tensor, b: Tensor) -> bool:
+def _shared(a: Tensor, b: Tensor) -> bool:
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
-def fill(made: nn.Module, seed: int) -> None:
+def _fill(made: nn.Module, seed: int) -> None:
     """Weights of no special form, the same for the same names and shapes."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -330,7 +332,7 @@ def fill(made: nn.Module, seed: int) -> None:
             p.copy_(value / 2 if p.ndim > 1 else 1 + value / 4)
 
 
-def run(made: Any, mode: bool, ids: Tensor, *mask: Tensor) -> dict[str, Any]:
+def _run(made: Any, mode: bool, ids: Tensor, *mask: Tensor) -> dict[str, Any]:
     made.train(mode).zero_grad()
     before = clone(ids)
     features, logits = made.transformer(ids, *mask), made(ids, *mask)
@@ -344,6 +346,7 @@ def run(made: Any, mode: bool, ids: Tensor, *mask: Tensor) -> dict[str, Any]:
 
 
 def descend(made: nn.Module, ids: Tensor, n: int) -> dict[str, Any]:
+    """The losses of n steps of gradient descent on ids (batch, position)."""
     losses = []
     for _ in range(n):
         made.zero_grad()
@@ -357,19 +360,19 @@ def descend(made: nn.Module, ids: Tensor, n: int) -> dict[str, Any]:
     return {"losses": losses}
 
 
-VERBS: dict[str, Callable[..., dict[str, Any]]] = {
-    "eval": lambda made, *given: run(made, False, *given),
-    "train": lambda made, *given: run(made, True, *given),
-    "dropped": lambda made, ids: dropped(made.transformer, ids, 1),
+_VERBS: dict[str, Callable[..., dict[str, Any]]] = {
+    "eval": lambda made, *given: _run(made, False, *given),
+    "train": lambda made, *given: _run(made, True, *given),
+    "dropped": lambda made, ids: _dropped(made.transformer, ids, 1),
     "fresh": lambda made: {},
     "steps": descend,
 }
 
 
-def called_model(name: str, case: Case) -> str:
+def _called_model(name: str, case: Case) -> str:
     sizes, names, _, *steps = case.args
-    text = f"GPT2(GPT2Config({settings(sizes)})" + (
-        f", Parts({settings(names)}))" if names else ")"
+    text = f"GPT2(GPT2Config({_settings(sizes)})" + (
+        f", Parts({_settings(names)}))" if names else ")"
     )
     for number, (verb, *given) in enumerate(steps, start=1):
         told = ", ".join(map(modules.brief, given))
@@ -377,7 +380,7 @@ def called_model(name: str, case: Case) -> str:
     return text
 
 
-gpt2_model.called = called_model
+gpt2_model.called = _called_model
 
 
 # ------------------------------------------------------------------------------ a checkpoint
@@ -421,7 +424,7 @@ def checkpoint(subject: Any, case: Case) -> dict[str, Any]:
     try:
         result = subject(made, given)
     except ValueError as error:
-        candidates = {short(name) for name in (*before, *state)}
+        candidates = {_short(name) for name in (*before, *state)}
         untouched = all(bool((p == 7.0).all()) for p in made.parameters())
         return {
             "raises": raised_name(error),
@@ -443,15 +446,16 @@ def checkpoint(subject: Any, case: Case) -> dict[str, Any]:
     } | values
 
 
-def short(name: str) -> str:
+def _short(name: str) -> str:
     return name.removeprefix("transformer.")
 
 
 def named(name: str, message: str) -> bool:
+    """Does a message name this tensor, as a word of its own?"""
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message) is not None
 
 
 checkpoint.called = lambda name, case: (
-    f"{name}(model, state): the model of GPT2Config({settings(case.args[0])}), the state of "
+    f"{name}(model, state): the model of GPT2Config({_settings(case.args[0])}), the state of "
     f"{len(case.args[1])} tensors"
 )

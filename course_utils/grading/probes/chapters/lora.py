@@ -15,7 +15,7 @@ from course_utils.grading.pytrees.shown import shown
 
 from .modules import Conv1D, assemble, described
 
-ROWS = 400  # of the input that dropout is judged on: enough for every pattern to occur
+_ROWS = 400  # of the input that dropout is judged on: enough for every pattern to occur
 
 
 def linear(kind: str, weight: Tensor, bias: Tensor | None) -> nn.Module:
@@ -64,7 +64,7 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
         seen["lora_B is zero at first"] = not made.lora_B.any()
         seen["lora_A is zero at first"] = not made.lora_A.any()
         if made.lora_A.numel() >= 10_000:
-            seen |= statistics(made.lora_A)
+            seen |= _statistics(made.lora_A)
     if made.lora_A.shape != A.shape or made.lora_B.shape != B.shape:
         return seen
     with torch.no_grad():
@@ -73,7 +73,7 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
     if rest:
         made.merged = True
     if made.training and build.get("dropout"):
-        seen |= dropped(made, base, x)
+        seen |= _dropped(made, base, x)
         made.eval()
     leaf = x.clone().requires_grad_()
     given = leaf * 1
@@ -100,10 +100,11 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def weight_of(layer: Any) -> Tensor:
+    """A layer's weight as (out, in): GPT-2's Conv1D keeps it transposed."""
     return layer.weight.T if isinstance(layer, Conv1D) else layer.weight
 
 
-def statistics(A: Tensor) -> dict[str, Any]:
+def _statistics(A: Tensor) -> dict[str, Any]:
     """Of a uniform distribution up to 1 / √in, in its own units, so that chance does not show."""
     unit = A.detach().double() * A.size(1) ** 0.5
     return {
@@ -113,7 +114,7 @@ def statistics(A: Tensor) -> dict[str, Any]:
     }
 
 
-def dropped(made: nn.Module, base: nn.Module, x: Tensor) -> dict[str, Any]:
+def _dropped(made: nn.Module, base: nn.Module, x: Tensor) -> dict[str, Any]:
     """In train mode: each different row that one input, many times, gives beside the base layer's.
 
     Dropout before A gives one row for each set of inputs that it keeps; elsewhere it gives others.
@@ -121,7 +122,7 @@ def dropped(made: nn.Module, base: nn.Module, x: Tensor) -> dict[str, Any]:
     row = x.detach().flatten(0, -2)[:1]
     with torch.no_grad():
         torch.manual_seed(0)
-        added = made(row.repeat(ROWS, 1)) - base(row)
+        added = made(row.repeat(_ROWS, 1)) - base(row)
         rows = (added.double() * 1e4).round().unique(dim=0) / 1e4
     return {
         "train mode: how many different updates one input gets": len(rows),
@@ -129,20 +130,20 @@ def dropped(made: nn.Module, base: nn.Module, x: Tensor) -> dict[str, Any]:
     }
 
 
-def called_layer(name: str, case: Case) -> str:
+def _called_layer(name: str, case: Case) -> str:
     kind, weight, _, build, A, B, x, *rest = case.args
     d_out, d_in = weight.shape
     base = f"nn.Linear({d_in}, {d_out})" if kind == "linear" else f"Conv1D({d_out}, {d_in})"
     given = ", ".join(f"{key}={shown(value)}" for key, value in build.items())
-    text = f"{name}({base}, {given}), then lora_A={brief(A)}, lora_B={brief(B)}"
-    return f"{text}{', merged' * bool(rest)}, called with x={brief(x)}"
+    text = f"{name}({base}, {given}), then lora_A={_brief(A)}, lora_B={_brief(B)}"
+    return f"{text}{', merged' * bool(rest)}, called with x={_brief(x)}"
 
 
-def brief(x: Tensor) -> str:
+def _brief(x: Tensor) -> str:
     return shown(x) if x.numel() <= 4 else f"tensor of shape {tuple(x.shape)}, {x.dtype}"
 
 
-lora_layer.called = called_layer
+lora_layer.called = _called_layer
 
 
 # ------------------------------------------------------------------------------ whole models
@@ -160,12 +161,12 @@ def injected(subject: Any, case: Case) -> dict[str, Any]:
     try:
         result = subject(made, list(targets), **case.kwargs)
     except ValueError:
-        return {"raises": "ValueError"} | outcome(made, before)
+        return {"raises": "ValueError"} | _outcome(made, before)
     seen: dict[str, Any] = {"raises": "nothing"}
     seen["the model that it was given comes back"] = result is made
-    seen |= outcome(made, before)
+    seen |= _outcome(made, before)
     with torch.no_grad():
-        for name, layer in adapted(made):
+        for name, layer in _adapted(made):
             for part in (layer.lora_A, layer.lora_B):
                 part.fill_(1.0)
             base = layer.base_layer
@@ -175,7 +176,7 @@ def injected(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
-def outcome(made: nn.Module, before: dict[int, tuple[str, Tensor]]) -> dict[str, Any]:
+def _outcome(made: nn.Module, before: dict[int, tuple[str, Tensor]]) -> dict[str, Any]:
     parameters = dict(made.named_parameters())
     old = [p for p in parameters.values() if id(p) in before]
     return {
@@ -186,7 +187,7 @@ def outcome(made: nn.Module, before: dict[int, tuple[str, Tensor]]) -> dict[str,
     }
 
 
-def adapted(made: nn.Module) -> list[tuple[str, Any]]:
+def _adapted(made: nn.Module) -> list[tuple[str, Any]]:
     return [
         (name, module)
         for name, module in made.named_modules()
@@ -194,13 +195,13 @@ def adapted(made: nn.Module) -> list[tuple[str, Any]]:
     ]
 
 
-def called_injected(name: str, case: Case) -> str:
+def _called_injected(name: str, case: Case) -> str:
     tree, targets = case.args
     given = "".join(f", {key}={shown(value)}" for key, value in case.kwargs.items())
     return f"{name}({described(tree)}, {shown(list(targets))}{given})"
 
 
-injected.called = called_injected
+injected.called = _called_injected
 
 
 # ------------------------------------------------------------------------------ layers of our own
@@ -271,7 +272,7 @@ def merge_run(subject: dict[str, Any], case: Case) -> dict[str, Any]:
         result = {"merge": merge, "unmerge": unmerge}[verb](made)
         at = f"step {number} ({verb})"
         seen[f"{at}: the model comes back"] = result is made
-        seen[f"{at}: merged"] = {name: layer.merged for name, layer in adapted(made)}
+        seen[f"{at}: merged"] = {name: layer.merged for name, layer in _adapted(made)}
         now = dict(made.named_parameters())
         seen[f"{at}: the parameters are the same objects"] = now.keys() == kept.keys() and all(
             now[name] is kept[name] for name in kept
@@ -281,12 +282,12 @@ def merge_run(subject: dict[str, Any], case: Case) -> dict[str, Any]:
     return seen
 
 
-def called_merge(name: str, case: Case) -> str:
+def _called_merge(name: str, case: Case) -> str:
     layers, *verbs = case.args
-    return f"{', then '.join(verbs)} on a model of {in_words(layers)}"
+    return f"{', then '.join(verbs)} on a model of {_in_words(layers)}"
 
 
-def in_words(layers: dict[str, Any]) -> str:
+def _in_words(layers: dict[str, Any]) -> str:
     parts = []
     for path, (kind, weight, _, *adapter) in layers.items():
         d_out, d_in = weight.shape
@@ -296,7 +297,7 @@ def in_words(layers: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-merge_run.called = called_merge
+merge_run.called = _called_merge
 
 
 @probe
@@ -322,8 +323,8 @@ def adapter_state(subject: Any, case: Case) -> dict[str, Any]:
     }
 
 
-def called_state(name: str, case: Case) -> str:
-    return f"{name}(a model of {in_words(case.args[0])})"
+def _called_state(name: str, case: Case) -> str:
+    return f"{name}(a model of {_in_words(case.args[0])})"
 
 
-adapter_state.called = called_state
+adapter_state.called = _called_state

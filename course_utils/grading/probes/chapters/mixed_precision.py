@@ -15,7 +15,7 @@ from course_utils.grading.driving.probe import probe
 from course_utils.grading.pytrees.shown import shown
 from course_utils.grading.pytrees.tree import same
 
-OTHER_SETTINGS = {"init_scale": 32.0, "growth_factor": 8.0, "growth_interval": 50}
+_OTHER_SETTINGS = {"init_scale": 32.0, "growth_factor": 8.0, "growth_interval": 50}
 
 
 class CountedSGD(torch.optim.SGD):
@@ -47,17 +47,17 @@ def scaler_run(subject: Any, case: Case) -> dict[str, Any]:
         at = f"step {number}"
         if step == "reload":
             state = scaler.state_dict()
-            scaler = subject(**OTHER_SETTINGS)
+            scaler = subject(**_OTHER_SETTINGS)
             scaler.load_state_dict(state)
             seen[f"{at}: scale of a new scaler that loaded the state"] = float(scaler.get_scale())
             continue
-        backward(scaler, params, step)
+        _backward(scaler, params, step)
         for i, optimizer in enumerate(optimizers):
             if step.get("explicit"):
                 scaler.unscale_(optimizer)
-                seen[f"{at}: gradients of optimizer {i} after unscale_"] = copies(params[i])
+                seen[f"{at}: gradients of optimizer {i} after unscale_"] = _copies(params[i])
             if step.get("twice"):
-                seen[f"{at}: a second unscale_ raises"] = raised(
+                seen[f"{at}: a second unscale_ raises"] = _raised(
                     partial(scaler.unscale_, optimizer)
                 )
             scaler.step(optimizer)
@@ -70,7 +70,7 @@ def scaler_run(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
-def backward(scaler: Any, params: list[list[nn.Parameter]], step: dict[str, Any]) -> None:
+def _backward(scaler: Any, params: list[list[nn.Parameter]], step: dict[str, Any]) -> None:
     """Leave in .grad what the backward pass of a scaled loss leaves there."""
     loss = torch.zeros((), dtype=params[0][0].dtype)
     for group, grads in zip(params, step["grads"], strict=True):
@@ -84,11 +84,11 @@ def backward(scaler: Any, params: list[list[nn.Parameter]], step: dict[str, Any]
             p.grad = None if p.grad is None else p.grad.half().to(p.dtype)
 
 
-def copies(params: list[nn.Parameter]) -> list[Tensor | None]:
+def _copies(params: list[nn.Parameter]) -> list[Tensor | None]:
     return [None if p.grad is None else p.grad.clone() for p in params]
 
 
-def raised(action: Any) -> str:
+def _raised(action: Any) -> str:
     try:
         action()
     except Exception as error:
@@ -96,7 +96,7 @@ def raised(action: Any) -> str:
     return "nothing"
 
 
-def called_scaler(name: str, case: Case) -> str:
+def _called_scaler(name: str, case: Case) -> str:
     settings = ", ".join(f"{key}={shown(value)}" for key, value in case.kwargs.items())
     return f"{name}({settings}), steps: {', '.join(map(in_words, case.args[1:]))}"
 
@@ -112,7 +112,7 @@ def in_words(step: Any) -> str:
     )
 
 
-scaler_run.called = called_scaler
+scaler_run.called = _called_scaler
 
 
 @probe
@@ -142,12 +142,12 @@ def amp_run(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
-def called_amp(name: str, case: Case) -> str:
+def _called_amp(name: str, case: Case) -> str:
     settings = ", ".join(f"{key} {shown(value)}" for key, value in case.kwargs.items())
     return f"{name}(loss, optimizer, scaler, max_norm), {len(case.args) - 2} step(s), {settings}"
 
 
-amp_run.called = called_amp
+amp_run.called = _called_amp
 
 
 @probe
@@ -175,9 +175,9 @@ def master_run(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
-def called_master(name: str, case: Case) -> str:
+def _called_master(name: str, case: Case) -> str:
     start, lr, *grads = case.args
     return f"{name}(weight, master, grad, lr={lr:g}), {len(grads)} step(s) from {shown(start)}"
 
 
-master_run.called = called_master
+master_run.called = _called_master

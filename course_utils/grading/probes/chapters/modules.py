@@ -42,9 +42,9 @@ def module(subject: Any, case: Case) -> dict[str, Any]:
     made = subject(**build)
     if not isinstance(made, nn.Module):
         return {"what it builds": type(made).__name__}
-    seen = outline(made, moved=False)
+    seen = _outline(made, moved=False)
     made = made.to(dtype)
-    seen |= {f"{label} after .to({shown(dtype)})": v for label, v in outline(made).items()}
+    seen |= {f"{label} after .to({shown(dtype)})": v for label, v in _outline(made).items()}
     if weights:
         if set(weights) != set(made.state_dict()) - {"num_batches_tracked"}:
             return seen
@@ -56,11 +56,11 @@ def module(subject: Any, case: Case) -> dict[str, Any]:
             made.load_state_dict(state)
             found: dict[str, Any] = {}
         elif verb == "fresh":
-            found = start_values(subject(**build))
+            found = _start_values(subject(**build))
         elif verb == "extra_repr":
             found = {"extra_repr()": " ".join(made.extra_repr().split())}
         else:
-            found = passed_through(made.train(verb == "train"), given)
+            found = _passed_through(made.train(verb == "train"), given)
         seen |= {f"step {number} ({verb}): {label}": value for label, value in found.items()}
     return seen
 
@@ -70,7 +70,7 @@ def dtype_of(tree: Any) -> torch.dtype:
     return floating[0].dtype if floating else torch.float32
 
 
-def outline(made: nn.Module, moved: bool = True) -> dict[str, Any]:
+def _outline(made: nn.Module, moved: bool = True) -> dict[str, Any]:
     """Parameters and state by name: their shapes, or after a move their dtypes."""
     if moved:
         return {"dtypes": {name: value.dtype for name, value in made.state_dict().items()}}
@@ -80,7 +80,7 @@ def outline(made: nn.Module, moved: bool = True) -> dict[str, Any]:
     }
 
 
-def passed_through(made: nn.Module, given: list[Any]) -> dict[str, Any]:
+def _passed_through(made: nn.Module, given: list[Any]) -> dict[str, Any]:
     """One forward and backward pass: output, gradients, buffers; in train mode then a step."""
     leaf = given[0].detach().clone()
     differentiable = leaf.is_floating_point()
@@ -117,7 +117,7 @@ def clone(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.detach().clone()
 
 
-def start_values(made: nn.Module) -> dict[str, Any]:
+def _start_values(made: nn.Module) -> dict[str, Any]:
     """Values of the parameters and buffers; of large random ones the statistics.
 
     Those are the standard deviation times the root of the last axis, the mean in units of the
@@ -139,7 +139,7 @@ def start_values(made: nn.Module) -> dict[str, Any]:
     return seen
 
 
-def called_module(name: str, case: Case) -> str:
+def _called_module(name: str, case: Case) -> str:
     build, weights, *steps = case.args
     given = ", ".join(f"{key}={shown(value)}" for key, value in build.items())
     text = f"{name}({given}) in {shown(dtype_of((weights, steps))).removeprefix('torch.')}"
@@ -160,7 +160,7 @@ def brief(value: Any) -> str:
     return f"tensor of shape {tuple(value.shape)}"
 
 
-module.called = called_module
+module.called = _called_module
 
 
 # ------------------------------------------------------------------------------ dropout
@@ -180,10 +180,10 @@ def dropout(subject: Any, case: Case) -> dict[str, Any]:
     made = {"state_dict": list(layer.state_dict())}
     numel = torch.Size(shape).numel()
     leaf = (torch.arange(numel) % 7 + 1).view(shape).to(dtype).requires_grad_()
-    return made | in_train_mode(layer.train(), leaf, p) | in_eval_mode(layer.eval(), leaf)
+    return made | _in_train_mode(layer.train(), leaf, p) | _in_eval_mode(layer.eval(), leaf)
 
 
-def in_train_mode(layer: nn.Module, leaf: Tensor, p: float) -> dict[str, Any]:
+def _in_train_mode(layer: nn.Module, leaf: Tensor, p: float) -> dict[str, Any]:
     def draw() -> Any:
         torch.manual_seed(0)
         return layer(leaf * 1)
@@ -225,7 +225,7 @@ def whole(dropped: Tensor) -> int:
     return int(dropped.all(dim=1).sum())
 
 
-def in_eval_mode(layer: nn.Module, leaf: Tensor) -> dict[str, Any]:
+def _in_eval_mode(layer: nn.Module, leaf: Tensor) -> dict[str, Any]:
     y = layer(leaf * 1)
     if not isinstance(y, Tensor):
         return {"eval: output": y}
@@ -238,7 +238,7 @@ def in_eval_mode(layer: nn.Module, leaf: Tensor) -> dict[str, Any]:
     return seen
 
 
-def called_dropout(name: str, case: Case) -> str:
+def _called_dropout(name: str, case: Case) -> str:
     build, shape, dtype = case.args
     given = ", ".join(f"{key}={shown(value)}" for key, value in build.items())
     return (
@@ -246,7 +246,7 @@ def called_dropout(name: str, case: Case) -> str:
     )
 
 
-dropout.called = called_dropout
+dropout.called = _called_dropout
 
 
 # ------------------------------------------------------------------------------ whole models
@@ -264,7 +264,7 @@ def assemble(tree: Any) -> Any:
         return nn.ModuleList(assemble(item) for item in tree)
     if isinstance(tree, tuple):
         kind, *sizes = tree
-        return LAYERS[kind](*sizes)
+        return _LAYERS[kind](*sizes)
     made = nn.Module()
     for name, part in tree.items():
         if name not in ("tied", "frozen"):
@@ -290,7 +290,7 @@ class Conv1D(nn.Module):
         return flat.view(*x.shape[:-1], -1) if x.numel() else x @ self.weight + self.bias
 
 
-LAYERS: dict[str, Callable[..., Any]] = {
+_LAYERS: dict[str, Callable[..., Any]] = {
     "conv1d": Conv1D,
     "linear": lambda d_in, d_out, bias=True: nn.Linear(d_in, d_out, bias=bias),
     "embedding": nn.Embedding,
@@ -341,8 +341,8 @@ def assembled(subject: Any, case: Case) -> dict[str, Any]:
     try:
         seen = {"returns": subject(made, *rest, **case.kwargs)}
     except Exception as error:
-        return {"raises": raised_name(error), "trained": trained(made)}
-    seen["trained"] = trained(made)
+        return {"raises": raised_name(error), "trained": _trained(made)}
+    seen["trained"] = _trained(made)
     after = dict(made.named_parameters(remove_duplicate=False))
     seen["the parameters are the same objects"] = all(
         after.get(name) is value for name, value in parameters.items()
@@ -360,16 +360,16 @@ def raised_name(error: Exception) -> str:
     return type(error).__name__ if isinstance(error, RuntimeError) else "Exception"
 
 
-def trained(made: nn.Module) -> dict[str, bool]:
+def _trained(made: nn.Module) -> dict[str, bool]:
     return {name: p.requires_grad for name, p in made.named_parameters(remove_duplicate=False)}
 
 
-def called_assembled(name: str, case: Case) -> str:
+def _called_assembled(name: str, case: Case) -> str:
     tree, *rest = case.args
     return f"{name}({', '.join([described(tree), *map(shown, rest)])})"
 
 
-assembled.called = called_assembled
+assembled.called = _called_assembled
 
 
 # ------------------------------------------------------------------------------ tying
@@ -427,13 +427,13 @@ def pair(table: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[nn.Embeddi
     return embedding, head
 
 
-def called_tied(name: str, case: Case) -> str:
+def _called_tied(name: str, case: Case) -> str:
     table, weight, bias, _ = case.args
     embedding = f"nn.Embedding{tuple(table.shape)}"
     return f"{name}({embedding}, nn.Linear{tuple(reversed(weight.shape))}, bias={bias is not None})"
 
 
-tied.called = called_tied
+tied.called = _called_tied
 
 
 # ------------------------------------------------------------------------------ the bookkeeping
@@ -443,19 +443,19 @@ tied.called = called_tied
 def registry(subject: Any, case: Case) -> dict[str, Any]:
     """Build a tree of TinyModules, do things with it, and look at its books after each.
 
-    The case: a tree (see `grow`), then what to do: ("set", dotted name, value or tree),
+    The case: a tree (see `_grow`), then what to do: ("set", dotted name, value or tree),
     ("call", x), ("load", state, strict), ("train", mode), ("round trip",).
     """
     tree, *verbs = case.args
-    root = grow(subject, tree, {})
-    seen = {f"at first: {label}": value for label, value in books(root, tree).items()}
+    root = _grow(subject, tree, {})
+    seen = {f"at first: {label}": value for label, value in _books(root, tree).items()}
     for number, (verb, *given) in enumerate(verbs, start=1):
-        found = done(subject, root, tree, verb, given)
+        found = _done(subject, root, tree, verb, given)
         seen |= {f"after step {number} ({verb}): {label}": v for label, v in found.items()}
     return seen
 
 
-def grow(subject: Any, tree: dict[str, Any], made: dict[str, Any]) -> Any:
+def _grow(subject: Any, tree: dict[str, Any], made: dict[str, Any]) -> Any:
     """A module of a subclass with the attributes of a tree.
 
     A tensor is a plain one, ("parameter", tensor) a parameter, ("buffer", tensor) a buffer, ("same",
@@ -466,7 +466,7 @@ def grow(subject: Any, tree: dict[str, Any], made: dict[str, Any]) -> Any:
         def __init__(self) -> None:
             super().__init__()
             for name, value in tree.items():
-                made[name] = assign(subject, self, name, value, made)
+                made[name] = _assign(subject, self, name, value, made)
 
         def forward(self, x: Any, scale: float = 1.0) -> Any:
             return x * self.weight * scale
@@ -474,9 +474,9 @@ def grow(subject: Any, tree: dict[str, Any], made: dict[str, Any]) -> Any:
     return Child()
 
 
-def assign(subject: Any, owner: Any, name: str, value: Any, made: dict[str, Any]) -> Any:
+def _assign(subject: Any, owner: Any, name: str, value: Any, made: dict[str, Any]) -> Any:
     if isinstance(value, dict):
-        value = grow(subject, value, made)
+        value = _grow(subject, value, made)
     elif isinstance(value, tuple) and value[0] == "buffer":
         value = value[1].clone()  # a second tree of the same case shares nothing with the first
         owner.register_buffer(name, value)
@@ -489,17 +489,17 @@ def assign(subject: Any, owner: Any, name: str, value: Any, made: dict[str, Any]
     return value
 
 
-def done(subject: Any, root: Any, tree: Any, verb: str, given: list[Any]) -> dict[str, Any]:
+def _done(subject: Any, root: Any, tree: Any, verb: str, given: list[Any]) -> dict[str, Any]:
     if verb == "set":
         path, value = given
         *owners, name = path.split(".")
         owner = root
         for step in owners:
             owner = getattr(owner, step)
-        assign(subject, owner, name, value, {})
-        return books(root, tree) | {f"attribute `{path}`": kind_of(getattr(owner, name))}
+        _assign(subject, owner, name, value, {})
+        return _books(root, tree) | {f"attribute `{path}`": _kind_of(getattr(owner, name))}
     if verb == "get":
-        return {"result": kind_of(getattr(root, given[0]))}
+        return {"result": _kind_of(getattr(root, given[0]))}
     if verb == "call":
         x = given[0].requires_grad_()
         y = root(x, **given[1])
@@ -509,7 +509,7 @@ def done(subject: Any, root: Any, tree: Any, verb: str, given: list[Any]) -> dic
         result = root.train(*given)
         return {"training": dict(modes(root, "")), "returns itself": result is root}
     if verb == "round trip":
-        return round_trip(subject, root, tree)
+        return _round_trip(subject, root, tree)
     state, strict = given
     before = dict(root.named_parameters())
     try:
@@ -518,25 +518,25 @@ def done(subject: Any, root: Any, tree: Any, verb: str, given: list[Any]) -> dic
     except Exception as error:
         raised = "RuntimeError" if isinstance(error, RuntimeError) else raised_name(error)
     kept = all(value is before.get(name) for name, value in root.named_parameters())
-    return {"raises": raised, "the same parameters": kept} | books(root, tree)
+    return {"raises": raised, "the same parameters": kept} | _books(root, tree)
 
 
-def round_trip(subject: Any, root: Any, tree: Any) -> dict[str, Any]:
+def _round_trip(subject: Any, root: Any, tree: Any) -> dict[str, Any]:
     """Another tree loads this one's state, and then changes without changing this one."""
-    other = grow(subject, tree, {})
+    other = _grow(subject, tree, {})
     with torch.no_grad():
         for _, parameter in other.named_parameters():
             parameter.mul_(2.0)
     other.load_state_dict(root.state_dict())
-    seen = {f"the other: {label}": value for label, value in books(other, tree).items()}
+    seen = {f"the other: {label}": value for label, value in _books(other, tree).items()}
     with torch.no_grad():
         for _, parameter in other.named_parameters():
             parameter.add_(1.0)
-    seen |= {f"the first: {label}": value for label, value in books(root, tree).items()}
+    seen |= {f"the first: {label}": value for label, value in _books(root, tree).items()}
     return seen
 
 
-def books(root: Any, tree: Any) -> dict[str, Any]:
+def _books(root: Any, tree: Any) -> dict[str, Any]:
     """What a TinyModule says it has, and what it is when asked."""
     named, state = list(root.named_parameters()), root.state_dict()
     return {
@@ -550,7 +550,7 @@ def books(root: Any, tree: Any) -> dict[str, Any]:
             value.data_ptr() == state[name].data_ptr() for name, value in named if name in state
         ),
         "training": dict(modes(root, "")),
-        "attributes": {name: kind_of(getattr(root, name, "missing")) for name in sorted(tree)},
+        "attributes": {name: _kind_of(getattr(root, name, "missing")) for name in sorted(tree)},
     }
 
 
@@ -562,7 +562,7 @@ def modes(root: Any, prefix: str) -> Iterator[tuple[str, Any]]:
             yield from modes(child, f"{prefix}{name}.")
 
 
-def kind_of(value: Any) -> Any:
+def _kind_of(value: Any) -> Any:
     if isinstance(value, nn.Parameter):
         return ("parameter", clone(value))
     if isinstance(value, Tensor):
@@ -572,7 +572,7 @@ def kind_of(value: Any) -> Any:
     return value
 
 
-def called_registry(name: str, case: Case) -> str:
+def _called_registry(name: str, case: Case) -> str:
     tree, *verbs = case.args
     text = f"a subclass of {name} with {shown(tree)}"
     for number, (verb, *given) in enumerate(verbs, start=1):
@@ -580,6 +580,6 @@ def called_registry(name: str, case: Case) -> str:
     return text
 
 
-registry.called = called_registry
+registry.called = _called_registry
 
 __all__ = ["assemble", "assembled", "dropout", "module", "pair", "registry", "tied"]

@@ -37,24 +37,24 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     """
     given = case.kwargs
     params = [nn.Parameter(x.clone()) for x in given["params"]]
-    optimizer = subject(grouped(params, given.get("groups")), **given.get("options", {}))
+    optimizer = subject(_grouped(params, given.get("groups")), **given.get("options", {}))
     gradients = [torch.zeros_like(p) for p in params]
     trail: list[list[Tensor]] = [[] for _ in params]
     in_place = left_alone = no_graph = True
     for number, grads in enumerate(given["grads"], start=1):
         if number == given.get("reload"):
             saved = copy.deepcopy(optimizer.state_dict())
-            somebody_elses_step(subject, params)
+            _somebody_elses_step(subject, params)
             params = [nn.Parameter(p.detach().clone()) for p in params]
-            optimizer = subject(grouped(params, given.get("groups")))
+            optimizer = subject(_grouped(params, given.get("groups")))
             optimizer.load_state_dict(saved)
         for p, gradient, g in zip(params, gradients, grads, strict=True):
             p.grad = None if g is None else gradient.copy_(g)
         places = [p.data_ptr() for p in params]
         optimizer.step()
         in_place &= places == [p.data_ptr() for p in params]
-        left_alone &= all(same(p.grad, g) for p, g in zip(params, grads, strict=True))
-        no_graph &= not any(t.requires_grad for t in tensors_in(optimizer.state))
+        left_alone &= all(_same(p.grad, g) for p, g in zip(params, grads, strict=True))
+        no_graph &= not any(t.requires_grad for t in _tensors_in(optimizer.state))
         no_graph &= all(p.is_leaf and p.requires_grad for p in params)
         for p, values in zip(params, trail, strict=True):
             values.append(p.detach().clone())
@@ -67,11 +67,11 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     seen["parameters are changed in place"] = in_place
     seen["gradients are left alone"] = left_alone
     seen["no graph is kept"] = no_graph
-    seen["bytes of state"] = bytes_of_state(optimizer, [params[i] for i in sorted(used)])
+    seen["bytes of state"] = _bytes_of_state(optimizer, [params[i] for i in sorted(used)])
     return seen
 
 
-def somebody_elses_step(subject: Any, params: list[nn.Parameter]) -> None:
+def _somebody_elses_step(subject: Any, params: list[nn.Parameter]) -> None:
     """A step of another optimizer: what one keeps in the class or the module, it overwrites."""
     others = [nn.Parameter(torch.ones_like(p)) for p in params]
     for other in others:
@@ -79,46 +79,46 @@ def somebody_elses_step(subject: Any, params: list[nn.Parameter]) -> None:
     subject(others).step()
 
 
-def grouped(params: list[nn.Parameter], groups: list[dict[str, Any]] | None) -> list[Any]:
+def _grouped(params: list[nn.Parameter], groups: list[dict[str, Any]] | None) -> list[Any]:
     """The parameters as an optimizer takes them; the case names them by index."""
     if groups is None:
         return list(params)
     return [{**group, "params": [params[i] for i in group["params"]]} for group in groups]
 
 
-def same(gradient: Tensor | None, given: Tensor | None) -> bool:
+def _same(gradient: Tensor | None, given: Tensor | None) -> bool:
     if gradient is None or given is None:
         return gradient is given
     return torch.equal(gradient.nan_to_num(1.25), given.nan_to_num(1.25))
 
 
-def bytes_of_state(optimizer: Optimizer, params: list[nn.Parameter]) -> int:
+def _bytes_of_state(optimizer: Optimizer, params: list[nn.Parameter]) -> int:
     """Of all that is kept for these parameters, single numbers (a count of steps) aside."""
     storages: dict[int, int] = {}
     for p in params:
         if p.numel() > 1:
-            for t in tensors_in(optimizer.state.get(p, {})):
+            for t in _tensors_in(optimizer.state.get(p, {})):
                 if t.numel() > 1:
                     storages[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
     return sum(storages.values())
 
 
-def tensors_in(tree: Any) -> Iterator[Tensor]:
+def _tensors_in(tree: Any) -> Iterator[Tensor]:
     """Every tensor in nested dicts, lists and tuples."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, dict | list | tuple):
         for item in tree.values() if isinstance(tree, dict) else tree:
-            yield from tensors_in(item)
+            yield from _tensors_in(item)
 
 
-def called_with_steps(name: str, case: Case) -> str:
+def _called_with_steps(name: str, case: Case) -> str:
     given = case.kwargs
     if "params" not in given:  # a case for the meters
         options = "".join(f", {key}={shown(value)}" for key, value in given["options"].items())
         return f"a step of {name}(params{options}) with {given['count']} parameters"
     count = len(given["params"])
-    made = [name_group(group) for group in given.get("groups") or ()]
+    made = [_name_group(group) for group in given.get("groups") or ()]
     few = [f"p{i}" for i in range(count)] if count <= 6 else ["p0", "…", f"p{count - 1}"]
     first = "[" + ", ".join(made or few) + "]"
     options = "".join(f", {key}={shown(value)}" for key, value in given.get("options", {}).items())
@@ -136,10 +136,10 @@ def called_with_steps(name: str, case: Case) -> str:
         text += f", lr times {given['fade']:g} after each step"
     if given.get("reload"):
         text += f", saved and loaded into a fresh {name}(…) before step {given['reload']}"
-    return text + values_if_few(given)
+    return text + _values_if_few(given)
 
 
-def values_if_few(given: dict[str, Any]) -> str:
+def _values_if_few(given: dict[str, Any]) -> str:
     """What the parameters were and which gradients came, where that fits on a line or two."""
     leaves = [*given["params"], *(g for grads in given["grads"] for g in grads)]
     if sum(t.numel() for t in leaves if t is not None) > 12:
@@ -147,35 +147,37 @@ def values_if_few(given: dict[str, Any]) -> str:
     parts = []
     for i, p in enumerate(given["params"]):
         came = ", then ".join(
-            "None" if grads[i] is None else listed(grads[i]) for grads in given["grads"]
+            "None" if grads[i] is None else _listed(grads[i]) for grads in given["grads"]
         )
-        parts.append(f"p{i} = {listed(p)}, gradients {came}")
+        parts.append(f"p{i} = {_listed(p)}, gradients {came}")
     return f", where {'; '.join(parts)}"
 
 
-def listed(x: Tensor) -> str:
+def _listed(x: Tensor) -> str:
     return nested(x) if x.numel() else f"empty {tuple(x.shape)}"
 
 
-def name_group(group: dict[str, Any]) -> str:
+def _name_group(group: dict[str, Any]) -> str:
     members = ", ".join(f"p{i}" for i in group["params"])
     rest = "".join(f", {key!r}: {shown(value)}" for key, value in group.items() if key != "params")
     return f"{{'params': [{members}]{rest}}}"
 
 
-optimizer.called = called_with_steps
+optimizer.called = _called_with_steps
 
 
 # ------------------------------------------------------------------------------ a model's groups
 
 
 def tied() -> nn.Module:
+    """An embedding, a LayerNorm and a linear layer that shares the embedding's weight."""
     model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 5))
     model[2].weight = model[0].weight  # type: ignore[assignment]
     return model
 
 
 def frozen() -> nn.Module:
+    """Four layers; the embedding and the LayerNorm's bias need no gradient."""
     model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
     for p in (*model[0].parameters(), model[2].bias):
         p.requires_grad_(False)
@@ -191,7 +193,7 @@ def scaled() -> nn.Module:
     return model
 
 
-MODELS = {
+_MODELS = {
     "Linear(3, 2)": lambda: nn.Linear(3, 2),
     "Embedding, LayerNorm, Linear": lambda: nn.Sequential(
         nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 5)
@@ -214,7 +216,7 @@ def parameter_groups(subject: Any, case: Case) -> dict[str, Any]:
 
     The case's first argument names a model of the catalogue.
     """
-    model = MODELS[case.args[0]]()
+    model = _MODELS[case.args[0]]()
     names = {id(p): name for name, p in model.named_parameters()}
     groups = subject(model, *case.args[1:], **case.kwargs)
     if not (isinstance(groups, list | tuple) and all(isinstance(g, dict) for g in groups)):
@@ -233,12 +235,12 @@ def parameter_groups(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
-def called_with_model(name: str, case: Case) -> str:
+def _called_with_model(name: str, case: Case) -> str:
     model, *rest = case.args
     return f"{name}(model, {', '.join(map(shown, rest))}), where model is: {model}"
 
 
-parameter_groups.called = called_with_model
+parameter_groups.called = _called_with_model
 
 
 # ------------------------------------------------------------------------------ bytes of state
@@ -275,7 +277,7 @@ class Factored(Optimizer):
                 )
 
 
-OWN = {"FlatMomentum": FlatMomentum, "Factored": Factored}
+_OWN = {"FlatMomentum": FlatMomentum, "Factored": Factored}
 
 
 @probe
@@ -287,7 +289,7 @@ def state_bytes(subject: Any, case: Case) -> dict[str, Any]:
     """
     name, options, shapes, dtype, unused, steps = case.args
     params = [nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes]
-    cls = OWN.get(name) or getattr(torch.optim, name)
+    cls = _OWN.get(name) or getattr(torch.optim, name)
     optimizer = cls(params, **options)
 
     def closure() -> Tensor:
@@ -302,7 +304,7 @@ def state_bytes(subject: Any, case: Case) -> dict[str, Any]:
     return {"result": subject(optimizer)}
 
 
-def called_with_optimizer(name: str, case: Case) -> str:
+def _called_with_optimizer(name: str, case: Case) -> str:
     cls, options, shapes, dtype, unused, steps = case.args
     made = ", ".join(f"{key}={shown(value)}" for key, value in options.items())
     kind = str(dtype).removeprefix("torch.")
@@ -313,4 +315,4 @@ def called_with_optimizer(name: str, case: Case) -> str:
     )
 
 
-state_bytes.called = called_with_optimizer
+state_bytes.called = _called_with_optimizer
