@@ -32,7 +32,7 @@ def lines_of(v: "Verdict") -> Iterator[Line]:
     if v.failure:
         yield from failure_lines(v.failure)
     if v.diagnosis:
-        yield Line("diagnosis", v.diagnosis)
+        yield Line("diagnosis", v.diagnosis if v.sure else f"Likely: {v.diagnosis}")
     for note in v.notes:
         yield Line("note", note)
 
