@@ -276,7 +276,8 @@ def grade(
 
     Interrupted, it goes on when the same command is given again.
     """
-    from course_utils.classroom import run, terminal
+    from course_utils.classroom.run import grade_class as run
+    from course_utils.classroom.run import terminal
 
     settings = run.Settings(
         workers=workers,
@@ -310,7 +311,7 @@ def update(
     ] = False,
 ) -> None:
     """Carry your answers into a newer edition of the notebooks; yours are kept beside the new ones."""
-    from course_utils.classroom import update as updating
+    from course_utils import update as updating
 
     mine = chapters(paths) if paths else updating.notebooks_in(Path.cwd())
     if not mine:
@@ -382,8 +383,9 @@ def release(
     """Make an edition for students: a folder and a zip, and the plan that `course grade` reads."""
     from datetime import datetime
 
-    from course_utils.classroom import editions
-    from course_utils.classroom.plan import Late, plan_of
+    from course_utils.classroom import release as editions
+    from course_utils.classroom.marks.plan import Late, plan_of
+    from course_utils.classroom.platforms.forms import released
 
     try:
         late = Late(late_per_day / 100, late_most / 100, grace, late_closes)
@@ -392,7 +394,7 @@ def release(
         except ValueError:
             raise ValueError(f"a due date is 2026-12-01T18:00+01:00; came {due!r}") from None
         plan = plan_of(what, title, due=until, late=late, hidden=without_answers)
-        edition = editions.released(
+        edition = released(
             plan,
             Path.cwd(),
             only_exercises=only_exercises,

@@ -35,10 +35,10 @@ LONGEST = (
     "grading/test_proofs.py",
     "site/test_languages.py",
     "repo/test_plugin.py",
-    "reference/test_train.py",
+    "reference/test_pretraining.py",
     "grading/test_probe_collectives.py",
     "site/test_figures_on_pages.py",
-    "classroom/test_nbgrader.py",
+    "classroom/test_platforms_nbgrader.py",
     "repo/test_authors_page.py",
 )
 """Modules of a minute and more, which begin first: one that begins last keeps one worker waiting for

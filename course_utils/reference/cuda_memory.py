@@ -18,73 +18,37 @@ from types import FrameType
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .gpt2 import Block, GPT2Config, Parts
+
 Trace = list[dict[str, Any]]
 
-# ------------------------------------------------------------------------------ a model to measure
+# ------------------------------------------------------------------------------ a block that runs twice
 
 
-class Block(nn.Module):
-    """One pre-norm transformer block, (B, T, C) to (B, T, C). width: C, a multiple of n_head."""
+class CheckpointedBlock(Block):
+    """GPT-2's block, with its forward pass called through a checkpoint.
 
-    def __init__(self, width: int, n_head: int):
-        super().__init__()
-        self.n_head = n_head
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def attend(self, x: Float[Tensor, "B T C"]) -> Float[Tensor, "B T C"]:
-        """Causal self-attention; chapter 22 takes it apart."""
-        B, T, C = x.shape
-        q, k, v = self.qkv(x).view(B, T, 3, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.proj(y.transpose(1, 2).reshape(B, T, C))
-
-    def forward(self, x: Float[Tensor, "B T C"]) -> Float[Tensor, "B T C"]:
-        x = x + self.attend(self.ln_1(x))
-        return x + self.down(F.gelu(self.up(self.ln_2(x))))
-
-
-class Decoder(nn.Module):
-    """A small decoder-only language model whose forward pass returns the loss.
-
-    run_block, run_head: how a block and the loss are called, `run_block(block, x)` and
-    `run_head(head_loss, x, targets)`; what saves memory goes in here.
+    How a block is called is no setting of GPT-2, so a model whose blocks are computed again takes this
+    one: `Parts(block=partial(CheckpointedBlock, through=checkpoint))`.
     """
 
     def __init__(
-        self,
-        vocab: int = 256,
-        width: int = 64,
-        n_head: int = 4,
-        n_layer: int = 4,
-        context: int = 64,
+        self, config: GPT2Config, parts: Parts = Parts(), *, through: Callable[..., Tensor]
     ):
-        super().__init__()
-        self.token, self.position = nn.Embedding(vocab, width), nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(Block(width, n_head) for _ in range(n_layer))
-        self.ln, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
-        self.run_block: Callable[..., Tensor] = lambda block, x: block(x)
-        self.run_head: Callable[..., Tensor] = lambda head_loss, x, targets: head_loss(x, targets)
+        """through: called as `checkpoint` is, with the block's forward and its arguments."""
+        super().__init__(config, parts)
+        self.through = through
 
-    def head_loss(
-        self, x: Float[Tensor, "B T C"], targets: Int[Tensor, "B T"]
-    ) -> Float[Tensor, ""]:
-        """Mean cross-entropy of the logits, of which there are vocab for each position."""
-        return F.cross_entropy(self.head(self.ln(x)).flatten(0, 1), targets.flatten())
-
-    def forward(self, ids: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
-        x = self.token(ids) + self.position.weight[: ids.shape[1]]
-        for block in self.blocks:
-            x = self.run_block(block, x)
-        return self.run_head(self.head_loss, x, targets)
+    def forward(
+        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B 1 T T"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        return self.through(super().forward, x, mask)
 
 
 # ------------------------------------------------------------------------------ traces

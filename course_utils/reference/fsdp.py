@@ -224,7 +224,8 @@ class FullyShardedLinear(torch.autograd.Function):
 class FullySharded(nn.Module):
     """Any module as one unit of ZeRO-3: its parameters are gathered for use and freed after it.
 
-    module: returns one tensor; its parameters are equal on every rank. reshard_after_forward: free
+    module: returns one tensor; its parameters are equal on every rank. Modules within it that are
+    FullySharded already stay units of their own; this unit is the rest. reshard_after_forward: free
     after the forward pass (and gather again for the backward pass), or only after the backward
     pass. on_event: called with "gather", "free" or "reduce-scatter" when these happen. What is freed
     is the memory behind a flat tensor; the tensor, and the views of it that autograd saved, stay.
@@ -232,6 +233,7 @@ class FullySharded(nn.Module):
     """
 
     module: nn.Module
+    shard: nn.Parameter
 
     def __init__(
         self,
@@ -241,15 +243,18 @@ class FullySharded(nn.Module):
         on_event: Any = lambda what: None,
     ):
         super().__init__()
-        params = dict(module.named_parameters())
+        inner = [unit for unit in module.modules() if isinstance(unit, FullySharded)]
+        theirs = {unit.shard for unit in inner}
+        params = {name: p for name, p in module.named_parameters() if p not in theirs}
         self.names, self.shapes = list(params), [tuple(p.shape) for p in params.values()]
         self.group, self.reshard_after_forward = group, reshard_after_forward
         self.on_event = on_event
         whole = [p.detach() for p in params.values()]
         rank, world_size = dist.get_rank(group), dist.get_world_size(group)
         self.shard = nn.Parameter(shard_flat(whole, rank, world_size))
-        # The module keeps its code; on the meta device its own parameters have no memory.
-        object.__setattr__(self, "module", module.to("meta"))
+        self.inner = nn.ModuleList(inner)
+        _without_memory(module, params.values())
+        object.__setattr__(self, "module", module)  # not a submodule: its parameters are no more
 
     def forward(self, *args: Any) -> Any:
         flat = _Gather.apply(self.shard, self)
@@ -273,6 +278,15 @@ class FullySharded(nn.Module):
         flat.untyped_storage().resize_(flat.numel() * flat.element_size())
         all_gather_single(flat.data, self.shard.detach(), group=self.group)
         self.on_event("gather")
+
+
+def _without_memory(module: nn.Module, params: Iterable[nn.Parameter]) -> None:
+    """Put these parameters on the meta device; one with two names, a tied one, stays one."""
+    meta = {p: nn.Parameter(p.detach().to("meta")) for p in params}
+    for part in module.modules():
+        for name, p in part.named_parameters(recurse=False, remove_duplicate=False):
+            if p in meta:
+                setattr(part, name, meta[p])
 
 
 class _Gather(torch.autograd.Function):

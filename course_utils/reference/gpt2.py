@@ -50,9 +50,12 @@ CONFIGS = {
     "bytes": GPT2Config(
         vocab_size=256, n_positions=128, n_embd=128, n_layer=4, n_head=4, dropout=0.0
     ),
+    "bytes-small": GPT2Config(
+        vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=4, dropout=0.0
+    ),
     "tiny": GPT2Config(vocab_size=97, n_positions=16, n_embd=24, n_layer=2, n_head=3, dropout=0.0),
 }
-"""The four published sizes (Radford et al. 2019, table 2), and two small ones of this course."""
+"""The four published sizes (Radford et al. 2019, table 2), and three small ones of this course."""
 
 
 class CausalSelfAttention(nn.Module):

@@ -1,100 +1,101 @@
 """Chapter 14, the memory budget: the bytes that training a transformer takes, from its settings.
 
-`ReferenceGPT` is the model that the formulas are about, a GPT-2 without dropout; the tests hold what
-they say against what autograd keeps for it, to the byte. `training_memory` is the budget.
+The formulas are about `gpt2.GPT2` without dropout, which `gpt2_of` makes; the tests hold what they say
+against what autograd keeps for it, to the byte. `training_memory` is the budget.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+from .cuda_memory import CheckpointedBlock
+from .gpt2 import GPT2, CausalSelfAttention, GPT2Config, Parts
 
 GIB = 2**30
 
 # ------------------------------------------------------------------------------ the model
 
 
-class ReferenceBlock(nn.Module):
-    """One pre-norm block of GPT-2 (Radford et al. 2019): 12·C² weights, 13·C biases and LayerNorms."""
+class Attention(CausalSelfAttention):
+    """GPT-2's attention with its core, from q, k and v to the heads' results, as a method of its own.
 
-    def __init__(self, n_embd: int, n_head: int, attention: str, checkpointing: str):
-        """attention: "flash" or "scores". checkpointing: as in `training_memory`."""
-        super().__init__()
-        self.n_head, self.attention, self.checkpointing = n_head, attention, checkpointing
-        self.ln_1, self.ln_2 = nn.LayerNorm(n_embd), nn.LayerNorm(n_embd)
-        self.qkv, self.proj = nn.Linear(n_embd, 3 * n_embd), nn.Linear(n_embd, n_embd)
-        self.up, self.down = nn.Linear(n_embd, 4 * n_embd), nn.Linear(4 * n_embd, n_embd)
+    The budget asks two things of the core for which GPT-2's own attention has no place: that it makes
+    the (T, T) scores, and that it alone is computed again. It has no dropout, as the budget has none.
+    """
+
+    future: Tensor | None
+
+    def __init__(self, config: GPT2Config, future: Bool[Tensor, "C C"] | None, again: bool):
+        """future: True where a key comes after its query, for scores; None for flash attention.
+
+        again: whether the core is checkpointed.
+        """
+        super().__init__(config)
+        self.register_buffer("future", future, persistent=False)
+        self.again = again
 
     def core(
         self,
-        q: Float[Tensor, "B H T D"],
-        k: Float[Tensor, "B H T D"],
-        v: Float[Tensor, "B H T D"],
-        mask: Bool[Tensor, "T T"] | None,
-    ) -> Float[Tensor, "B H T D"]:
-        if mask is None:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        q: Float[Tensor, "B H T d"],
+        k: Float[Tensor, "B H T d"],
+        v: Float[Tensor, "B H T d"],
+        mask: Bool[Tensor, "B 1 T T"] | None,
+    ) -> Float[Tensor, "B H T d"]:
+        """The heads' results, before they are put side by side."""
+        if self.future is None:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        T = q.shape[2]
+        forbidden = self.future[:T, :T] if mask is None else ~mask
         scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
-        scores = scores.masked_fill(mask, float("-inf"))
+        scores = scores.masked_fill(forbidden, float("-inf"))
         return scores.softmax(-1, dtype=torch.float32).to(v.dtype) @ v
 
     def forward(
-        self, x: Float[Tensor, "B T C"], mask: Bool[Tensor, "T T"] | None
-    ) -> Float[Tensor, "B T C"]:
-        B, T, C = x.shape
-        parts = self.qkv(self.ln_1(x)).split(C, dim=-1)
-        q, k, v = (p.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for p in parts)
-        core = self.core
-        if self.checkpointing == "selective":
-            core = partial(checkpoint, self.core, use_reentrant=False)
-        y = core(q, k, v, mask).transpose(1, 2).reshape(B, T, C)
-        x = x + self.proj(y)
-        return x + self.down(F.gelu(self.up(self.ln_2(x))))
+        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B 1 T T"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """x: (B, T, D). mask: True where a query may attend to a key, the causal rule included."""
+        B, T, D = x.shape
+        q, k, v = (
+            part.view(B, T, self.n_head, D // self.n_head).transpose(1, 2)
+            for part in self.c_attn(x).split(D, dim=2)
+        )
+        core = partial(checkpoint, self.core, use_reentrant=False) if self.again else self.core
+        return self.c_proj(core(q, k, v, mask).transpose(1, 2).reshape(B, T, D))
 
 
-class ReferenceGPT(nn.Module):
-    """Token and position embeddings, blocks, a last LayerNorm, a head that may be tied; and the loss."""
+def gpt2_of(
+    *,
+    n_layer: int,
+    n_embd: int,
+    n_head: int,
+    vocab: int,
+    context: int,
+    tied: bool = True,
+    attention: str = "flash",
+    checkpointing: str = "none",
+) -> GPT2:
+    """The GPT-2 that the budget is about. The arguments are those of `training_memory` that shape it.
 
-    def __init__(
-        self,
-        n_layer: int,
-        n_embd: int,
-        n_head: int,
-        vocab: int,
-        context: int,
-        tied: bool = True,
-        attention: str = "flash",
-        checkpointing: str = "none",
-    ):
-        """The settings of `training_memory` that shape the model."""
-        super().__init__()
-        self.checkpointing = checkpointing
-        self.wte, self.wpe = nn.Embedding(vocab, n_embd), nn.Embedding(context, n_embd)
-        make = partial(ReferenceBlock, n_embd, n_head, attention, checkpointing)
-        self.blocks = nn.ModuleList(make() for _ in range(n_layer))
-        self.ln_f, self.head = nn.LayerNorm(n_embd), nn.Linear(n_embd, vocab, bias=False)
-        if tied:
-            self.head.weight = self.wte.weight
-        future = torch.ones(context, context, dtype=torch.bool).triu(1)
-        self.register_buffer("mask", future if attention == "scores" else None, persistent=False)
-
-    def forward(
-        self, tokens: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]
-    ) -> tuple[Float[Tensor, "B T V"], Float[Tensor, ""]]:
-        """The logits and the loss, which is computed in float32."""
-        T = tokens.shape[1]
-        x = self.wte(tokens) + self.wpe(torch.arange(T, device=tokens.device))
-        for block in self.blocks:
-            if self.checkpointing == "block":
-                x = checkpoint(block, x, self.mask, use_reentrant=False)
-            else:
-                x = block(x, self.mask)
-        logits = self.head(self.ln_f(x))
-        return logits, F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+    With the defaults it is `gpt2.GPT2` as it stands; else it has `Attention`, `CheckpointedBlock` or a
+    head with a weight of its own.
+    """
+    parts = Parts()
+    if checkpointing == "block":
+        through = partial(checkpoint, use_reentrant=False)
+        parts = replace(parts, block=partial(CheckpointedBlock, through=through))
+    if attention == "scores" or checkpointing == "selective":
+        later = torch.ones(context, context, dtype=torch.bool).triu(1)  # one mask for all blocks
+        future, again = later if attention == "scores" else None, checkpointing == "selective"
+        parts = replace(parts, attention=partial(Attention, future=future, again=again))
+    model = GPT2(GPT2Config(vocab, context, n_embd, n_layer, n_head, dropout=0.0), parts)
+    if not tied:
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
 
 
 # ------------------------------------------------------------------------------ the budget
@@ -126,12 +127,12 @@ class TrainingMemory:
 
     @property
     def total(self) -> int:
-        """All of them at once: no step takes more, and gradients come as activations go."""
+        """All of them at once. Forward and backward take no more: gradients come as activations go."""
         return sum(getattr(self, field.name) for field in fields(self))
 
 
 def parameter_count(n_layer: int, n_embd: int, vocab: int, context: int, tied: bool = True) -> int:
-    """Parameters of `ReferenceGPT`: V·C + T·C + L·(12·C² + 13·C) + 2·C, and V·C more for an own head.
+    """Parameters of `gpt2_of`: V·C + T·C + L·(12·C² + 13·C) + 2·C, and V·C more for an own head.
 
     A block has 3·C² + C² + 4·C² + 4·C² weights, 3·C + C + 4·C + C biases, and 4·C in two LayerNorms.
     """
@@ -162,7 +163,7 @@ def training_memory(
     world_size: int = 1,
     device: str = "cuda",
 ) -> TrainingMemory:
-    """Bytes on one rank while `ReferenceGPT` is trained, by tenant.
+    """Bytes on one rank while a GPT-2 is trained (`gpt2_of`), by tenant.
 
     L = n_layer, C = n_embd, H = n_head, V = vocab, T = context (every sequence is that long),
     B = batch on each rank. precision: "fp32"; "bf16 mixed", float32 parameters under autocast;
@@ -196,9 +197,10 @@ def training_memory(
       (section 4.1; in units of BTC bytes) without the 2 of dropout's masks, and "selective" is
       their section 5.
     - logits: c·BTV, and the log-probabilities in float32 that the loss keeps, 4·BTV.
-    - temporaries: the larger of the loss's two gradients as backward begins, 8·BTV, and of what one
-      block computes again. In stage 3 also the parameters of the largest unit in c bytes each: of a
-      block, or of all that is in no block.
+    - temporaries: the largest of three. The loss's two gradients as backward begins, 8·BTV. What one
+      block computes again. With a tied head, as backward ends, the gradients of its weight by its two
+      uses, beside their sum: 2·p·VC. In stage 3 also the parameters of the largest unit in c bytes
+      each: of a block, or of all that is in no block.
 
     What a real GPU has besides: its context, the libraries' workspaces, what the caching allocator
     rounds up and holds in vain; a few bytes of random state for each flash attention, whose sums
@@ -246,6 +248,7 @@ def training_memory(
     if checkpointing == "block":
         again += weights
     head = 2 * vocab * n_embd if mixed and zero < 3 else 0
+    twice = 2 * p * vocab * n_embd if tied else 0
     units = block_parameters(n_embd), count - n_layer * block_parameters(n_embd)
     gathered = c * max(units) if zero == 3 else 0
     return TrainingMemory(
@@ -256,7 +259,7 @@ def training_memory(
         buffers=context * context if attention == "scores" else 0,
         activations=n_layer * kept + rest,
         logits=(c + 4) * rows * vocab,
-        temporaries=max(8 * rows * vocab, again) + gathered,
+        temporaries=max(8 * rows * vocab, again, twice) + gathered,
     )
 
 
@@ -271,7 +274,7 @@ SHAPES: dict[str, dict[str, int]] = {
     "70B": {"n_layer": 80, "n_embd": 8192, "n_head": 64, "vocab": 32000, "context": 4096},
 }
 """GPT-2's four sizes (Radford et al. 2019, table 2), and depth, width, heads, vocabulary and context of Llama 2's
-7B and 70B (Touvron et al. 2023) in blocks of `ReferenceGPT`, whose MLPs and attention are not Llama's."""
+7B and 70B (Touvron et al. 2023) in blocks of GPT-2, whose MLPs and attention are not Llama's."""
 
 MIB = 2**20
 GPUS: dict[str, int] = {

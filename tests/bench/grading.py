@@ -38,11 +38,12 @@ def measure(submissions: Path, workers: int) -> Timing:
     """One whole run in a new run folder."""
     import toy_class
 
-    from course_utils.classroom import run
+    from course_utils.classroom.run import grade_class
+    from course_utils.classroom.run.tasks import Settings
 
-    settings = run.Settings(workers=workers, modules=MODULES)
+    settings = Settings(workers=workers, modules=MODULES)
     with tempfile.TemporaryDirectory() as folder:
-        summary = run.grade(submissions, toy_class.PLAN, Path(folder), settings)
+        summary = grade_class.grade(submissions, toy_class.PLAN, Path(folder), settings)
     if summary.damaged:
         raise RuntimeError(f"{summary.damaged} submissions were not graded")
     each = tuple(record.seconds for record in summary.records)
@@ -71,7 +72,7 @@ def main() -> None:
     import toy_class
     from submissions import folder_of
 
-    from course_utils.classroom.terminal import cores
+    from course_utils.classroom.run.terminal import cores
 
     with tempfile.TemporaryDirectory() as folder:
         print(f"{SUBMISSIONS} submissions a worker, three exercises of six cases, {ROUNDS} rounds")

@@ -24,8 +24,10 @@ import toy_class as toys
 
 from course_utils.authoring import peers
 from course_utils.authoring.pairs import Comparison, interval
-from course_utils.classroom import grader, intake, run
-from course_utils.classroom.grader import Job
+from course_utils.classroom.run import worker
+from course_utils.classroom.run.tasks import Job
+from course_utils.classroom.run.todo import ToDo
+from course_utils.classroom.submissions import intake
 from course_utils.source.cells import read_cells
 
 BATCH = 10
@@ -85,7 +87,7 @@ class Ours:
             written(folder / "submissions" / student / "toys.ipynb", data)
         began = time.perf_counter()
         self.job = Job(toys.PLAN, secrets.token_bytes(32))
-        self.level = grader.ready(self.job)
+        self.level = worker.ready(self.job)
         self.start_s = time.perf_counter() - began
 
     def grade(self, students: Sequence[str]) -> Marks:
@@ -93,8 +95,8 @@ class Ours:
         with (self.folder / "results.jsonl").open("a") as log:
             for student in students:
                 (one,) = intake.find(self.folder / "submissions" / student).submissions
-                task = run.ToDo(one, intake.read(one), toys.PLAN.keys).task(toys.PLAN)
-                record = grader.grade_one(self.job, task).record
+                task = ToDo(one, intake.read(one), toys.PLAN.keys).task(toys.PLAN)
+                record = worker.grade_one(self.job, task).record
                 log.write(record.to_line() + "\n")
                 log.flush()
                 found[student] = {r.key: r.outcome == "passed" for r in record.results}
@@ -275,7 +277,7 @@ def measure(folder: Path, n: int, for_otter: int) -> None:
         print(f"{peer.name:<28}{sum(map(len, batches)):>4}{row}", flush=True)
         if found.ratio < FASTER[peer.name]:
             behind.append(f"less than {FASTER[peer.name]} times as fast as {peer.name}")
-    grader.close()
+    worker.close()
     print("; ".join(behind) or "at least 100 times as fast as nbgrader, 200 times as otter")
     sys.exit(bool(behind))
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from submissions import folder_of, notebook
 
-from course_utils.classroom.plan import Late, Plan, plan_of
+from course_utils.classroom.marks.plan import Late, Plan, plan_of
 from course_utils.grading import Exercise, exercises_of, solution_cell, stub_cell
 from course_utils.source.capture import capture
 from course_utils.source.names import names_used

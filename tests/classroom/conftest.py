@@ -8,9 +8,9 @@ import toy_class
 from graded_here import Inline, grade_notebooks
 from submissions import notebook
 
-from course_utils.classroom import grader, run
-from course_utils.classroom.plan import Plan
-from course_utils.classroom.record import Record
+from course_utils.classroom.marks.plan import Plan
+from course_utils.classroom.marks.record import Record
+from course_utils.classroom.run import grade_class, worker
 from course_utils.sandbox import Limits, Sandbox
 from tests.browser import browser, open_page
 
@@ -38,12 +38,12 @@ def sandbox() -> Iterator[Sandbox]:
 @pytest.fixture(scope="session", autouse=True)
 def sandbox_closed() -> Iterator[None]:
     yield
-    grader.close()
+    worker.close()
 
 
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "pool_of", lambda settings, tasks: Inline())
+    monkeypatch.setattr(grade_class, "pool_of", lambda settings, tasks: Inline())
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ from typing import Any
 
 from submissions import folder_of
 
-from course_utils.classroom import grader, intake, run
-from course_utils.classroom.grader import Job, Task
-from course_utils.classroom.plan import Plan
-from course_utils.classroom.record import Record
+from course_utils.classroom.marks.plan import Plan
+from course_utils.classroom.marks.record import Record
+from course_utils.classroom.run import worker
+from course_utils.classroom.run.tasks import Job, Task, damaged
+from course_utils.classroom.submissions import intake
 
 SECRET = bytes(range(32))
 
@@ -42,5 +43,5 @@ def grade_notebooks(files: dict[str, bytes], plan: Plan, student: str = "ada") -
         content = intake.read(one)
     task = Task(student, content.cells, plan.keys, problem=content.problem, notes=content.notes)
     if not content.readable:
-        return run.damaged(task, plan)
-    return grader.grade_one(Job(plan, SECRET, modules=("toy_class",)), task).record
+        return damaged(task, plan)
+    return worker.grade_one(Job(plan, SECRET, modules=("toy_class",)), task).record

@@ -4,8 +4,8 @@ import random
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from course_utils.classroom.plan import Item, Late, Plan
-from course_utils.classroom.record import (
+from course_utils.classroom.marks.plan import Item, Late, Plan
+from course_utils.classroom.marks.record import (
     DAMAGED,
     FAILED,
     GRADED,

@@ -8,8 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from course_utils.classroom.out import Roster, RosterError, lms, services, write_all
-from course_utils.classroom.record import INSIDE
+from course_utils.classroom.exports import canvas, github_classroom, gradescope, moodle
+from course_utils.classroom.exports import roster as rosters
+from course_utils.classroom.exports.roster import Roster, RosterError
+from course_utils.classroom.marks.record import INSIDE
+from course_utils.classroom.reports.write import write_all
 from tests.classroom.synthetic_class import (
     HOSTILE,
     KEYS,
@@ -66,7 +69,7 @@ def canvas_accepts(text):
 
 
 def test_canvas_without_a_roster_has_its_columns_and_says_what_is_missing():
-    one = lms.canvas(PLAN, drawn(20))
+    one = canvas.canvas(PLAN, drawn(20))
     title, people = canvas_accepts(one.csv)
     assert title == "Strides & views" and len(people) == 20
     assert all(row[:4] == ["", "", "", ""] for row in people.values())
@@ -76,7 +79,7 @@ def test_canvas_without_a_roster_has_its_columns_and_says_what_is_missing():
 def test_canvas_students_get_the_ids_of_the_roster_and_no_others():
     names = ["ada", "Grace Hopper", "s-3", "Pat Twin", "nobody"]
     records = [record_of(name, passed(KEYS[0], 1.0)) for name in names]
-    one = lms.canvas(PLAN, records, Roster.from_text(CANVAS))
+    one = canvas.canvas(PLAN, records, Roster.from_text(CANVAS))
     title, people = canvas_accepts(one.csv)
     assert title == "Strides & views (77)"
     assert people["Lovelace, Ada"] == ["1001", "s-1", "ada", "Section 1", "1"]
@@ -94,29 +97,29 @@ def test_canvas_students_get_the_ids_of_the_roster_and_no_others():
 
 
 def test_the_names_that_learning_systems_give_to_what_they_export():
-    found = lms.match(["lovelaceada_1001", "twinpat_1004"], Roster.from_text(CANVAS)).found
+    found = rosters.match(["lovelaceada_1001", "twinpat_1004"], Roster.from_text(CANVAS)).found
     assert [person["ID"] for person in found.values()] == ["1001", "1004"]
     roster = Roster.from_text(MOODLE)  # does not know Moodle's numbers of participants
-    assert list(lms.match(["Ada Lovelace_77", "Grace Hopper_ada@example.org"], roster).found) == [
-        "Ada Lovelace_77"
-    ]
+    assert list(
+        rosters.match(["Ada Lovelace_77", "Grace Hopper_ada@example.org"], roster).found
+    ) == ["Ada Lovelace_77"]
 
 
 def test_a_number_is_not_believed_without_the_name():
     """Hers would be the mark of whoever writes her number into a name."""
     for name in ("eve_1001", "1001_eve", "hoppergrace_1001"):
-        assert not lms.match([name], Roster.from_text(CANVAS)).found
+        assert not rosters.match([name], Roster.from_text(CANVAS)).found
 
 
 def test_two_submissions_of_one_person_are_both_left_unmatched():
-    matches = lms.match(["ada", "Ada Lovelace", "grace"], Roster.from_text(CANVAS))
+    matches = rosters.match(["ada", "Ada Lovelace", "grace"], Roster.from_text(CANVAS))
     assert set(matches.found) == {"grace"}
     assert {student for student, _ in matches.lost} == {"ada", "Ada Lovelace"}
 
 
 def test_another_maximum_in_canvas_is_said_and_nothing_is_rescaled():
     roster = Roster.from_text(CANVAS.replace(",10,7,", ",10,100,"))
-    one = lms.canvas(PLAN, [record_of("ada", passed(KEYS[0], 1.0))], roster)
+    one = canvas.canvas(PLAN, [record_of("ada", passed(KEYS[0], 1.0))], roster)
     assert canvas_accepts(one.csv)[1]["Lovelace, Ada"][4] == "1"
     assert any("worth 100 points, here 7" in note for note in one.notes)
 
@@ -132,13 +135,13 @@ def test_another_maximum_in_canvas_is_said_and_nothing_is_rescaled():
 )
 def test_a_title_that_means_something_else_to_canvas_is_changed_and_said(title, safe):
     plan = replace(PLAN, title=title)
-    one = lms.canvas(plan, [record_of("ada")])
+    one = canvas.canvas(plan, [record_of("ada")])
     assert canvas_accepts(one.csv)[0] == safe
     assert any(f"“{safe}”" in note for note in one.notes)
 
 
 def test_a_student_named_like_canvas_row_of_maxima_is_still_a_student():
-    _, people = canvas_accepts(lms.canvas(PLAN, [record_of("  Points Possible")]).csv)
+    _, people = canvas_accepts(canvas.canvas(PLAN, [record_of("  Points Possible")]).csv)
     assert len(people) == 1
 
 
@@ -149,7 +152,7 @@ def test_moodle_never_gets_a_row_without_a_user():
     """Moodle would give such a row's grade to the student of the row before."""
     names = ["Ada Lovelace", "grace@example.org", "小明 王", "nobody"]
     records = [record_of(name, passed(KEYS[0], 1.0)) for name in names]
-    one = lms.moodle(PLAN, records, Roster.from_text(MOODLE))
+    one = moodle.moodle(PLAN, records, Roster.from_text(MOODLE))
     header, *people = rows_of(one.csv)
     assert header == ["Email address", "Strides & views"]  # Ada has no ID number
     assert {row[0] for row in people} == {f"{n}@example.org" for n in ("ada", "grace", "wang")}
@@ -159,7 +162,7 @@ def test_moodle_never_gets_a_row_without_a_user():
 
 def test_moodle_keeps_every_column_that_names_everyone():
     roster = Roster.from_text(MOODLE.replace("Lovelace,,", "Lovelace,l-1,"))
-    header, *people = rows_of(lms.moodle(PLAN, [record_of("Ada Lovelace")], roster).csv)
+    header, *people = rows_of(moodle.moodle(PLAN, [record_of("Ada Lovelace")], roster).csv)
     assert header[:2] == ["ID number", "Email address"] and people == [
         ["l-1", "ada@example.org", "0"]
     ]
@@ -167,7 +170,7 @@ def test_moodle_keeps_every_column_that_names_everyone():
 
 def test_who_has_no_user_in_moodles_only_column_is_left_out_and_named():
     text = "First name,Last name,ID number\nAda,Lovelace,\nGrace,Hopper,h-2\n"
-    one = lms.moodle(
+    one = moodle.moodle(
         PLAN, [record_of("Ada Lovelace"), record_of("Grace Hopper")], Roster.from_text(text)
     )
     assert rows_of(one.csv)[1:] == [["h-2", "0"]]
@@ -179,7 +182,7 @@ def test_moodles_grading_worksheet_is_filled_in():
         record_of("Ada Lovelace_501", passed(KEYS[2], 3.0)),
         record_of("grace@example.org"),
     ]
-    one = lms.moodle(PLAN, records, Roster.from_text(WORKSHEET))
+    one = moodle.moodle(PLAN, records, Roster.from_text(WORKSHEET))
     header, *people = rows_of(one.csv)
     assert header == rows_of(WORKSHEET)[0]
     by_id = {row[0]: dict(zip(header, row, strict=True)) for row in people}
@@ -189,7 +192,7 @@ def test_moodles_grading_worksheet_is_filled_in():
 
 
 def test_moodle_without_a_roster_says_what_the_names_must_be():
-    one = lms.moodle(PLAN, [record_of("ada"), record_of(""), record_of("=x")])
+    one = moodle.moodle(PLAN, [record_of("ada"), record_of(""), record_of("=x")])
     assert rows_of(one.csv) == [["Student", "Strides & views"], ["ada", "0"]]
     assert any("Import it only if" in note for note in one.notes)
     assert any("2 submissions: no user's name in Moodle can be that" in note for note in one.notes)
@@ -197,7 +200,7 @@ def test_moodle_without_a_roster_says_what_the_names_must_be():
 
 def test_points_above_what_moodle_takes_are_said():
     plan = replace(PLAN, items=tuple(replace(item, points=60.0) for item in PLAN.items))
-    assert any("above 100" in note for note in lms.moodle(plan, []).notes)
+    assert any("above 100" in note for note in moodle.moodle(plan, []).notes)
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "<html>"])
@@ -239,7 +242,7 @@ def hidden_failure(**fields):
 
 
 def test_gradescope_has_a_test_for_each_exercise():
-    results = services.gradescope(PLAN, hidden_failure(penalty=0.5))
+    results = gradescope.gradescope(PLAN, hidden_failure(penalty=0.5))
     assert results["score"] == 1.25  # (0.5 + 2) / 2
     names = [test["name"] for test in results["tests"]]
     assert names == list(KEYS) and [t["status"] for t in results["tests"]][:2] == [
@@ -255,7 +258,7 @@ def test_gradescope_has_a_test_for_each_exercise():
     "record", [*drawn(30, seed=5), *map(damaged, HOSTILE[:3])], ids=lambda r: ""
 )
 def test_every_results_json_is_as_gradescope_specifies(record):
-    assert not services.gradescope_problems(services.gradescope(PLAN, record))
+    assert not gradescope.gradescope_problems(gradescope.gradescope(PLAN, record))
 
 
 @pytest.mark.parametrize(
@@ -271,17 +274,17 @@ def test_every_results_json_is_as_gradescope_specifies(record):
     ],
 )
 def test_the_check_of_a_results_json_can_fail(spoil, said):
-    results = services.gradescope(PLAN, hidden_failure())
+    results = gradescope.gradescope(PLAN, hidden_failure())
     spoil(results)
-    assert any(said in problem for problem in services.gradescope_problems(results))
+    assert any(said in problem for problem in gradescope.gradescope_problems(results))
 
 
 def test_no_value_of_a_hidden_case_is_in_what_the_services_show():
     record = hidden_failure()
-    assert WITNESS not in json.dumps(services.gradescope(PLAN, record))
-    assert WITNESS not in json.dumps(services.classroom(PLAN, record))
+    assert WITNESS not in json.dumps(gradescope.gradescope(PLAN, record))
+    assert WITNESS not in json.dumps(github_classroom.classroom(PLAN, record))
     by_hand = record_of("ada", failed(KEYS[0], 1.0, "worked by hand", hand=True))
-    assert WITNESS in json.dumps(services.gradescope(PLAN, by_hand))
+    assert WITNESS in json.dumps(gradescope.gradescope(PLAN, by_hand))
 
 
 # ------------------------------------------------------------------------------ Classroom
@@ -289,7 +292,7 @@ def test_no_value_of_a_hidden_case_is_in_what_the_services_show():
 
 def test_classrooms_reporter_adds_up_the_points_that_count():
     for record in [*drawn(40, seed=9), hidden_failure(penalty=0.3), damaged("x")]:
-        text = base64.b64decode(services.classroom_base64(PLAN, record))
+        text = base64.b64decode(github_classroom.classroom_base64(PLAN, record))
         result = json.loads(text)
         total = sum(test["score"] for test in result["tests"])
         assert total == pytest.approx(round(record.points, 2), abs=1e-9)
@@ -304,8 +307,8 @@ def test_classrooms_reporter_adds_up_the_points_that_count():
 
 def test_classrooms_status():
     right = record_of("ada", *(passed(item.key, item.points) for item in PLAN.items))
-    assert services.classroom(PLAN, right)["status"] == "pass"
-    assert services.classroom(PLAN, replace(right, penalty=0.1))["status"] == "fail"
-    assert services.classroom(PLAN, damaged("ada"))["status"] == "error"
+    assert github_classroom.classroom(PLAN, right)["status"] == "pass"
+    assert github_classroom.classroom(PLAN, replace(right, penalty=0.1))["status"] == "fail"
+    assert github_classroom.classroom(PLAN, damaged("ada"))["status"] == "error"
     inside = replace(right, results=tuple(replace(r, guarantee=INSIDE) for r in right.results))
-    assert services.classroom(PLAN, inside)["status"] == "pass"
+    assert github_classroom.classroom(PLAN, inside)["status"] == "pass"

@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from course_utils.authoring import notebooks as form
-from course_utils.classroom import editions
-from course_utils.classroom.editions import notebooks, package, running
-from course_utils.classroom.plan import Late, Plan, plan_of
-from course_utils.classroom.update import stamp
+from course_utils.classroom import release
+from course_utils.classroom.marks.plan import Late, Plan, plan_of
+from course_utils.classroom.release import notebooks, package, run_notebooks
 from course_utils.cli import app
 from course_utils.grading import exercises_of, stub_cell
+from course_utils.update.stamp import stamp
 
 ROOT = Path(__file__).parents[2]
 DUE = datetime.fromisoformat("2026-12-01T18:00+01:00")
@@ -37,21 +37,21 @@ def cells(edition, kind=None):
 @pytest.fixture(scope="module")
 def chapter():
     late = Late(per_day=0.1, most=0.5, grace_minutes=15, closes_after_days=7)
-    return editions.make(
+    return release.make(
         plan("strides.flat_index=5", "strides.transpose_view", due=DUE, late=late), ROOT
     )
 
 
 @pytest.fixture(scope="module")
 def problem_set():
-    return editions.make(
+    return release.make(
         plan("strides.flat_index=5", "strides.transpose_view"), ROOT, only_exercises=True
     )
 
 
 @pytest.fixture(scope="module")
 def written(problem_set, tmp_path_factory):
-    return editions.write(problem_set, tmp_path_factory.mktemp("hand out"))
+    return release.write(problem_set, tmp_path_factory.mktemp("hand out"))
 
 
 # ------------------------------------------------------------------------------ whole chapters
@@ -89,9 +89,10 @@ def test_stubs_are_as_in_the_book_and_the_form_is_the_normal_one(chapter):
 def test_students_get_the_package_without_the_tools_and_the_plan(chapter):
     assert "course_utils/grading/notebook/checking.py" in chapter.files
     assert "course_utils/figures/js/base.js" in chapter.files
-    assert not [path for path in chapter.files if "/authoring/" in path or path.endswith(".pyc")]
-    inside = {path for path in chapter.files if path.startswith("course_utils/classroom/")}
-    assert inside <= {f"course_utils/{path}" for path in package.KEPT}
+    assert not [path for path in chapter.files if path.endswith(".pyc")]
+    tools = tuple(f"course_utils/{room}/" for room in package.LEFT_OUT)
+    assert not [path for path in chapter.files if path.startswith(tools)]
+    assert "course_utils/update/__init__.py" in chapter.files
     assert "plan.json" not in chapter.files
     assert Plan.from_json(chapter.instructor["plan.json"].decode()) == chapter.plan
     assert chapter.plan.names == ("02_strides.ipynb",)
@@ -151,8 +152,8 @@ def test_the_stubs_of_a_problem_set_find_their_names(path):
 
 
 def test_the_same_edition_gives_the_same_bytes(problem_set, written, tmp_path):
-    again = editions.make(problem_set.plan, ROOT, only_exercises=True)
-    other = editions.write(again, tmp_path)
+    again = release.make(problem_set.plan, ROOT, only_exercises=True)
+    other = release.write(again, tmp_path)
     assert other.zip.read_bytes() == written.zip.read_bytes()
     assert other.zip.name == "week-2-strides-views.zip"
 
@@ -172,10 +173,10 @@ def test_folder_and_zip_hold_the_same(written):
 
 
 def test_only_an_edition_is_written_over(problem_set, written, tmp_path):
-    assert editions.write(problem_set, written.folder.parent) == written
+    assert release.write(problem_set, written.folder.parent) == written
     (tmp_path / "week-2-strides-views").mkdir()
-    with pytest.raises(editions.CannotRelease, match="is no edition"):
-        editions.write(problem_set, tmp_path)
+    with pytest.raises(release.CannotRelease, match="is no edition"):
+        release.write(problem_set, tmp_path)
 
 
 def read_only(command, folder):
@@ -198,7 +199,7 @@ def test_a_terminal_in_the_folder_checks_answers_without_the_course(written, tmp
                 '    raise NotImplementedError("your turn")', body
             )
     path.write_text(json.dumps(notebook), encoding="utf-8")
-    (tmp_path / "sitecustomize.py").write_text(running.ITS_OWN_PACKAGE, encoding="utf-8")
+    (tmp_path / "sitecustomize.py").write_text(run_notebooks.ITS_OWN_PACKAGE, encoding="utf-8")
     environment = {
         "PATH": "/usr/bin:/bin",
         "PYTHONPATH": str(tmp_path),
@@ -228,8 +229,8 @@ def test_an_edition_that_raises_says_where(problem_set):
     for source in ("1 / 0", "print(not_there)"):
         notebook.cells.append(nbformat.v4.new_code_cell(source))
     broken = problem_set.with_files(files={path: form.text(notebook).encode()})
-    assert editions.problems(problem_set) == []
-    assert editions.problems(broken) == [
+    assert release.problems(problem_set) == []
+    assert release.problems(broken) == [
         "02_strides.ipynb, cell 8 ('1 / 0') raises ZeroDivisionError: division by zero",
         "02_strides.ipynb, cell 9 ('print(not_there)') raises NameError: name 'not_there' is not "
         "defined",
@@ -239,13 +240,13 @@ def test_an_edition_that_raises_says_where(problem_set):
 # ------------------------------------------------------------------------------ the command
 
 
-def release(*arguments):
+def course_release(*arguments):
     return CliRunner().invoke(app, ["release", *map(str, arguments)])
 
 
 def test_the_command_writes_what_it_says(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    made = release(
+    made = course_release(
         *("strides.flat_index=4", "--only-exercises", "--no-run", "-o", tmp_path, "--title", "One"),
         *("--due", "2026-12-01T18:00+01:00", "--late-per-day", 10, "--late-most", 50),
         *("--grace", 15, "--late-closes", 7),
@@ -272,7 +273,7 @@ def test_the_command_writes_what_it_says(tmp_path, monkeypatch):
 )
 def test_the_command_says_what_is_wrong(arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    made = release(*arguments, "--no-run", "-o", tmp_path)
+    made = course_release(*arguments, "--no-run", "-o", tmp_path)
     assert made.exit_code == 1
     assert said in made.output
     assert not list(tmp_path.iterdir())

@@ -13,7 +13,9 @@ from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from io import FileIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -25,26 +27,36 @@ from submissions import folder_of, notebook
 from toy_class import ATTENTION, PLAN, ROWS, SOFTMAX, WRONG, cells
 from typer.testing import CliRunner
 
+import course_utils.files
 from course_utils.authoring.counts import count
-from course_utils.classroom import grader, journal, run, sandboxes, terminal, workers
-from course_utils.classroom.grader import CannotGrade, Graded, Job, Task
-from course_utils.classroom.journal import CannotRun
-from course_utils.classroom.marking import without_answer
-from course_utils.classroom.plan import Late
-from course_utils.classroom.record import DAMAGED, FAILED, Record
+from course_utils.classroom.marks.marking import without_answer
+from course_utils.classroom.marks.plan import Late
+from course_utils.classroom.marks.record import DAMAGED, FAILED, Record
+from course_utils.classroom.run import (
+    grade_class,
+    grader,
+    journal,
+    sandboxes,
+    terminal,
+    worker,
+    workers,
+)
+from course_utils.classroom.run.grader import CannotGrade
+from course_utils.classroom.run.journal import CannotRun
+from course_utils.classroom.run.tasks import Graded, Job, Settings, Task
 from course_utils.cli import app
 from course_utils.sandbox import Broken, SandboxMissing
 
 MODULES = ("toy_class",)
 KILLS = int(os.environ.get("COURSE_KILLS", "10"))  # more of them by hand
-SETTINGS = run.Settings(modules=MODULES)
+SETTINGS = Settings(modules=MODULES)
 pytestmark = pytest.mark.usefixtures("known_secret")
 
 
 @pytest.fixture
 def known_secret(monkeypatch):
     """Every run of these tests has the same secret: one grader serves them all."""
-    monkeypatch.setattr(journal.secrets, "token_hex", lambda n: SECRET.hex())
+    monkeypatch.setattr(journal, "secrets", SimpleNamespace(token_hex=lambda n: SECRET.hex()))
 
 
 @pytest.fixture
@@ -61,8 +73,8 @@ def place(tmp_path: Path) -> Path:
     )
 
 
-def graded(place: Path, *, plan=PLAN, **settings: Any) -> run.Summary:
-    return run.grade(place, plan, place.parent / "grades", replace(SETTINGS, **settings))
+def graded(place: Path, *, plan=PLAN, **settings: Any) -> grade_class.Summary:
+    return grade_class.grade(place, plan, place.parent / "grades", replace(SETTINGS, **settings))
 
 
 def marks(source: Path | tuple[Record, ...]) -> list[Any]:
@@ -134,7 +146,7 @@ def test_a_second_run_keeps_everything_and_a_changed_submission_is_graded_again(
 
 def test_the_same_secret_gives_the_same_marks_again(place, inline, tmp_path):
     first = graded(place)
-    other = run.grade(place, PLAN, tmp_path / "elsewhere", SETTINGS)
+    other = grade_class.grade(place, PLAN, tmp_path / "elsewhere", SETTINGS)
     assert marks(first.records) == marks(other.records)
 
 
@@ -324,8 +336,8 @@ def killed_while_it_writes(place: Path, folder: Path, after: int) -> None:
         os.waitpid(pid, 0)
         return
     try:
-        fdopen, opened = os.fdopen, Path.open
-        os.fdopen = lambda fd, mode: Slow(fdopen(fd, mode, buffering=0))
+        opened = Path.open
+        course_utils.files.open = lambda path, mode, **named: Slow(FileIO(path, mode, **named))
 
         def path_open(self, mode="r", **named):
             return (
@@ -335,7 +347,7 @@ def killed_while_it_writes(place: Path, folder: Path, after: int) -> None:
             )
 
         Path.open = path_open
-        run.grade(place, PLAN, folder, SETTINGS)
+        grade_class.grade(place, PLAN, folder, SETTINGS)
     finally:
         os._exit(0)
 
@@ -343,11 +355,11 @@ def killed_while_it_writes(place: Path, folder: Path, after: int) -> None:
 def test_killed_at_any_byte_it_goes_on_and_ends_with_the_same_gradebook(
     tmp_path, inline, monkeypatch
 ):
-    monkeypatch.setattr(grader, "grade_one", quick)
-    monkeypatch.setattr(grader, "ready", lambda job: "none: a test")
+    monkeypatch.setattr(worker, "grade_one", quick)
+    monkeypatch.setattr(worker, "ready", lambda job: "none: a test")
     files = {f"s{n}.ipynb": notebook(*["x = 1"] * (n % 3)) for n in range(6)}
     place = folder_of(tmp_path / "hw", files | {"torn.ipynb": b"{"})
-    due = run.grade(place, PLAN, tmp_path / "whole", SETTINGS)
+    due = grade_class.grade(place, PLAN, tmp_path / "whole", SETTINGS)
     size = sum(
         (tmp_path / "whole" / name).stat().st_size
         for name in ("secret", "run.json", "results.jsonl")
@@ -357,7 +369,7 @@ def test_killed_at_any_byte_it_goes_on_and_ends_with_the_same_gradebook(
         folder = tmp_path / f"killed{number}"
         killed_while_it_writes(place, folder, after)
         killed_while_it_writes(place, folder, points[number - 1])
-        found = run.grade(place, PLAN, folder, SETTINGS)
+        found = grade_class.grade(place, PLAN, folder, SETTINGS)
         assert marks(found.records) == marks(due.records), after
         book = (folder / "gradebook.csv").read_bytes()
         assert book == (tmp_path / "whole" / "gradebook.csv").read_bytes()
@@ -369,10 +381,11 @@ import sys
 from pathlib import Path
 sys.path[:0] = sys.argv[1:2]
 import toy_class
-from course_utils.classroom import run
+from course_utils.classroom.run import grade_class
+from course_utils.classroom.run.tasks import Settings
 if __name__ == "__main__":
-    settings = run.Settings(workers=1, modules=("toy_class",))
-    run.grade(Path(sys.argv[2]), toy_class.PLAN, Path(sys.argv[3]), settings)
+    settings = Settings(workers=1, modules=("toy_class",))
+    grade_class.grade(Path(sys.argv[2]), toy_class.PLAN, Path(sys.argv[3]), settings)
 """
 
 
@@ -399,9 +412,9 @@ def test_a_real_run_killed_with_its_workers_at_work(tmp_path, inline):
     assert 5 <= before < 16
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive, "a worker outlived its run"
-    found = run.grade(place, toy_class.PLAN, folder, SETTINGS)
+    found = grade_class.grade(place, toy_class.PLAN, folder, SETTINGS)
     assert (found.kept, found.graded) == (before, 16 - before)
-    whole = run.grade(place, toy_class.PLAN, tmp_path / "whole", SETTINGS)
+    whole = grade_class.grade(place, toy_class.PLAN, tmp_path / "whole", SETTINGS)
     assert marks(found.records) == marks(whole.records)
     count("runs killed and gone on with")
 
@@ -493,7 +506,7 @@ def test_a_sandbox_that_breaks_is_started_again(place, inline, monkeypatch):
 
     real, closed = grader.Grader.grade, []
     monkeypatch.setattr(grader.Grader, "grade", grade)
-    monkeypatch.setattr(grader, "close", lambda: closed.append(1))
+    monkeypatch.setattr(worker, "close", lambda: closed.append(1))
     assert [one.points for one in graded(place).records] == [8, 7.5, 0, 4]
     assert (broke, closed) == (["ada"], [1])
 
@@ -509,7 +522,7 @@ def test_a_required_sandbox_that_is_absent_stops_the_run(place, inline, monkeypa
             raise SandboxMissing("no bubblewrap: bwrap is not installed")
 
     monkeypatch.setattr(sandboxes, "_sandboxes", {})
-    monkeypatch.setattr(grader, "_graders", {})
+    monkeypatch.setattr(worker, "_graders", {})
     monkeypatch.setattr(sandboxes, "Sandbox", Absent)
     with pytest.raises(CannotGrade, match="no sandbox: no bubblewrap: bwrap is not installed"):
         graded(place, require_sandbox=True)
@@ -546,7 +559,7 @@ def course(*arguments: object):
 
 
 def test_the_command_grades_and_says_what_came_of_it(place, inline, monkeypatch):
-    monkeypatch.setattr("course_utils.classroom.grader.check_versions", lambda job: None)
+    monkeypatch.setattr("course_utils.classroom.run.grader.check_versions", lambda job: None)
     (place.parent / "plan.json").write_text(PLAN.to_json())
     done = course(place)
     assert done.exit_code == 0, done.output
@@ -583,18 +596,18 @@ def test_the_command_says_what_is_wrong(place, tmp_path):
 
 def test_an_interrupt_ends_the_command_and_the_next_goes_on(place, inline, monkeypatch):
     (place.parent / "plan.json").write_text(PLAN.to_json())
-    real = grader.grade_one
+    real = worker.grade_one
 
     def grade_one(job, task):
         if task.student == "bob":
             raise KeyboardInterrupt
         return real(job, task)
 
-    monkeypatch.setattr(grader, "grade_one", grade_one)
+    monkeypatch.setattr(worker, "grade_one", grade_one)
     done = course(place)
     assert done.exit_code == terminal.INTERRUPTED
     assert "stopped after 1 of 4; the same command goes on from there" in done.output
-    monkeypatch.setattr(grader, "grade_one", real)
+    monkeypatch.setattr(worker, "grade_one", real)
     assert "students   4 (3 graded now, 1 kept)" in course(place).output
 
 
@@ -630,7 +643,7 @@ def test_a_bar_is_drawn_on_a_terminal():
 
 
 def test_there_are_no_more_workers_than_submissions():
-    pool = run.pool_of(run.Settings(workers=8), tasks=1)
+    pool = grade_class.pool_of(Settings(workers=8), tasks=1)
     assert isinstance(pool, workers.Processes)
     assert pool.size == 1
     pool.close()

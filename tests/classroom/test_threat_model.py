@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.classroom.out.text import SENTENCE
+from course_utils.classroom.marks.text import SENTENCE
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "book" / "threat_model.md").read_text(encoding="utf-8")

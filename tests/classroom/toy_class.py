@@ -7,7 +7,7 @@ import torch
 import toy_answers as ref
 from submissions import notebook
 
-from course_utils.classroom.plan import Item, Plan
+from course_utils.classroom.marks.plan import Item, Plan
 from course_utils.grading import Exercise, call, draws, probes, register
 from course_utils.grading.declaring.cells import stub_cell
 

@@ -21,7 +21,7 @@ from course_utils.grading.pytrees.tree import same
 from course_utils.meters import measure
 from course_utils.reference.caching_allocator import CudaAllocator, recorded_requests
 from course_utils.reference.cuda_memory import (
-    Decoder,
+    CheckpointedBlock,
     MemoryTrace,
     bytes_by_tenant,
     checkpoint,
@@ -34,14 +34,22 @@ from course_utils.reference.cuda_memory import (
     traced_step,
     training_step_timeline,
 )
+from course_utils.reference.gpt2 import GPT2, GPT2Config, Parts, next_token_loss
 
 theirs = partial(torch_checkpoint, use_reentrant=False)
 
 
-def decoder(**shape):
+def config(n_layer=4):
+    return GPT2Config(
+        vocab_size=256, n_positions=32, n_embd=64, n_layer=n_layer, n_head=4, dropout=0.0
+    )
+
+
+def decoder(n_layer=4, parts=Parts()):
     torch.manual_seed(0)
     tokens = torch.randint(0, 256, (2, 33))
-    return Decoder(context=32, **shape), tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    model = GPT2(config(n_layer), parts)
+    return model, tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
 # ------------------------------------------------------------------------------ traces
@@ -50,7 +58,7 @@ def decoder(**shape):
 def test_a_trace_and_the_meter_see_the_same():
     model, ids, targets = decoder()
     with measure() as cost, MemoryTrace() as trace:
-        model(ids, targets).backward()
+        next_token_loss(model(ids), targets).backward()
     assert peak_memory(trace.entries)[0] == cost.bytes_peak
     made = sum(e["size"] for e in trace.entries if e["action"] == "alloc")
     assert made == cost.bytes_allocated
@@ -60,9 +68,9 @@ def test_a_trace_and_the_meter_see_the_same():
 def test_fake_and_meta_tensors_leave_the_same_trace_as_real_ones():
     def sizes(mode):
         with mode:
-            model, ids = Decoder(n_layer=2, context=32), torch.zeros(2, 32, dtype=torch.long)
+            model, ids = GPT2(config(n_layer=2)), torch.zeros(2, 32, dtype=torch.long)
             with MemoryTrace() as trace:
-                model(ids, ids).backward()
+                next_token_loss(model(ids), ids).backward()
         return [(e["action"], e["size"]) for e in trace.entries]
 
     assert sizes(FakeTensorMode()) == sizes(torch.device("cpu"))
@@ -81,7 +89,7 @@ def test_tenants_add_up_and_go():
     model, ids, targets = decoder()
     optimizer = torch.optim.AdamW(model.parameters())
     with traced_step(model, optimizer) as trace:
-        loss = model(ids, targets)
+        loss = next_token_loss(model(ids), targets)
         trace.mark("forward")
         loss.backward()
         trace.mark("backward")
@@ -105,7 +113,7 @@ def test_the_profiler_sees_what_a_trace_sees_but_for_gradients_added_in_place():
     model, ids, targets = decoder()
 
     def step():
-        model(ids, targets).backward()
+        next_token_loss(model(ids), targets).backward()
         model.zero_grad()
 
     step()
@@ -117,13 +125,13 @@ def test_the_profiler_sees_what_a_trace_sees_but_for_gradients_added_in_place():
     for size in set(made) - {residual}:
         assert asked.count(size) >= made.count(size), size
     # Where two gradients meet, autograd adds in place, but not while a dispatch mode watches.
-    assert made.count(residual) - asked.count(residual) == 2 * len(model.blocks)
+    assert made.count(residual) - asked.count(residual) == 2 * model.config.n_layer
 
 
 def test_a_trace_can_be_played_to_an_allocator_and_comes_back_in_its_snapshot():
     model, ids, targets = decoder()
     with MemoryTrace() as trace:
-        model(ids, targets).backward()
+        next_token_loss(model(ids), targets).backward()
     allocator = CudaAllocator(2**30)
     play(trace.entries, allocator)
     again = allocator.snapshot()["device_traces"][0]
@@ -189,11 +197,10 @@ def test_checkpoint_is_torchs_on_every_case_of_the_exercise():
 @pytest.mark.parametrize("n_layer", [1, 3])
 def test_checkpointed_blocks_have_torchs_gradients_and_saved_bytes(n_layer):
     def run(way):
-        model, ids, targets = decoder(n_layer=n_layer)
-        if way:
-            model.run_block = way
+        parts = Parts(block=partial(CheckpointedBlock, through=way)) if way else Parts()
+        model, ids, targets = decoder(n_layer, parts)
         with measure(parameters=False) as cost:
-            loss = model(ids, targets)
+            loss = next_token_loss(model(ids), targets)
             saved = cost.bytes_saved
             loss.backward()
         return saved, cost, [p.grad for p in model.parameters()]
@@ -265,7 +272,7 @@ def test_stepping_in_backward_gives_the_same_weights():
         else:
             optimizer = torch.optim.AdamW(model.parameters())
         for _ in range(3):
-            model(ids, targets).backward()
+            next_token_loss(model(ids), targets).backward()
             if optimizer:
                 optimizer.step()
                 optimizer.zero_grad()

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from course_utils.meters import measure
 from course_utils.ranks import Ranks
-from course_utils.reference import train
+from course_utils.reference.bytes_held import planned_bytes, training_bytes, units
 from course_utils.reference.fsdp import (
     FullySharded,
     FullyShardedLinear,
@@ -27,16 +28,11 @@ from course_utils.reference.fsdp import (
     shard_flat,
     unshard_flat,
 )
-from course_utils.reference.small_gpt import (
-    GPT,
-    gpt2_small,
-    next_byte_loss,
-    planned_bytes,
-    sample_batch,
-    training_bytes,
-)
+from course_utils.reference.gpt2 import CONFIGS, GPT2, next_token_loss
+from course_utils.reference.pretraining import distribute, get_batch, library_text
 
 WORLDS = (1, 2, 3, 4)
+CONFIG = CONFIGS["bytes-small"]
 
 
 @pytest.fixture(scope="module")
@@ -49,23 +45,32 @@ def pools():
 
 def first_gpt(seed=0):
     torch.manual_seed(seed)
-    return GPT()
+    return GPT2(CONFIG)
 
 
-def numels():
-    return [sum(p.numel() for p in unit.parameters()) for unit in GPT().units()]
+def numels_of(model):
+    return [sum(p.numel() for p in unit) for unit in units(model)]
 
 
 def sharded(seed=0, **options):
-    warnings.filterwarnings("ignore", message=".*returned a view tensor")
     model, mesh = first_gpt(seed), init_device_mesh("cpu", (dist.get_world_size(),))
-    for unit in [*model.units(), model]:
+    for unit in [*model.transformer.h, model]:
         fully_shard(unit, mesh=mesh, **options)
     return model
 
 
-def my_rows(rows=12):
-    return sample_batch(rows).chunk(dist.get_world_size())[dist.get_rank()]
+def batch_of_12():
+    return get_batch(library_text(2**16), 12, 32, 0, 0, 0, 1)
+
+
+def my_rows():
+    return get_batch(library_text(2**16), 12, 32, 0, 0, dist.get_rank(), dist.get_world_size())
+
+
+def loss_of(model, batch):
+    warnings.filterwarnings("ignore", message=".*returned a view tensor")
+    x, y = batch
+    return next_token_loss(model(x), y)
 
 
 # ------------------------------------------------------------------------------ without ranks
@@ -107,9 +112,11 @@ def test_resharding_is_what_chunk_would_cut(old, new):
 
 
 def test_a_plan_for_64_ranks_is_the_formula():
-    units = [sum(p.numel() for p in unit.parameters()) for unit in gpt2_small().units()]
-    held = planned_bytes(64)
-    assert held[:2] == bytes_per_rank(units, 64, 3)[:2]
+    config = replace(CONFIGS["gpt2"], n_layer=2, vocab_size=50304)
+    with torch.device("meta"):
+        numels = numels_of(GPT2(config))
+    held = planned_bytes(config, 64)
+    assert held[:2] == bytes_per_rank(numels, 64, 3)[:2]
     assert held[2] > held[0] + held[1]
     assert not dist.is_initialized()
 
@@ -165,27 +172,37 @@ def test_the_layer_is_one_process(pools, n):
     assert max(pools[n].call(layer_against_one_process)) < 1e-12
 
 
+def test_every_parameter_is_in_one_unit():
+    model = first_gpt()
+    found = [p for unit in units(model) for p in unit]
+    assert len(found) == len(set(found)) == len(list(model.parameters()))
+    assert set(found) == set(model.parameters())
+    assert any(p is model.lm_head.weight for p in units(model)[0])
+
+
 def wrapped_against_fully_shard(reshard):
     n, rank = dist.get_world_size(), dist.get_rank()
     alone = first_gpt()
-    whole_loss = next_byte_loss(alone, sample_batch(12))
+    whole_loss = loss_of(alone, batch_of_12())
     whole_loss.backward()
 
     model, log = first_gpt(), []
-    for i, block in enumerate(model.blocks):
-        model.blocks[i] = FullySharded(block, None, reshard, log.append)
-    model.embed = FullySharded(model.embed, None, reshard, log.append)
-    model.head = FullySharded(model.head, None, reshard, log.append)
+    blocks = model.transformer.h
+    for i, block in enumerate(blocks):
+        blocks[i] = FullySharded(block, None, reshard is not False, log.append)
+    model = FullySharded(model, None, bool(reshard), log.append)
     with measure() as cost:
-        loss = next_byte_loss(model, my_rows())
+        loss = loss_of(model, my_rows())
         loss.backward()
     theirs = sharded(reshard_after_forward=reshard)
     with measure() as their_cost:
-        their_loss = next_byte_loss(theirs, my_rows())
+        their_loss = loss_of(theirs, my_rows())
         their_loss.backward()
-    for mine, unit in zip(model.units(), alone.units(), strict=True):
-        want = shard_flat([p.grad for p in unit.parameters()], rank, n)
-        torch.testing.assert_close(mine.shard.grad, want)
+    assert [p.shape for p in model.parameters()] == [
+        p.shape for p in (model.shard, *(b.shard for b in blocks))
+    ]
+    for mine, unit in zip([model, *blocks], units(alone), strict=True):
+        torch.testing.assert_close(mine.shard.grad, shard_flat([p.grad for p in unit], rank, n))
     for p, q in zip(theirs.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(p.grad.full_tensor(), q.grad)
     torch.testing.assert_close(loss, their_loss)
@@ -195,36 +212,41 @@ def wrapped_against_fully_shard(reshard):
     return log, dict(cost.collectives), dict(their_cost.collectives), cost.bytes_sent
 
 
-@pytest.mark.parametrize("reshard", [True, False])
+@pytest.mark.parametrize(("reshard", "gathers"), [(True, 6), (None, 5), (False, 3)])
 @pytest.mark.parametrize("n", WORLDS)
-def test_the_wrapper_is_fully_shard(pools, n, reshard):
+def test_the_wrapper_is_fully_shard(pools, n, reshard, gathers):
+    """None, torch's default: the blocks are freed after forward, the root is not."""
+    root, *blocks = numels_of(GPT2(CONFIG))
     for log, ours, theirs, sent in pools[n].call(wrapped_against_fully_shard, reshard):
-        assert ours == {"all_gather": 8 if reshard else 4, "reduce_scatter": 4}
+        assert ours == {"all_gather": gathers, "reduce_scatter": 3}
         if n > 1:
             assert theirs == ours
-        assert sent == bytes_sent_per_step(numels(), n, 3 if reshard else 2)
-        assert log.count("gather") == log.count("free") == ours["all_gather"]
+        expected = bytes_sent_per_step([root], n, 3 if reshard else 2)
+        assert sent == expected + bytes_sent_per_step(blocks, n, 2 if reshard is False else 3)
+        assert log.count("gather") == log.count("free") == gathers
 
 
 def bytes_held():
     model = sharded()
     optimizer = torch.optim.AdamW(model.parameters())
-    next_byte_loss(model, my_rows()).backward()
+    loss_of(model, my_rows()).backward()
     optimizer.step()
     return training_bytes(model, optimizer)
 
 
 @pytest.mark.parametrize("n", [2, 4])
 def test_fully_shard_holds_what_the_formula_says(pools, n):
-    assert pools[n].call(bytes_held) == [bytes_per_rank(numels(), n, 3)] * n
+    assert pools[n].call(bytes_held) == [bytes_per_rank(numels_of(GPT2(CONFIG)), n, 3)] * n
 
 
 def low_precision():
     model = sharded(mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
     seen = []
-    model.blocks[0].up.register_forward_hook(lambda m, a, out: seen.append(m.weight.dtype))
-    next_byte_loss(model, my_rows()).backward()
-    p = model.blocks[0].up.weight
+    model.transformer.h[0].mlp.c_fc.register_forward_hook(
+        lambda m, a, out: seen.append(m.weight.dtype)
+    )
+    loss_of(model, my_rows()).backward()
+    p = model.transformer.h[0].mlp.c_fc.weight
     return seen == [torch.bfloat16] and p.dtype == p.grad.dtype == torch.float32
 
 
@@ -240,11 +262,11 @@ def trained_and_saved(folder):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(2):
         optimizer.zero_grad()
-        next_byte_loss(model, my_rows()).backward()
+        loss_of(model, my_rows()).backward()
         optimizer.step()
     weights, state = get_state_dict(model, optimizer)
     dcp.save({"model": weights, "optimizer": state}, checkpoint_id=folder)
-    return next_byte_loss(model, sample_batch(12)).item()
+    return loss_of(model, batch_of_12()).item()
 
 
 def loaded(folder):
@@ -255,7 +277,7 @@ def loaded(folder):
     dcp.load(wanted, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=wanted["optimizer"])
     steps = {float(kept["step"]) for kept in optimizer.state.values()}
-    return next_byte_loss(model, sample_batch(12)).item(), steps
+    return loss_of(model, batch_of_12()).item(), steps
 
 
 def test_a_checkpoint_of_two_ranks_loads_on_any_number(pools, tmp_path):
@@ -270,13 +292,11 @@ def test_a_checkpoint_of_two_ranks_loads_on_any_number(pools, tmp_path):
 
 
 def bytes_of_the_script(strategy):
-    torch.manual_seed(0)
-    model = train.Transformer(layers=2, width=64, heads=4, context=32)
-    model = train.distribute(model, strategy, torch.device("cpu"))
+    model = distribute(first_gpt(), strategy)
     return training_bytes(model, torch.optim.AdamW(model.parameters()))[0]
 
 
 def test_the_script_shards(pools):
-    """Its losses and checkpoints are compared with one process's in test_train.py."""
+    """Its losses and checkpoints are compared with one process's in test_pretraining.py."""
     [whole] = set(pools[2].call(bytes_of_the_script, "ddp"))
     assert pools[2].call(bytes_of_the_script, "fsdp") == [whole // 2] * 2

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from course_utils.meters import measure
+from course_utils.reference.gpt2 import GPT2, GPT2Config, gpt2_parameter_count, next_token_loss
 from course_utils.reference.memory_budget import (
     SHAPES,
-    ReferenceGPT,
     fits,
+    gpt2_of,
     parameter_count,
     training_memory,
 )
@@ -32,7 +33,7 @@ GRID = list(
 
 
 def made(size, batch, precision, tied, attention, checkpointing):
-    model = ReferenceGPT(**size, tied=tied, attention=attention, checkpointing=checkpointing)
+    model = gpt2_of(**size, tied=tied, attention=attention, checkpointing=checkpointing)
     if precision == "bf16":
         model = model.to(torch.bfloat16)
     tokens = torch.randint(size["vocab"], (batch, size["context"] + 1))
@@ -40,10 +41,9 @@ def made(size, batch, precision, tied, attention, checkpointing):
 
 
 def forward(model, tokens, targets, precision):
-    if precision != "bf16 mixed":
-        return model(tokens, targets)
-    with torch.autocast("cpu", torch.bfloat16):
-        return model(tokens, targets)
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16 mixed"):
+        logits = model(tokens)
+        return logits, next_token_loss(logits, targets)
 
 
 def storages(tensors):
@@ -133,9 +133,25 @@ def test_the_peak_of_a_step_whose_logits_outweigh_the_rest(precision):
     assert 0 <= cost.bytes_peak - said <= 16  # the loss, its gradient, and other single numbers
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("context", [4, 16, 64, 256])
+def test_no_backward_takes_more_than_the_total(context, tied):
+    """With few tokens the peak is at its end, where the gradients of a tied weight are added."""
+    size = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab": 4000, "context": context}
+    model, *data = made(size, 1, "fp32", tied, "flash", "none")
+    with measure(parameters=False) as cost:
+        kept = forward(model, *data, "fp32")
+        kept[1].backward()
+    memory = training_memory(**size, batch=1, optimizer="sgd", tied=tied, device="cpu")
+    spare = memory.total - memory.parameters - cost.bytes_peak
+    assert spare >= 0
+    if context == 4 and tied:
+        assert spare < memory.activations + memory.logits  # gone by then
+
+
 def test_zero_shares_what_its_stage_says():
     size = SIZES[0]
-    count = sum(p.numel() for p in ReferenceGPT(**size).parameters())
+    count = sum(p.numel() for p in gpt2_of(**size).parameters())
     for world_size in (1, 3, 8):
         largest = 4 * len(torch.empty(count).tensor_split(world_size)[0])
         whole = 4 * count
@@ -149,8 +165,8 @@ def test_zero_shares_what_its_stage_says():
         ):
             memory = training_memory(**size, batch=1, zero=stage, world_size=world_size)
             assert (memory.parameters, memory.gradients, memory.optimizer_state) == want
-        model = ReferenceGPT(**size)
-        units = [sum(p.numel() for p in block.parameters()) for block in model.blocks]
+        model = gpt2_of(**size)
+        units = [sum(p.numel() for p in block.parameters()) for block in model.transformer.h]
         units.append(count - sum(units))
         plain = training_memory(**size, batch=1)
         assert memory.temporaries - plain.temporaries == 4 * max(units)
@@ -185,12 +201,39 @@ def test_korthikanti_s_thirty_four():
     assert a_layer(checkpointing="block") == 2 * sbh
 
 
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "block"])
+@pytest.mark.parametrize("attention", ["flash", "scores"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_model_computes_what_the_book_s_gpt2_does(attention, checkpointing, tied):
+    """However it attends and whatever it computes again: the same logits and gradients."""
+    size = SIZES[0]
+    shape = (size[k] for k in ("vocab", "context", "n_embd", "n_layer", "n_head"))
+    book = GPT2(GPT2Config(*shape, dropout=0.0))
+    ours = gpt2_of(**size, tied=tied, attention=attention, checkpointing=checkpointing)
+    ours.load_state_dict(book.state_dict())
+    tokens = torch.randint(size["vocab"], (3, size["context"]))
+    padded = torch.ones_like(tokens, dtype=torch.bool)
+    padded[1, 6:] = False
+    for ids, mask in ((tokens, None), (tokens[:, :7], None), (tokens, padded)):
+        found, grads = [], []
+        for model in (book, ours):
+            model.zero_grad()
+            logits = model(ids, mask)
+            next_token_loss(logits, ids).backward()
+            grads.append({name: p.grad for name, p in model.named_parameters()})
+            found.append(logits)
+        torch.testing.assert_close(found[1], found[0])
+        if not tied:  # of one weight that is used twice, the sum of both
+            grads[1]["transformer.wte.weight"] += grads[1].pop("lm_head.weight")
+        torch.testing.assert_close(grads[1], grads[0])
+
+
 def test_counts_of_the_shapes():
     counts = {
         name: parameter_count(s["n_layer"], s["n_embd"], s["vocab"], s["context"])
         for name, s in SHAPES.items()
     }
-    assert counts["GPT-2 small"] == 124_439_808
+    assert counts["GPT-2 small"] == gpt2_parameter_count(GPT2Config())["total"] == 124_439_808
     assert counts["GPT-2 XL"] == 1_557_611_200
     assert 6e9 < counts["7B"] < 7e9 and 60e9 < counts["70B"] < 70e9
 

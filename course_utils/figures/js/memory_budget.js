@@ -40,6 +40,7 @@
     const whole = s.checkpointing === "block";
     if (whole) again += weights;
     const head = mixed && zero < 3 ? 2 * V * C : 0;
+    const twice = s.tied ? 2 * p * V * C : 0;
     const block = blockParameters(C);
     const gathered = zero === 3 ? c * Math.max(block, count - L * block) : 0;
     return {
@@ -50,7 +51,7 @@
       buffers: s.attention === "scores" ? T * T : 0,
       activations: L * kept + rest,
       logits: (c + 4) * rows * V,
-      temporaries: Math.max(8 * rows * V, again) + gathered,
+      temporaries: Math.max(8 * rows * V, again, twice) + gathered,
     };
   };
   const sum = (memory) => Object.values(memory).reduce((a, b) => a + b, 0);

@@ -11,7 +11,6 @@ from course_utils.grading.driving.contract import Contract, Limit, Prepare
 
 from .contracts_on_ranks import (
     collectives,
-    largest_on_ranks,
     messages,
     peak_on_ranks,
     resident,
@@ -28,7 +27,6 @@ __all__ = [
     "constant_kernels",
     "flops",
     "kernels",
-    "largest_on_ranks",
     "largest_tensor",
     "messages",
     "peak",

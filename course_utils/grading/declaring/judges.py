@@ -135,7 +135,6 @@ FIGURES: dict[str, Callable[[Cost], tuple[int, str]]] = {
     "messages": lambda cost: (cost.messages, "sent messages:"),
     "collectives": collectives_called,
     "peak": lambda cost: (cost.bytes_peak, "held at once"),
-    "largest": lambda cost: (cost.bytes_largest, "made a tensor of"),
     "resident": lambda cost: (cost.bytes_left, "still held, in the end,"),
 }
 JUDGES: tuple[type[Any], ...] = (Bounded, ConstantKernels, OnEachRank, Senders)

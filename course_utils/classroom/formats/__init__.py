@@ -1,5 +1,0 @@
-"""Editions in the forms that other systems expect: nbgrader, Gradescope, GitHub Classroom.
-
-Each form is a module with ``made(edition)``: the edition with the files that the system wants, those
-for students among its `files`, those that stay with the instructor among `instructor`.
-"""

@@ -1,0 +1,77 @@
+"""Which submissions are to be graded: new ones, changed ones, and those that are asked for."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from course_utils.classroom.marks.plan import Plan
+from course_utils.classroom.submissions import intake
+from course_utils.classroom.submissions.intake import Submission
+
+from .journal import CannotRun, Journal
+from .tasks import Settings, Task
+
+
+@dataclass(frozen=True)
+class ToDo:
+    """A submission that is to be graded: all of it, or some exercises (keys)."""
+
+    submission: Submission
+    content: intake.Content
+    keys: tuple[str, ...]
+
+    def task(self, plan: Plan) -> Task:
+        one, content = self.submission, self.content
+        return Task(
+            student=one.student,
+            files=one.files,
+            cells=content.cells,
+            digest=content.digest,
+            problem=content.problem,
+            notes=content.notes,
+            submitted=one.submitted,
+            penalty=plan.late.penalty(plan.due, one.submitted),
+            keys=self.keys,
+        )
+
+
+def check_choice(plan: Plan, submissions: Sequence[Submission], settings: Settings) -> None:
+    """Raises CannotRun for a student or an exercise that there is not."""
+    students = {one.student for one in submissions}
+    for name in settings.only:
+        if name not in students:
+            raise CannotRun(f"no submission of {name!r}; there are: {some(sorted(students))}")
+    for key in settings.exercises:
+        if key not in plan.keys:
+            raise CannotRun(f"{key!r} is not in the plan; there are: {some(plan.keys)}")
+
+
+def some(names: Sequence[str], most: int = 12) -> str:
+    """The first of these names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def what_to_do(
+    submissions: Sequence[Submission], book: Journal, settings: Settings
+) -> Iterator[ToDo]:
+    """The submissions to grade: new ones, changed ones, and those that are asked for.
+
+    Of an unchanged one, the exercises that are asked for, or that have no result yet. A changed one
+    is graded whole: results of two versions are not mixed.
+    """
+    plan = book.plan
+    for one in submissions:
+        content = intake.read(one)
+        before = book.records.get(one.student)
+        unchanged = before is not None and before.digest == content.digest
+        if before is None or not unchanged:
+            fresh = before is None and settings.exercises
+            yield ToDo(one, content, settings.exercises if fresh else plan.keys)
+            continue
+        lacking = {key for key in plan.keys if before.result(key) is None}
+        if settings.exercises:
+            lacking = set(settings.exercises)
+        elif settings.only or before.submitted != one.submitted:
+            lacking = set(plan.keys)
+        if lacking:
+            yield ToDo(one, content, tuple(key for key in plan.keys if key in lacking))

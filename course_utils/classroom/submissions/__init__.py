@@ -1,0 +1,7 @@
+"""What students handed in, as it is found; damaged ones too.
+
+``folders_and_zips``  the files below a folder or in a zip, each read to a bound
+``owners``            whose a file is, in the layouts of the learning systems
+``cells``             the code cells of one notebook
+``intake``            all of it: a place → submissions → their code cells
+"""
