@@ -70,17 +70,19 @@ class Evidence:
         return any(o.raised and o.raised.kind == raising.INTERRUPTED for o in self.got.values())
 
     def diagnosis(self) -> Diagnosis | None:
-        """One mistake; else two, each of which explains a part; else two made at once."""
+        """One mistake that explains all; else two, of which each explains a part, or made at once; else
+        one that explains nearly all."""
         if self.interrupted or self.smallest is None or not self.failing:
             return None
         first = [m for m in self.mistakes if self.explains(m, self.smallest)]
         share = {id(m): self.share(m) for m in first}
         most = max(share.values(), default=0.0)
-        best = [m for m in first if share[id(m)] == most]
-        if most >= NEARLY_ALL:
-            best = [m for m in best if not self.contradicted(m)]
-            return Diagnosis((best[0],), most == 1.0) if len(best) == 1 else None
-        return self.two_that_share(first) or self.two_made_at_once()
+        best = [m for m in first if share[id(m)] == most and not self.contradicted(m)]
+        if most < 1.0 and (two := self.two_that_share(first) or self.two_made_at_once()):
+            return two
+        if most >= NEARLY_ALL and len(best) == 1:
+            return Diagnosis((best[0],), most == 1.0)
+        return None
 
     def theirs(self, mistake: Mistake, check: Check) -> Observation:
         """What the mistake does on a check."""
