@@ -3,11 +3,12 @@
 .POSIX:
 SHELL = /bin/sh
 WORKERS = 2
+PROVE = all
 NOTEBOOK = notebooks/01_tensors.ipynb
 RUN = .venv/bin/python
 PYTEST = $(RUN) -m pytest --complete -n $(WORKERS) --dist loadscope --no-loadscope-reorder --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 
-.PHONY: help setup peers lab test check fix book bench lock clean
+.PHONY: help setup peers lab test prove chapter check fix book bench lock clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -24,10 +25,17 @@ lab: setup       ## JupyterLab on the first chapter (or on NOTEBOOK=notebooks/02
 test: check peers  ## every check of the project
 	CHROMIUM="$$($(RUN) -m course_utils.authoring.browser)" COURSE_REQUIRE_BROWSER=1 $(PYTEST) tests notebooks
 
+prove: setup     ## every proof of every exercise, and the ledger written anew (PROVE=stale: only what it does not hold of)
+	COURSE_PROVE=$(PROVE) $(RUN) -m pytest -n $(WORKERS) --dist worksteal tests/grading/test_proofs.py tests/grading/test_mutants.py
+
+chapter: setup   ## everything about one chapter: make chapter N=02
+	@CHROMIUM="$$($(RUN) -m course_utils.authoring.browser)" COURSE_REQUIRE_BROWSER=1 $(RUN) -m tests.support.chapter $(N) -n $(WORKERS) --dist loadscope
+
 check: setup     ## the quick ones: lint, format, types, notebooks; fit for a pre-commit hook
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
+	.venv/bin/lint-imports --no-cache
 	$(RUN) -m course_utils.cli normalise --check
 
 fix: setup       ## what can be put right without thinking: format, imports, notebooks
@@ -40,7 +48,7 @@ book: setup      ## the site, in _build/html
 	$(RUN) -m course_utils.authoring.languages build
 
 bench: peers     ## how long things take, measured here and now
-	@for script in tests/bench/*.py; do echo "$$script"; OMP_NUM_THREADS=1 $(RUN) "$$script" || exit 1; done
+	@for script in tests/bench/*.py; do echo "$$script"; OMP_NUM_THREADS=1 PYTHONPATH=. $(RUN) "$$script" || exit 1; done
 
 lock: setup      ## requirements.in -> requirements.txt
 	@sh tools/lock.sh

@@ -133,6 +133,7 @@ def normalise(
 ) -> None:
     """Give notebooks the form that is committed, or say what is wrong with them."""
     from course_utils.authoring import notebooks, recording
+    from course_utils.authoring.problems import problems
 
     sources = chapters(paths)
     if (output and len(sources) > 1) or (not output and any(p.suffix == ".py" for p in sources)):
@@ -152,7 +153,7 @@ def normalise(
                 target.write_text(notebooks.text(normal), encoding="utf-8", newline="\n")
                 typer.echo(f"wrote {target}")
         as_it_is = notebooks.read(source) if check else normal
-        found += [f"{target}: {problem}" for problem in notebooks.problems(as_it_is)]
+        found += [f"{target}: {problem}" for problem in problems(as_it_is)]
         if check and source.suffix == ".ipynb":
             for where, state, stamp in recording.status([source]):
                 if state == recording.OUTDATED:  # no defect: who has no GPU cannot mend it

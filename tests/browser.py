@@ -92,7 +92,7 @@ def open_page(browser: Browser) -> Iterator[Opener]:
             **options,
         )
         contexts.append(context)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(60_000)
         if init_script:
             context.add_init_script(init_script)
         visit = Visit(context.new_page())

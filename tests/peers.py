@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from course_utils.authoring import peers as installed
+from tests.support import peers as installed
 
 
 @pytest.fixture(scope="session")

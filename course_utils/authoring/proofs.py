@@ -1,26 +1,31 @@
 """Proofs that an exercise grades what it says. Each raises AssertionError, naming what failed.
 
-The suite runs them over every exercise of the book; an instructor can run them over their own.
+Each returns how many things it has checked. The suite runs them over every exercise of the book, and
+keeps what they gave in the ledger; an instructor can run them over their own.
 """
 
 import ast
 import atexit
 import inspect
 import linecache
+import pkgutil
 import shutil
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import course_utils
+from course_utils.authoring.mutation.of_exercise import small_wrong_versions_die
 from course_utils.grading import Exercise, chapters, exercises_of, grade
 from course_utils.grading.comparing.observations import differs
 from course_utils.grading.declaring.cells import cell
 from course_utils.grading.driving.observe import observe
 from course_utils.grading.judging.judge import BY_HAND, CONTRACTS, EDGE, broken, checks_of, judge
 from course_utils.grading.judging.outcomes import FAILED, NOT_ATTEMPTED, PASSED
-from course_utils.grading.notebook.binding import library
 from course_utils.grading.pytrees.tree import tensors
 from course_utils.grading.remote.client import Submission
 from course_utils.source.names import first_line, names_bound, names_used
@@ -51,12 +56,13 @@ def reference_passes(exercise: Exercise) -> int:
     return verdict.ran
 
 
-def expectations_are_meant(exercise: Exercise) -> None:
+def expectations_are_meant(exercise: Exercise) -> int:
     """The reference raises only in an edge case that says why, and its floats have a float64 oracle.
 
     Else a slip in a case would make an exception, or nothing at all, what every answer is held to.
     """
-    for check in checks_of(exercise):
+    checks = checks_of(exercise)
+    for check in checks:
         found, case = check.expected.observation, check.case
         meant = case.rung == EDGE and case.why
         assert not found.raised or meant, f"the reference raises: {found.raised} ({case.rung})"
@@ -64,21 +70,23 @@ def expectations_are_meant(exercise: Exercise) -> None:
         assert not floats or check.expected.oracle is not None, (
             f"the reference cannot be computed in float64 ({case.rung}: {case})"
         )
+    return len(checks)
 
 
-def has_cases_by_hand(exercise: Exercise) -> None:
+def has_cases_by_hand(exercise: Exercise) -> int:
     """At least one case has a result that a person worked out, not the reference."""
-    assert any(check.case.rung == BY_HAND for check in checks_of(exercise)), (
-        "no case worked by hand"
-    )
+    number = sum(check.case.rung == BY_HAND for check in checks_of(exercise))
+    assert number, "no case worked by hand"
+    return number
 
 
-def stub_is_rejected(exercise: Exercise) -> None:
+def stub_is_rejected(exercise: Exercise) -> int:
     """The untouched stub is recognised as one, and fails if it is graded all the same."""
     objects = stub_objects(exercise)
     assert all(is_stub(obj) for obj in objects), "the stub is not recognised as not attempted"
     assert grade(exercise, *objects).outcome == FAILED, "the untouched stub passes"
     assert not any(is_stub(part) for part in exercise.parts), "the reference looks like a stub"
+    return len(objects)
 
 
 def stub_objects(exercise: Exercise) -> list[Any]:
@@ -93,12 +101,15 @@ def stub_objects(exercise: Exercise) -> list[Any]:
     return [space[part.__name__] for part in exercise.parts]
 
 
-def stub_agrees_with_reference(exercise: Exercise) -> None:
+def stub_agrees_with_reference(exercise: Exercise) -> int:
     """Same name, signature, annotations and docstring (and the same methods, for a class)."""
+    number = 0
     for stub, part in zip(stub_objects(exercise), exercise.parts, strict=True):
         for have, want in zip(documented(stub), documented(part), strict=True):
             assert have == want, f"stub and reference disagree: {have} and {want}"
+            number += 1
         assert inspect.getdoc(part), f"{part.__name__} has no docstring"
+    return number
 
 
 def documented(obj: Any) -> list[tuple[str, str, str | None]]:
@@ -158,7 +169,7 @@ def stand_in_fits(exercise: Exercise) -> int:
     Its signature may be another. The number of cases in which the two are alike: half of them at
     least. A note where nothing differs is refused, too.
     """
-    obj = library(exercise)
+    obj = pkgutil.resolve_name(exercise.stand_in or "")
     checks = checks_of(exercise)
     different = [
         check
@@ -173,11 +184,12 @@ def stand_in_fits(exercise: Exercise) -> int:
     return len(checks) - len(different)
 
 
-def declaration_is_whole(exercise: Exercise) -> None:
+def declaration_is_whole(exercise: Exercise) -> int:
     """Hints, minutes and points are there, and the key is the name that the student writes."""
     assert exercise.hints, "no hints"
     assert exercise.minutes > 0 and exercise.points > 0
     assert exercise.key.partition(".")[2] == exercise.names[0]
+    return len(exercise.hints)
 
 
 @cache
@@ -260,7 +272,9 @@ def sibling_exercises(exercise: Exercise) -> list[Exercise]:
     return [e for e in exercises_of(exercise.chapter).values() if e is not exercise]
 
 
-PROOFS = {
+Proof = Callable[[Exercise], int | dict[str, int]]
+
+PROOFS: dict[str, Proof] = {
     "the reference passes": reference_passes,
     "what is expected is meant": expectations_are_meant,
     "cases are worked by hand": has_cases_by_hand,
@@ -272,3 +286,22 @@ PROOFS = {
     "the declaration is whole": declaration_is_whole,
     "the verdict needs nothing else": verdict_needs_nothing_else,
 }
+STAND_IN = "the library's version fits"
+MUTANTS = "small wrong versions die"
+
+
+def proofs_of(exercise: Exercise) -> dict[str, Proof]:
+    """All that is to be proved of an exercise, by name."""
+    fits: dict[str, Proof] = {STAND_IN: stand_in_fits} if exercise.stand_in else {}
+    return PROOFS | fits | {MUTANTS: small_wrong_versions_die}
+
+
+def unprovable(exercise: Exercise) -> dict[str, str]:
+    """Names of the proofs that this machine cannot give, with the reason."""
+    if exercise.needs == "cuda" and not torch.cuda.is_available():
+        return dict.fromkeys(proofs_of(exercise), "it needs a CUDA GPU")
+    try:
+        pkgutil.resolve_name(exercise.stand_in or "torch")
+    except ModuleNotFoundError as error:
+        return {STAND_IN: f"{error.name} is not installed"}
+    return {}

@@ -4,9 +4,12 @@
 - COURSE_HOME is a temporary folder, a new one for each notebook: no run touches a reader's progress.
 - What the tests counted (`course_utils.authoring.counts`) is printed before pytest's summary.
   ``--complete`` fails a run in which something was never counted.
+- What was proved (`course_utils.authoring.ledger`) is collected from all workers; COURSE_PROVE=all or
+  =stale writes it to the ledger. COURSE_SEED draws the sample of what stands by it, and is printed.
 """
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections import Counter
@@ -15,12 +18,13 @@ from typing import Any
 
 import pytest
 
-from course_utils.authoring import counts
+from course_utils.authoring import counts, ledger
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 HOME = pytest.StashKey[Path]()
 TOTALS = pytest.StashKey[Counter]()
+PROVED = pytest.StashKey[dict[str, dict[str, Any]]]()
 NOTEBOOKS = pytest.StashKey[dict[Path, None]]()
 
 
@@ -35,7 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[HOME] = Path(tempfile.mkdtemp(prefix="course-home-"))
     config.stash[TOTALS] = Counter()
+    config.stash[PROVED] = {}
     config.stash[NOTEBOOKS] = {}
+    os.environ.setdefault(ledger.SEED, str(secrets.randbelow(10**6)))  # workers inherit it
     os.environ["COURSE_HOME"] = str(config.stash[HOME])
 
 
@@ -98,10 +104,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         counts.count("notebooks solved" if path.parent.name == "solved" else "notebooks as shipped")
     output = getattr(config, "workeroutput", None)
     if output is not None:
-        output["course_counts"] = counts.counted()
+        output["course_counts"], output["course_proved"] = counts.counted(), ledger.proved()
         return
     totals = config.stash[TOTALS]
     totals.update(counts.counted())
+    proved = config.stash[PROVED]
+    ledger.merge(proved, ledger.proved())
+    if os.environ.get(ledger.PROVE):
+        ledger.write(ledger.renewed(ledger.read(), proved))
     if config.getoption("--complete") and counts.missing(totals) and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -109,18 +119,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 class FromWorkers:
     """Registered only where xdist is: its hook is unknown to a plain pytest."""
 
-    def __init__(self, totals: Counter) -> None:
-        self.totals = totals
+    def __init__(self, totals: Counter, proved: dict[str, dict[str, Any]]) -> None:
+        self.totals, self.proved = totals, proved
 
     def pytest_testnodedown(self, node: Any) -> None:
-        self.totals.update(getattr(node, "workeroutput", {}).get("course_counts", {}))
+        output = getattr(node, "workeroutput", {})
+        self.totals.update(output.get("course_counts", {}))
+        ledger.merge(self.proved, output.get("course_proved", {}))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     if config.pluginmanager.hasplugin("xdist") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(FromWorkers(config.stash[TOTALS]), "course-from-workers")
+        workers = FromWorkers(config.stash[TOTALS], config.stash[PROVED])
+        config.pluginmanager.register(workers, "course-from-workers")
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -132,6 +145,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for name, number in counts.table(totals):
         if number or complete:
             terminalreporter.write_line(f"{number:>7}  {name}")
+    if totals.get("exercises"):
+        seed = os.environ[ledger.SEED]
+        terminalreporter.write_line(f"{ledger.SEED}={seed} draws the same sample to prove anew")
     if complete and counts.missing(totals):
         lost = ", ".join(counts.missing(totals))
         terminalreporter.write_line(

@@ -2,7 +2,6 @@
 
 import ast
 import ctypes
-import json
 import os
 import signal
 import subprocess
@@ -15,16 +14,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from course_utils.authoring.mutation import (
-    CACHE_VARIABLE,
-    Job,
-    Outcome,
-    build,
-    digest,
-    mutants,
-    original,
-    run,
-)
+from course_utils.authoring.mutation import Job, Outcome, build, mutants, original, run
 
 # Mutants -------------------------------------------------------------------------------------
 
@@ -306,19 +296,18 @@ def test_a_mutants_source_can_be_found(module):
 # Judging -------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    folder = tmp_path / "cache"
-    monkeypatch.setenv(CACHE_VARIABLE, str(folder))
-    return folder
-
-
 def wait_without_working():
     time.sleep(60)
 
 
 def loop():
     while True:
+        pass
+
+
+def compute():
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
         pass
 
 
@@ -362,8 +351,7 @@ def obey(job: Job) -> dict:
 
 
 def judged(payload, limit_s: float = 20.0, **options) -> Outcome:
-    job = Job("toy", digest(repr(payload)), payload)
-    return run([job], obey, limit_s, **options)[0]
+    return run([Job("toy", payload)], obey, limit_s, **options)[0]
 
 
 def test_verdicts_of_the_judge():
@@ -401,7 +389,11 @@ def test_absurd_amounts_of_memory_are_refused():
 def test_an_endless_loop_meets_the_limit_of_processor_time():
     outcome = judged(loop, limit_s=0.3)
     assert (outcome.verdict, outcome.rung) == ("killed", "time limit")
-    assert outcome.seconds < 5
+    assert 0.2 < outcome.processor_s < 3  # its own, however busy the machine
+
+
+def test_processor_seconds_are_those_of_the_judgement():
+    assert judged({"killed": False}).processor_s < 0.2 < judged(compute).processor_s
 
 
 def test_one_that_waits_meets_the_limit_of_the_clock():
@@ -425,7 +417,7 @@ def test_what_it_started_ends_with_it(tmp_path):
         loop()
 
     judged(start, limit_s=0.2)
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while time.monotonic() < end and not gone(int(pids.read_text())):
         time.sleep(0.01)
     assert gone(int(pids.read_text()))
@@ -440,11 +432,10 @@ def gone(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_a_judge_that_fails_gives_no_verdict_and_nothing_is_kept(cache):
+def test_a_judge_that_fails_gives_no_verdict():
     outcome = judged("broken judge")
     assert outcome.verdict == "error" and "no such exercise" in outcome.detail
     assert judged({"rung": "says nothing of killing"}).verdict == "error"
-    assert list(cache.rglob("*.json")) == []
 
 
 def test_output_does_not_reach_the_terminal(capfd):
@@ -462,14 +453,12 @@ def test_many_jobs_keep_their_order_and_do_not_touch_each_other():
         return {"killed": len(state) > 1, "rung": "saw another's state"}
 
     kinds = ["fine", "crash", "fine", "fine", "crash", "fine"] * 3
-    jobs = [Job(str(i), digest(str(i)), kind) for i, kind in enumerate(kinds)]
-    reported: list[Outcome] = []
-    outcomes = run(jobs, judge, 20, workers=3, report=reported.append)
+    jobs = [Job(str(i), kind) for i, kind in enumerate(kinds)]
+    outcomes = run(jobs, judge, 20, workers=3)
     assert [o.id for o in outcomes] == [job.id for job in jobs]
     assert [o.verdict for o in outcomes] == [
         "survived" if kind == "fine" else "killed" for kind in kinds
     ]
-    assert sorted(o.id for o in reported) == sorted(o.id for o in outcomes)
     assert state == []
 
 
@@ -478,45 +467,7 @@ def test_a_large_answer_arrives_whole():
     assert len(outcome.detail) == 300_000
 
 
-def test_verdicts_are_cached_by_digest(cache):
-    jobs = [Job("a", "d1", {"killed": False}), Job("b", "d2", {"killed": True, "rung": "r"})]
-    first = run(jobs, obey, 20)
-    assert not any(o.cached for o in first)
-
-    def never(job):
-        raise AssertionError("asked again")
-
-    warmed = []
-    again = run(jobs, never, 20, warm=lambda: warmed.append(1))
-    assert [(o.id, o.verdict, o.rung) for o in again] == [
-        ("a", "survived", ""),
-        ("b", "killed", "r"),
-    ]
-    assert all(o.cached and o.seconds == 0 for o in again) and warmed == []
-    renamed = run([Job("c", "d1")], never, 20)[0]
-    assert (renamed.id, renamed.verdict) == ("c", "survived")
-    other = run([Job("a", "d3", {"killed": True, "rung": "r"})], obey, 20, warm=lambda: warmed)
-    assert not other[0].cached
-
-
-def test_a_damaged_cache_is_no_cache(cache):
-    job = Job("a", "d", {"killed": False})
-    run([job], obey, 20)
-    (file,) = cache.rglob("*.json")
-    for damage in ("", "[]", "{}", '{"verdict": "killed"'):
-        file.write_text(damage)
-        assert not run([job], obey, 20)[0].cached
-    assert json.loads(file.read_text())["verdict"] == "survived"
-
-
-def test_a_time_limit_is_remembered_only_for_limits_as_short():
-    job = Job("a", "d", loop)
-    assert run([job], obey, 0.2)[0].rung == "time limit"
-    assert run([job], obey, 0.1)[0].cached
-    assert not run([job], obey, 0.3)[0].cached
-
-
-def test_an_interruption_ends_the_children_and_keeps_only_what_was_finished(tmp_path):
+def test_an_interruption_ends_the_children(tmp_path):
     script = textwrap.dedent("""
         import os, signal, sys, time
         from pathlib import Path
@@ -530,21 +481,19 @@ def test_an_interruption_ends_the_children_and_keeps_only_what_was_finished(tmp_
                 time.sleep(60)
             return {"killed": False}
 
-        run([Job("quick", "quick"), Job("slow", "slow", "slow")], judge, 30, workers=1)
+        run([Job("quick"), Job("slow", "slow")], judge, 30, workers=1)
     """)
     pid_file = tmp_path / "pid"
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(pid_file)], stderr=subprocess.PIPE, text=True
     )
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < end:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert "KeyboardInterrupt" in errors
     assert gone(int(pid_file.read_text()))
-    again = run([Job("quick", "quick"), Job("slow", "slow", {"killed": True})], obey, 20)
-    assert [o.cached for o in again] == [True, False]
 
 
 def test_mutants_are_killed_from_source_to_verdict(module):
@@ -563,7 +512,7 @@ def test_mutants_are_killed_from_source_to_verdict(module):
         return {"killed": bool(wrong), "rung": "random cases", "detail": str(wrong)}
 
     made = [original(source), *mutants(source)]
-    jobs = [Job(mutant.id, digest(mutant.source), mutant) for mutant in made]
+    jobs = [Job(mutant.id, mutant) for mutant in made]
     outcomes = {o.id: o for o in run(jobs, judge, 0.2)}
     assert outcomes["f: unchanged"].verdict == "survived"
     assert outcomes["f: `n -= 1` removed"].rung == "time limit"

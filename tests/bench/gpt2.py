@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from course_utils.authoring.pairs import HEADER, Comparison, compare, interval
 from course_utils.reference.gpt2 import GPT2, next_token_loss
+from tests.support.pairs import HEADER, Comparison, compare, interval
 
 SHAPES = {
     "D 768, 2 layers, V 50257, 1 × 128": (768, 2, 12, 50257, 1, 128),

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from course_utils.authoring.pairs import HEADER, Comparison, compare, interval
 from course_utils.meters import format_bytes, measure
 from course_utils.reference.gpt2 import GPT2, GPT2Config, next_token_loss
 from course_utils.reference.lora import inject_lora
+from tests.support.pairs import HEADER, Comparison, compare, interval
 
 SHAPES = {
     "D 256, 4 layers, 4 × 256": (256, 4, 4, 4, 256),

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from course_utils.authoring.pairs import HEADER
-from course_utils.authoring.pairs import compare as in_pairs
 from course_utils.reference import optimizers as ours
+from tests.support.pairs import HEADER
+from tests.support.pairs import compare as in_pairs
 
 WIDTH, LAYERS, VOCABULARY, CONTEXT = 192, 12, 8192, 1024
 BOUND = 1.2  # what the foreach versions may take of torch's own

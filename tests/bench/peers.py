@@ -22,13 +22,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "classroom"))
 import toy_class as toys
 
-from course_utils.authoring import peers
-from course_utils.authoring.pairs import Comparison, interval
 from course_utils.classroom.run import worker
 from course_utils.classroom.run.tasks import Job
 from course_utils.classroom.run.todo import ToDo
 from course_utils.classroom.submissions import intake
 from course_utils.source.cells import read_cells
+from tests.support import peers
+from tests.support.pairs import Comparison, interval
 
 BATCH = 10
 FASTER = {"nbgrader autograde": 100, "otter run": 200}

@@ -10,13 +10,13 @@ import pytest
 
 from course_utils.authoring import notebooks as form
 from course_utils.authoring.counts import count
-from course_utils.authoring.peers import nbgrader_scores
 from course_utils.classroom import release
 from course_utils.classroom.marks.plan import plan_of
 from course_utils.classroom.platforms import nbgrader
 from course_utils.classroom.platforms.solution_marks import marked_cell
 from course_utils.grading import every, solution_cell, stub_cell
 from tests.peers import peers  # noqa: F401 (a fixture)
+from tests.support.peers import nbgrader_scores
 
 ROOT = Path(__file__).parents[2]
 KEYS = ("strides.flat_index", "strides.transpose_view")

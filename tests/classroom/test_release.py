@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from course_utils.authoring import notebooks as form
+from course_utils.authoring.problems import problems
 from course_utils.classroom import release
 from course_utils.classroom.marks.plan import Late, Plan, plan_of
 from course_utils.classroom.release import notebooks, package, run_notebooks
@@ -83,7 +84,7 @@ def test_stubs_are_as_in_the_book_and_the_form_is_the_normal_one(chapter):
     (data,) = chapter.notebooks.values()
     read = nbformat.reads(data.decode(), as_version=4)
     assert form.text(stamp(form.normalise(read))).encode() == data
-    assert form.problems(read) == []
+    assert problems(read) == []
 
 
 def test_students_get_the_package_without_the_tools_and_the_plan(chapter):

@@ -400,7 +400,7 @@ def test_a_real_run_killed_with_its_workers_at_work(tmp_path, inline):
     command = [sys.executable, str(tmp_path / "driver.py"), here, str(place), str(folder)]
     process = psutil.Popen(command)
     results = folder / "results.jsonl"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (results.exists() and results.read_bytes().count(b"\n") >= 5):
         assert process.poll() is None
         assert time.monotonic() < deadline
@@ -410,7 +410,7 @@ def test_a_real_run_killed_with_its_workers_at_work(tmp_path, inline):
     process.wait()
     before = results.read_bytes().count(b"\n")
     assert 5 <= before < 16
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=120)
     assert not alive, "a worker outlived its run"
     found = grade_class.grade(place, toy_class.PLAN, folder, SETTINGS)
     assert (found.kept, found.graded) == (before, 16 - before)
@@ -453,17 +453,15 @@ def test_a_worker_that_was_just_starting_holds_nobody_up():
     """The executor ends those that it knows as it breaks; one more may have been started meanwhile."""
     pool = workers.Processes(1)
     assert pool.submit(deadly, "a").result() == "A"
-    late = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(100,))
+    late = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(100_000,))
     late.start()
     end, asked = late.terminate, []
     late.terminate = lambda: asked.append("by the executor") if not asked else end()
     pool.executor._processes[late.pid] = late
     with pytest.raises(BrokenProcessPool):
         pool.submit(deadly, "kills 1").result()
-    began = time.monotonic()
-    pool.renew()
+    pool.renew()  # which would wait for it
     assert asked
-    assert time.monotonic() - began < 30
     pool.close()
 
 

@@ -33,7 +33,7 @@ MIB = 2**20
 REPOSITORY = Path(__file__).parents[2]
 
 
-def soon(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def soon(condition: Callable[[], bool], seconds: float = 120.0) -> bool:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.02)
@@ -70,7 +70,9 @@ def test_the_process_of_the_next_submission_waits_ready(sandbox: Any) -> None:
         assert sandbox.spare is not ready
 
 
-def test_one_that_dies_as_it_waits_is_no_loss(sandbox: Any) -> None:
+def test_one_that_dies_as_it_waits_is_no_loss(
+    sandbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     zygote = sandbox.zygote(ranks=False)
     for number in range(3):
         assert found_by(sandbox, f"found = {number}") == number
@@ -78,9 +80,9 @@ def test_one_that_dies_as_it_waits_is_no_loss(sandbox: Any) -> None:
         assert soon(sandbox.spare.gone)
         if number:
             sandbox.drop_spare()
-    began = time.monotonic()
+    forever = 10_000.0  # the test's own limit would end a wait for what is dead already
+    monkeypatch.setattr(sys.modules[type(zygote).__module__], "KILL_S", forever)
     zygote.calm(0)
-    assert time.monotonic() - began < 5
     assert zygote.processes == {}
 
 
@@ -169,15 +171,13 @@ def test_the_process_that_forks_is_replaced(sandbox: Any) -> None:
 def test_a_submission_has_so_much_time_in_all(
     sandbox: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "limits", replace(sandbox.limits, wall_s=1.5))
+    monkeypatch.setattr(sandbox, "limits", replace(sandbox.limits, wall_s=6.0))
     with sandbox.submission() as channel:
         runner = Runner(channel)
         assert runner.run("import time; time.sleep(0.3); found = 1") == 1
-        began = time.monotonic()
         with pytest.raises(ChannelLost) as lost:
-            runner.run("import time; time.sleep(60)", limit_s=60.0)
+            runner.run("import time; time.sleep(100_000)", limit_s=100_000.0)
         assert lost.value.how == "timeout"
-        assert time.monotonic() - began < 1.5
         with pytest.raises(ChannelLost, match="seconds of a submission") as lost:
             Runner(channel)
         assert lost.value.how == "timeout"
@@ -362,9 +362,9 @@ found = tempfile.gettempdir()"""
         zygote = psutil.Process(plain.zygotes[True].process.pid)
         assert len(zygote.children(recursive=True)) >= 3
         assert any(folder.iterdir())
-    _, alive = psutil.wait_procs(zygote.children(recursive=True), timeout=5)
+    _, alive = psutil.wait_procs(zygote.children(recursive=True), timeout=120)
     assert not alive
-    end = time.monotonic() + 5
+    end = time.monotonic() + 120
     while folder.exists() and time.monotonic() < end:  # it goes once the last process is gone
         time.sleep(0.01)
     assert not folder.exists()

@@ -87,7 +87,7 @@ def test_it_plays_and_pauses(open_page):
     page.wait_for_function(
         "document.querySelector('[data-s2s-figure]').shadowRoot"
         ".querySelector('.where').textContent.includes('step 2 of')",
-        timeout=10_000,
+        timeout=60_000,
     )
     assert page.get_by_role("button", name="Play").is_visible()  # at the end it has stopped
     visit.check()

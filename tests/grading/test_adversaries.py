@@ -799,16 +799,14 @@ def swallows_everything(x, temperature=1.0):
 
 def sleeps_when_measured(x, temperature=1.0):
     if torch._C._len_torch_dispatch_stack():
-        time.sleep(60)
+        time.sleep(60_000)
     return softmax(x, temperature)
 
 
 @pytest.mark.parametrize("answer", [swallows_everything, sleeps_when_measured])
 def test_what_does_not_end_is_stopped(answer, monkeypatch):
-    monkeypatch.setattr(toys.softmax, "limit_s", 0.2)
-    start = time.perf_counter()
+    monkeypatch.setattr(toys.softmax, "limit_s", 1.0)
     verdict = grade(toys.softmax, answer, explain=False)
-    assert time.perf_counter() - start < 5
     assert "still running" in str(verdict)
 
 

@@ -84,12 +84,28 @@ FORGED = {
 }
 
 
+@pytest.fixture(scope="module")
+def honest_s():
+    """Processor seconds for an honest frame with as many keys as the largest of the forged ones."""
+    honest = frame({"dict": [[str(n), 0] for n in range(20_000)]})
+    return seconds_for(lambda: loads(honest))
+
+
+def seconds_for(action):
+    start = time.process_time()
+    action()
+    return time.process_time() - start
+
+
 @pytest.mark.parametrize("what", FORGED)
-def test_a_forged_frame_is_refused(what):
-    start = time.perf_counter()
-    with pytest.raises(ValueError):
-        loads(FORGED[what])
-    assert time.perf_counter() - start < 5
+def test_a_forged_frame_is_refused(what, honest_s):
+    """And at no more work than an honest one of its size: keys that collide take 20,000² steps."""
+
+    def refused():
+        with pytest.raises(ValueError):
+            loads(FORGED[what])
+
+    assert seconds_for(refused) < 30 * honest_s
     count("forged frames refused")
 
 
@@ -170,12 +186,10 @@ def test_any_outline_is_refused_or_inside_of_its_storage(axes, offset, dtype):
 
 def test_a_tensor_of_2_to_the_50_elements_costs_nothing():
     huge = loads(frame(tensor([2**25, 2**25], [0, 0]), **{"0": BYTES}))
-    start = time.perf_counter()
-    assert huge.numel() == 2**50
+    assert huge.numel() == 2**50  # who looked at them all would never come back
     for want in (torch.zeros(2), torch.zeros(2, 2), [1, 2], 1.0, {"a": 1}, "text", None):
         assert compare(huge, want)
         assert compare([huge], [want]) and compare({"a": huge}, {"a": want})
-    assert time.perf_counter() - start < 1
 
 
 def test_what_crosses_keeps_its_kind():

@@ -16,7 +16,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def all_gone(pids: list[int], within: float = 10.0) -> bool:
+def all_gone(pids: list[int], within: float = 120.0) -> bool:
     """Do these processes end by themselves?"""
     end = time.monotonic() + within
     while any(map(alive, pids)):

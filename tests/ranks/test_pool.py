@@ -6,11 +6,12 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 import torch
 from torch import Tensor, nn
 
-from course_utils.ranks import Ranks, RanksError, Reply
+from course_utils.ranks import Ranks, RanksError, Reply, launch
 
 
 def texts(replies: list[Reply]) -> list[str]:
@@ -19,10 +20,11 @@ def texts(replies: list[Reply]) -> list[str]:
 
 
 def test_a_cell_runs_on_every_rank(pool: Ranks) -> None:
+    start = time.monotonic()
     replies = pool.run("x = torch.ones(2) * rank\ndist.all_reduce(x)\nprint(world_size)\nx")
     assert texts(replies) == ["4\ntensor([6., 6.])\n"] * 4
     assert [reply.rank for reply in replies] == [0, 1, 2, 3]
-    assert all(0 < reply.seconds < 30 for reply in replies)
+    assert all(0 < reply.seconds <= time.monotonic() - start for reply in replies)
 
 
 def test_names_are_given(pool: Ranks) -> None:
@@ -239,12 +241,16 @@ def test_memory_is_each_ranks_own(pool: Ranks) -> None:
     assert max(before) < 100e6
 
 
-def test_later_starts_are_quick(pool: Ranks) -> None:
+def test_later_starts_load_nothing_again(pool: Ranks) -> None:
+    """The ranks are children of the one process that has loaded torch: forks, not new Pythons."""
+    server = launch.launcher(launch.DEFAULT)
+    if not isinstance(server, launch.Forkserver):
+        pytest.skip("ranks are not forked on this system")
     pool.start()
-    start = time.monotonic()
     with Ranks(4) as four:
         four.start()
-    assert time.monotonic() - start < 5  # it takes 0.1 s; a machine may be busy
+        parents = {psutil.Process(pid).ppid() for pid in (*pool.pids, *four.pids)}
+    assert parents == {server.process.pid}
 
 
 def test_pools_live_side_by_side(pool: Ranks) -> None:

@@ -4,7 +4,6 @@ import importlib.metadata
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,19 +18,20 @@ def course(*arguments: object):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_help_comes_fast_and_names_every_verb() -> None:
-    began = time.perf_counter()
+def test_help_waits_for_nothing_and_names_every_verb() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "course_utils.cli", "--help"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=300,
         check=True,
     )
-    assert time.perf_counter() - began < 5
     for verb in ("lab", "doctor", "progress", "check", "normalise", "percent", "solve", "record"):
         assert f"\n  {verb} " in done.stdout
-    assert "| torch\n" not in done.stderr, "help must not wait for torch"
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "typer" in loaded
+    slow = {"torch", "numpy", "matplotlib", "nbformat", "jupytext", "hypothesis", "IPython"}
+    assert not slow & loaded, "help must not wait for these"
 
 
 def test_doctor_names_everything_and_passes_here() -> None:

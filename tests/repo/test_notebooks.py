@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from course_utils import grading
 from course_utils.authoring import notebooks
+from course_utils.authoring.problems import problems
 from course_utils.cli import app
 from course_utils.recordings import cells as gpu_cells
 
@@ -127,7 +128,7 @@ def test_a_current_recording_stays_beneath_its_label() -> None:
     assert [out.text for out in cell.outputs[1:]] == ["12.5 ms\n"]
     assert cell.execution_count is None
     assert notebooks.text(notebooks.normalise(normal)) == notebooks.text(normal)
-    assert notebooks.problems(normal) == []
+    assert problems(normal) == []
 
 
 def test_the_outputs_of_other_cells_go(normal) -> None:
@@ -139,7 +140,7 @@ def test_an_outdated_recording_goes_and_stays_outdated() -> None:
     notebook = current()
     cell = gpu_cell(notebook)
     cell.source = cell.source.replace("x.cuda()", "y.cuda()")
-    assert any("its outputs are outdated" in problem for problem in notebooks.problems(notebook))
+    assert any("its outputs are outdated" in problem for problem in problems(notebook))
     normal = notebooks.normalise(notebook)
     cell = gpu_cell(normal)
     assert len(cell.outputs) == 1
@@ -147,7 +148,7 @@ def test_an_outdated_recording_goes_and_stays_outdated() -> None:
         "Recorded before this cell, or code that it uses, changed (on A made-up GPU with torch 2, "
         "2026-01-02); left out until it is recorded again. It would show a time."
     )
-    assert notebooks.problems(normal) == []
+    assert problems(normal) == []
     cell.source = cell.source.replace("y.cuda()", "x.cuda()")  # its outputs are gone all the same
     assert "left out" in said(gpu_cell(notebooks.normalise(normal)))
 
@@ -160,7 +161,7 @@ def test_outputs_without_a_whole_stamp_go(lost: str | None) -> None:
         del metadata["recorded"]
     else:
         del metadata["recorded"][lost]
-    assert any("without a stamp" in problem for problem in notebooks.problems(notebook))
+    assert any("without a stamp" in problem for problem in problems(notebook))
     cell = gpu_cell(notebooks.normalise(notebook))
     assert "recorded" not in cell.metadata
     assert len(cell.outputs) == 1
@@ -343,7 +344,7 @@ def test_installing_the_course_leaves_torch_alone() -> None:
 
 
 def test_a_good_chapter_has_no_problems(normal) -> None:
-    assert notebooks.problems(normal) == []
+    assert problems(normal) == []
 
 
 def change(notebook: NotebookNode, was: str, becomes: str) -> NotebookNode:
@@ -362,11 +363,6 @@ def change(notebook: NotebookNode, was: str, becomes: str) -> NotebookNode:
         ("# alt: a picture\n", "", "a figure's first line says what it shows"),
         ("import torch", "# alt: something\n1", "not tagged figure"),
         ("import torch", '@exercise("a.b")\ndef b(): ...', "names its exercise in its metadata"),
-        ("★★☆", "★★★", "3 stars, the exercise 2"),
-        ("15 min", "20 min", "says 20 min, the exercise 15"),
-        ("(flat_index)", "(flat)", "calls it flat"),
-        ("Exercise 2.1", "Exercise 3.1", "numbered 3.1 in chapter 2"),
-        ("Exercise 2.1", "Exercise 2.2", "numbered [2], not from 1"),
         ("> **Exercise 2.1", "> Exercise 2.1", "the cell before it says"),
         ("A question", "```{note}\nhello\n```", "a directive of MyST"),
         ("A question", ":::{note}\nhello\n:::", "a directive of MyST"),
@@ -384,18 +380,62 @@ def change(notebook: NotebookNode, was: str, becomes: str) -> NotebookNode:
     ],
 )
 def test_a_problem_is_found(normal, was: str, becomes: str, says: str) -> None:
-    found = notebooks.problems(change(normal, was, becomes))
+    found = problems(change(normal, was, becomes))
     assert any(says in problem for problem in found), found
 
 
 @pytest.mark.parametrize("innocent", ["`{ref}` in braces", "$a_{i}`b`$", "```python\n{{x}}\n```"])
 def test_what_only_looks_like_myst_is_let_be(normal, innocent: str) -> None:
-    assert notebooks.problems(change(normal, "A question", f"{innocent}\n\nA question")) == []
+    assert problems(change(normal, "A question", f"{innocent}\n\nA question")) == []
 
 
 def test_outputs_are_a_problem_before_they_are_removed() -> None:
-    found = notebooks.problems(sample())
+    found = problems(sample())
     assert any("has outputs" in problem for problem in found)
+
+
+ANNOUNCED = "> **Exercise 2.1 (flat_index), ★★☆, 15 min.** Do it."
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "> **Exercise 2.1 (flat_index), ★★★, 15 min.** Do it.",
+        "> **Exercise 2.1 (flat_index), ★★☆, 20 min.** Do it.",
+        "> **Exercise 3.7 (flat), ★★☆, 15 min.** Do it.",
+        "> **Exercise (flat_index).** Do it.",
+        "> **Exercise.** Do it.",
+    ],
+)
+def test_the_line_of_an_exercise_is_written_from_its_declaration(normal, said: str) -> None:
+    changed = change(normal, ANNOUNCED, said)
+    assert said in notebooks.text(changed)
+    assert notebooks.text(notebooks.normalise(changed)) == notebooks.text(
+        notebooks.normalise(sample())
+    )
+
+
+def test_what_stands_around_the_line_is_left_alone(normal) -> None:
+    text = "A sentence.\n\n> **Exercise.** Do *this*: **now.**\n> **Note.** Or later."
+    again = notebooks.normalise(change(normal, ANNOUNCED, text))
+    (cell,) = [cell for cell in again.cells if "A sentence." in cell.source]
+    assert cell.source == text.replace("**Exercise.**", ANNOUNCED[2:].removesuffix(" Do it."))
+
+
+def test_exercises_are_numbered_by_their_order_unless_they_are_a_part_of_a_chapter() -> None:
+    def numbers(**options: bool) -> list[str]:
+        cells = [new_markdown_cell(OPENING)]
+        for said in ("Exercise 2.3 (flat_index)", "Exercise 2.7 (flat_index)"):
+            cells += [
+                new_markdown_cell(f"> **{said}.** Do it."),
+                new_code_cell("", metadata={"exercise": KEY}),
+            ]
+        made = notebooks.normalise(new_notebook(cells=cells), **options)
+        found = [notebooks.EXERCISE.search(cell.source) for cell in made.cells]
+        return [match["number"] for match in found if match]
+
+    assert numbers() == ["2.1", "2.2"]
+    assert numbers(numbered=False) == ["2.3", "2.7"]
 
 
 # The commands

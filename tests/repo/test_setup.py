@@ -258,5 +258,5 @@ def test_make_names_its_targets() -> None:
         ["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, timeout=10, check=True
     )
     named = re.findall(r"^make (\w+)\t\S", done.stdout, re.MULTILINE)
-    expected = "help setup peers lab test check fix book bench lock clean"
+    expected = "help setup peers lab test prove chapter check fix book bench lock clean"
     assert named == expected.split()

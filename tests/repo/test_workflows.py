@@ -30,8 +30,15 @@ def actionlint(*files: Path) -> list[dict]:
     ]
 
 
-def test_there_are_workflows_for_cpu_gpu_and_pages() -> None:
-    assert [path.stem for path in WORKFLOWS] == ["cpu", "gpu", "pages"]
+def test_there_are_workflows_for_cpu_gpu_the_night_and_pages() -> None:
+    assert [path.stem for path in WORKFLOWS] == ["cpu", "gpu", "nightly", "pages"]
+
+
+def test_the_night_proves_everything() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())
+    runs = [step["run"] for step in workflow["jobs"]["prove"]["steps"] if "run" in step]
+    assert runs[0] == "make prove"
+    assert workflow[True]["schedule"]
 
 
 def test_actionlint_finds_nothing() -> None:

@@ -1,15 +1,17 @@
 """The site is built once a session, whatever number of workers test it."""
 
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from site_build import ROOT, Built, build, build_languages
+from site_build import ROOT, Built, build, build_languages, only_page
 from site_visit import served
 
 from tests.browser import browser
+from tests.support.chapter import CHAPTER
 
 __all__ = ["browser"]
 
@@ -24,14 +26,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Built:
-    """The whole site with its other languages, in a folder of this session's."""
+    """The whole site with its other languages, or the page of COURSE_CHAPTER, in a folder of this
+    session's."""
     shared = tmp_path_factory.getbasetemp()
     shared = shared if worker_id == "master" else shared.parent
     record = shared / "site.pickle"
     with FileLock(shared / "site.lock"):
         if not record.exists():
-            record.write_bytes(pickle.dumps(build_languages(build(ROOT, shared / "site"))))
+            record.write_bytes(pickle.dumps(_build(shared)))
     return pickle.loads(record.read_bytes())
+
+
+def _build(shared: Path) -> Built:
+    chapter = os.environ.get(CHAPTER)
+    if chapter:
+        return build(only_page(shared / "chapter", f"notebooks/{chapter}"), shared / "site")
+    return build_languages(build(ROOT, shared / "site"))
 
 
 @pytest.fixture(scope="session")

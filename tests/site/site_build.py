@@ -13,6 +13,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 ROOT = Path(__file__).parents[2]
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"  # -m would import it and do nothing
+UNRESOLVED = ["myst.xref_missing", "myst.domains"]
+"""What Sphinx says of a link to a page that is not built."""
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
 
@@ -93,6 +95,20 @@ def tiny_book(folder: Path, pages: dict[str, str | list]) -> Path:
         else:
             notebook = new_notebook(cells=content, metadata={"kernelspec": KERNEL})
             nbformat.write(notebook, folder / f"{name}.ipynb")
+    return folder
+
+
+def only_page(folder: Path, page: str) -> Path:
+    """A book of one page of the course's own; links to its other pages lead nowhere."""
+    folder.mkdir()
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    config["sphinx"]["config"]["suppress_warnings"] = UNRESOLVED
+    (folder / "_config.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    (folder / "_toc.yml").write_text(yaml.safe_dump({"format": "jb-book", "root": page}))
+    (folder / "book").symlink_to(ROOT / "book")
+    copy = folder / f"{page}.ipynb"
+    copy.parent.mkdir()
+    copy.write_bytes((ROOT / f"{page}.ipynb").read_bytes())
     return folder
 
 

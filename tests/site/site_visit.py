@@ -68,6 +68,7 @@ class Visit:
 def visiting(browser: Browser, site: str, path: str, look: str = "light") -> Iterator[Visit]:
     """The page at `path`, loaded to the end; requests to other hosts are refused and noted."""
     context = browser.new_context(**LOOKS[look])
+    context.set_default_timeout(120_000)  # a bound on what hangs
     context.add_init_script(PAINTS)
     visit = Visit(context.new_page())
     errors, page = visit.errors, visit.page

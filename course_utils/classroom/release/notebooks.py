@@ -53,7 +53,7 @@ def problem_set(notebook: NotebookNode, plan: Plan, hidden: bool) -> NotebookNod
     for i in places:
         out += map(_markdown, _statement(cells, i))
         out.append(_code(cells[i].source, {"exercise": cells[i].metadata["exercise"]}))
-    return notebooks.normalise(nbformat.from_dict(notebook | {"cells": out}))
+    return notebooks.normalise(nbformat.from_dict(notebook | {"cells": out}), numbered=False)
 
 
 def _markdown(source: str) -> NotebookNode:
