@@ -51,7 +51,7 @@ def test_doctor_fails_with_advice_where_something_needed_is_missing(monkeypatch)
     assert "✗ torch      not installed\n" in result.output
     assert "run `make lab`" in result.output
     assert "– JupyterLab" in result.output
-    assert "1 of 8 must be put right first" in result.output
+    assert f"1 of {len(doctor.CHECKS)} must be put right first" in result.output
 
 
 def test_doctor_can_do_without_a_browser(monkeypatch) -> None:
