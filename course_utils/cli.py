@@ -1,11 +1,34 @@
 """The `course` command. Each verb imports what it needs when it is called."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
+_STUDENTS = ("lab", "check", "progress", "update", "train", "doctor")
+AUTHORS = ("normalise", "percent", "solve", "record")
+INSTRUCTORS = ("release", "grade")
+"""The verbs, by who needs them. An edition holds only the first."""
+
+
+class Grouped(TyperGroup):
+    """`course --help` with a list of verbs for each kind of user."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for whose, names in (
+            ("Working through the course", _STUDENTS),
+            ("Writing chapters and exercises", AUTHORS),
+            ("Grading a class", INSTRUCTORS),
+        ):
+            verbs = [(name, self.commands[name]) for name in names if name in self.commands]
+            if verbs:
+                with formatter.section(whose):
+                    formatter.write_dl([(n, verb.get_short_help_str(80)) for n, verb in verbs])
+
 
 app = typer.Typer(
+    cls=Grouped,
     help="Strides to Shards: PyTorch for people who build language models.",
     no_args_is_help=True,
     add_completion=False,
@@ -80,11 +103,19 @@ def progress() -> None:
         typer.echo(str(drawn))
 
 
+def notebooks_of(chapter: str) -> list[Path]:
+    """The notebooks of a chapter by its name or number: "lora", "26", "2"; none for anything else."""
+    number = f"{int(chapter):02}" if chapter.isascii() and chapter.isdigit() else None
+    return [path for path in chapters(None) if chapter == path.stem[3:] or number == path.stem[:2]]
+
+
 @app.command()
 def check(
     what: Annotated[
         str | None,
-        typer.Argument(help="A notebook or an exercise's key (default: every chapter)."),
+        typer.Argument(
+            help="A notebook, a chapter's name or number, or an exercise's key (default: all)."
+        ),
     ] = None,
 ) -> None:
     """Check the answers in your notebooks, with the verdicts that they give. Status 1 if one failed."""
@@ -95,6 +126,8 @@ def check(
         notebooks = chapters(None)
     elif what.endswith(".ipynb"):
         notebooks = chapters([Path(what)])
+    elif found := notebooks_of(what):
+        notebooks = found
     else:
         keys = (what,)
         notebooks = [
@@ -417,15 +450,13 @@ def release(
         typer.echo(note)
 
 
-_STUDENTS = {"lab", "train", "doctor", "progress", "check", "update"}
-"""The verbs of an edition, which holds neither `authoring` nor what grades a class."""
-if not (Path(__file__).parent / "authoring").is_dir():
-    if not (Path(__file__).parent / "reference/pretraining.py").is_file():
-        _STUDENTS.remove("train")
+if not (Path(__file__).parent / "authoring").is_dir():  # an edition, which grades nobody
+    trains = (Path(__file__).parent / "reference/pretraining.py").is_file()
     app.registered_commands = [
         verb
         for verb in app.registered_commands
-        if getattr(verb.callback, "__name__", "") in _STUDENTS
+        if (name := getattr(verb.callback, "__name__", "")) in _STUDENTS
+        and (trains or name != "train")
     ]
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ from pathlib import Path
 from course_utils.settings import settings
 
 _GOOD, BAD, ABSENT = "✓", "✗", "–"
+ENOUGH_DISK = 2 * 2**30
+"""Bytes for what the chapters write, the site and the tools' caches."""
+
 ENOUGH_MEMORY = 2 * 2**30
 """Bytes that a chapter's kernel, JupyterLab and a browser are comfortable in."""
 
@@ -51,7 +54,6 @@ def _torch() -> Finding:
 
 def _device() -> Finding:
     """The accelerator that torch can use. A GPU that this build of torch cannot use is ABSENT."""
-    import torch
 
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory / 2**30
@@ -103,8 +105,42 @@ def memory() -> Finding:
     return Finding("memory", _GOOD, found)
 
 
+def disk() -> Finding:
+    """The room where the course lies."""
+    free = shutil.disk_usage(Path(__file__).parent).free
+    found = f"{free / 2**30:.1f} GiB free"
+    if free < ENOUGH_DISK:
+        return Finding("disk", ABSENT, found, "the site and checkpoints need room: make some")
+    return Finding("disk", _GOOD, found)
+
+
+def libraries() -> Finding:
+    """What the chapters on GPT-2 and LoRA compare themselves with."""
+    found, absent = [], []
+    for name in ("transformers", "peft"):
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            absent.append(name)
+    if absent:
+        what = f"{' and '.join(absent)} not installed"
+        return Finding(
+            "libraries", ABSENT, what, "chapters 23 and 26 compare with them; " + _SET_UP
+        )
+    return Finding("libraries", _GOOD, ", ".join(found))
+
+
+def bubblewrap() -> Finding:
+    """What `course grade` runs students' code in."""
+    from course_utils.sandbox import levels
+
+    why = levels.why_no_bubblewrap()
+    if why:
+        return Finding("bubblewrap", ABSENT, why, "only `course grade` needs it, on Linux")
+    return Finding("bubblewrap", _GOOD, "`course grade` can isolate students' code")
+
+
 def _course() -> Finding:
-    """Which course this is, and where its package lies."""
     where = Path(__file__).resolve().parent
     return Finding("course", _GOOD, f"{settings.title}, edition {settings.edition} ({where})")
 
@@ -115,8 +151,11 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _device,
     _gloo,
     _jupyterlab,
+    libraries,
     _chromium,
+    bubblewrap,
     memory,
+    disk,
     _course,
 )
 
@@ -124,10 +163,11 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
 def examine() -> list[Finding]:
     """Every finding, in the order of the report; a check that breaks is a finding too.
 
-    An edition for students has no suite, so nothing there needs a browser.
+    An edition for students has no suite and grades nobody.
     """
     students = not (Path(__file__).parent / "authoring").is_dir()
-    return [_finding(check) for check in CHECKS if not (students and check is _chromium)]
+    left_out = (_chromium, bubblewrap) if students else ()
+    return [_finding(check) for check in CHECKS if check not in left_out]
 
 
 def _finding(check: Callable[[], Finding]) -> Finding:

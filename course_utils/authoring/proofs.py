@@ -22,7 +22,7 @@ import course_utils
 from course_utils.authoring.mutation.of_exercise import small_wrong_versions_die
 from course_utils.grading import Exercise, chapters, exercises_of, grade
 from course_utils.grading.comparing.observations import differs
-from course_utils.grading.declaring.cells import cell
+from course_utils.grading.declaring.cells import cell, stub_of
 from course_utils.grading.driving.observe import observe
 from course_utils.grading.judging.judge import BY_HAND, CONTRACTS, EDGE, broken, checks_of, judge
 from course_utils.grading.judging.outcomes import FAILED, NOT_ATTEMPTED, PASSED
@@ -102,8 +102,16 @@ def stub_objects(exercise: Exercise) -> list[Any]:
 
 
 def stub_agrees_with_reference(exercise: Exercise) -> int:
-    """Same name, signature, annotations and docstring (and the same methods, for a class)."""
+    """Same name, signature, annotations and docstring (and the same methods, for a class).
+
+    And the stub says what an answer may cost, a line for each contract.
+    """
     number = 0
+    told = stub_of(exercise, exercise.parts[0]).splitlines()
+    for contract in exercise.contracts:
+        assert f"- {contract.promise}" in map(str.strip, told), (
+            f"graded, and not said in the stub: {contract.promise}"
+        )
     for stub, part in zip(stub_objects(exercise), exercise.parts, strict=True):
         for have, want in zip(documented(stub), documented(part), strict=True):
             assert have == want, f"stub and reference disagree: {have} and {want}"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from . import probes
     from .declaring import contracts, draws
     from .declaring.cells import solution_cell, stub_cell
+    from .declaring.edits import replace
     from .declaring.exercise import Alternative, Exercise, Mistake
     from .declaring.registry import UnknownKey, chapters, every, exercises_of, find, register
     from .driving.case import Case, call, on_ranks
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _MODULES = {"contracts": "declaring.contracts", "draws": "declaring.draws", "probes": "probes"}
 _HOMES = {
     "declaring.cells": ("solution_cell", "stub_cell"),
+    "declaring.edits": ("replace",),
     "declaring.exercise": ("Alternative", "Exercise", "Mistake"),
     "declaring.registry": ("UnknownKey", "chapters", "every", "exercises_of", "find", "register"),
     "driving.case": ("Case", "call", "on_ranks"),
@@ -65,6 +67,7 @@ __all__ = [
     "on_ranks",
     "probes",
     "register",
+    "replace",
     "solution_cell",
     "stub_cell",
 ]

@@ -3,22 +3,46 @@
 import ast
 import builtins
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 from .text import source_of
 
+COSTS = "Costs, which are checked:"
 YOUR_TURN = 'raise NotImplementedError("your turn")'
 
 
-def stub_source(part: Any) -> str:
-    """Signature and docstring verbatim; every body replaced by NotImplementedError."""
-    source = source_of(part)
+def stub_source(part: Any, costs: Sequence[str] = ()) -> str:
+    """Signature and docstring verbatim; every body replaced by NotImplementedError.
+
+    costs: what the answer may cost, a line each, added to the docstring.
+    """
+    source = with_costs(source_of(part), costs)
     (node,) = ast.parse(source).body
     lines = source.splitlines()
     if isinstance(node, ast.ClassDef):
         return _stub_class(node, lines)
     assert isinstance(node, ast.FunctionDef)
     return "\n".join(_stub_function(node, lines))
+
+
+def with_costs(source: str, costs: Sequence[str]) -> str:
+    """A definition with these lines at the end of its docstring.
+
+    Raises ValueError for a definition that has none.
+    """
+    if not costs:
+        return source
+    (node,) = ast.parse(source).body
+    assert isinstance(node, ast.ClassDef | ast.FunctionDef)
+    if ast.get_docstring(node) is None:
+        raise ValueError(f"{node.name} has no docstring, where its costs would stand")
+    lines, last = source.splitlines(), (node.body[0].end_lineno or 0) - 1
+    indent = " " * node.body[0].col_offset
+    text = lines[last].rstrip().removesuffix('"""').rstrip()
+    told = [f"{indent}{COSTS}", *(f"{indent}- {cost}" for cost in costs)]
+    lines[last : last + 1] = [*([text] if text else []), "", *told, f'{indent}"""']
+    return "\n".join(lines)
 
 
 def _stub_class(node: ast.ClassDef, lines: list[str]) -> str:

@@ -51,7 +51,7 @@ def test_doctor_fails_with_advice_where_something_needed_is_missing(monkeypatch)
     assert "✗ torch      not installed\n" in result.output
     assert "run `make lab`" in result.output
     assert "– JupyterLab" in result.output
-    assert "1 of 8 must be put right first" in result.output
+    assert f"1 of {len(doctor.CHECKS)} must be put right first" in result.output
 
 
 def test_doctor_can_do_without_a_browser(monkeypatch) -> None:
@@ -158,3 +158,39 @@ def test_progress_shows_the_chapters(folder: Path) -> None:
     result = course("progress")
     assert result.exit_code == 0, result.output
     assert "strides" in result.output.lower()
+
+
+def test_check_takes_a_chapter_by_name_and_by_number(capsys, monkeypatch, tmp_path):
+    from course_utils import cli
+
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert [p.name for p in cli.notebooks_of("lora")] == ["26_lora.ipynb"]
+    assert cli.notebooks_of("26") == cli.notebooks_of("lora")
+    assert [p.name for p in cli.notebooks_of("2")] == ["02_strides.ipynb"]
+    assert cli.notebooks_of("strides.flat_index") == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("lorax", r"did you mean 'lora'\?"),
+        ("strides.flat_indx", r"did you mean 'strides\.flat_index'"),
+        ("qqqq", "a key begins with its chapter: tensors, "),
+    ],
+)
+def test_a_key_that_nothing_has_is_answered_with_what_was_meant(asked, says):
+    from course_utils.grading import UnknownKey, find
+
+    with pytest.raises(UnknownKey, match=says) as raised:
+        find(asked)
+    assert len(str(raised.value)) < 300
+
+
+def test_help_lists_the_verbs_by_who_needs_them():
+    done = subprocess.run(
+        [sys.executable, "-m", "course_utils.cli", "--help"], capture_output=True, text=True
+    )
+    heads = ["Working through the course:", "Writing chapters and exercises:", "Grading a class:"]
+    assert [line for line in done.stdout.splitlines() if line in heads] == heads
+    for verb in ("lab", "normalise", "grade", "doctor"):
+        assert f"  {verb} " in done.stdout

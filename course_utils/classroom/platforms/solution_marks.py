@@ -6,10 +6,11 @@ definition (imports, private helpers) is a region that becomes nothing.
 """
 
 import ast
+from functools import partial
 
 from course_utils.grading import Exercise, find
-from course_utils.grading.declaring.cells import cell, needed_source
-from course_utils.source.stub import YOUR_TURN, stub_source
+from course_utils.grading.declaring.cells import cell, needed_source, stub_of
+from course_utils.source.stub import YOUR_TURN
 from course_utils.source.text import source_of
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
@@ -20,7 +21,7 @@ END_HELPERS = "### END HIDDEN TESTS"
 def marked_cell(key: str) -> str:
     """The source of the exercise's cell with its solution, marked. Raises UnknownKey."""
     exercise = find(key)
-    return _helpers(exercise) + cell(exercise, _marked_source)
+    return _helpers(exercise) + cell(exercise, partial(_marked_source, exercise))
 
 
 def _helpers(exercise: Exercise) -> str:
@@ -28,9 +29,9 @@ def _helpers(exercise: Exercise) -> str:
     return f"{BEGIN_HELPERS}\n{needed}\n{END_HELPERS}\n" if needed else ""
 
 
-def _marked_source(part: object) -> str:
+def _marked_source(exercise: Exercise, part: object) -> str:
     """The stub of a function or class with a marked region in place of each "your turn"."""
-    source, stub = source_of(part), stub_source(part).splitlines()
+    source, stub = source_of(part), stub_of(exercise, part).splitlines()
     lines = source.splitlines()
     places = [i for i, line in enumerate(stub) if line.strip() == YOUR_TURN]
     public, private = _functions_of(ast.parse(source).body[0])

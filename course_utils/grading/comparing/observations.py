@@ -1,8 +1,10 @@
 """Is an observation as expected; if not, in what, in a sentence to the student."""
 
+from typing import Any
+
 from course_utils.grading.driving import errors as raising
 from course_utils.grading.driving.errors import Raised
-from course_utils.grading.driving.labels import SURROUNDINGS, complaint
+from course_utils.grading.driving.labels import NOTHING, RAISES, SURROUNDINGS, complaint
 from course_utils.grading.driving.observe import Observation
 
 from .check import Check
@@ -33,6 +35,8 @@ def _differs_in_what_was_seen(
 ) -> tuple[str, Difference] | None:
     want = check.expected.observation
     assert got.seen is not None and want.seen is not None
+    if of_raising := differs_in_what_it_raised(got.seen, want.seen):
+        return of_raising
     extra = [label for label in got.seen if label not in want.seen]
     for label, value in want.seen.items():
         if label not in got.seen and extra:
@@ -47,6 +51,22 @@ def _differs_in_what_was_seen(
     if extra and aspects is EVERYTHING:
         return extra[0], Difference(KIND, "", complaint(extra[0], got.seen[extra[0]]))
     return None
+
+
+def differs_in_what_it_raised(
+    got: dict[str, Any], want: dict[str, Any]
+) -> tuple[str, Difference] | None:
+    """Of a probe that goes on after an exception, and says which it was."""
+
+    def raised(seen: dict[str, Any]) -> Any:
+        return None if seen.get(RAISES) == NOTHING else seen.get(RAISES)
+
+    mine, theirs = raised(got), raised(want)
+    if mine == theirs or not all(kind is None or isinstance(kind, str) for kind in (mine, theirs)):
+        return None
+    came = f"your code raised {mine}" if mine else "your code returned"
+    due = f"{theirs} is expected here" if theirs else "no exception is expected here"
+    return "exception", Difference(KIND, "", f"{due}; {came}")
 
 
 def _differs_in_exception(got: Observation, want: Observation) -> tuple[str, Difference] | None:

@@ -26,6 +26,7 @@ from course_utils.grading.pytrees.tree import (
 KIND, SHAPE, DTYPE, DEVICE, _VALUE = "kind", "shape", "dtype", "device", "value"
 
 
+LONG = 6  # items of a list that nobody compares by eye
 _NO_MEMORY = "the result's storage is smaller than the result: it was resized"
 
 
@@ -136,7 +137,7 @@ def _compare_tensors(
     if count == 0:
         return None
     where = wrong.nonzero()[:3].tolist()
-    rows = tuple((_place(i), _element(got, i), _element(want, i)) for i in where)
+    rows = tuple((_place(i), *elements(got, want, i)) for i in where)
     sentence = f"{count} of {want.numel()} elements differ" if want.ndim else "the value differs"
     if want.is_floating_point():
         sentence += _accuracy_note(got, want, wrong, allowed)
@@ -195,9 +196,15 @@ def _place(index: list[int]) -> str:
     return "[" + ", ".join(map(str, index)) + "]" if index else ""
 
 
-def _element(x: Tensor, index: list[int]) -> str:
-    value = x[tuple(index)].item()
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def elements(got: Tensor, want: Tensor, index: list[int]) -> tuple[str, str]:
+    """The two elements at a place, with as many digits as it takes to tell them apart."""
+    mine, theirs = got[tuple(index)].item(), want[tuple(index)].item()
+    if not (isinstance(mine, float) and isinstance(theirs, float)):
+        return str(mine), str(theirs)
+    for digits in (6, 9, 17):
+        if f"{mine:.{digits}g}" != f"{theirs:.{digits}g}":
+            break
+    return f"{mine:.{digits}g}", f"{theirs:.{digits}g}"
 
 
 def _compare_sequences(
@@ -210,14 +217,33 @@ def _compare_sequences(
     if len(got) != len(want):
         if _VALUE not in aspects and not _has_tensor(want):
             return None
-        return Difference(KIND, path, f"expected {len(want)} items; came {len(got)}")
+        sentence = f"expected {len(want)} items; came {len(got)}{odd_ones(got, want)}"
+        return Difference(KIND, path, sentence)
     plain = not _has_tensor(want) and not _has_tensor(got)
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         o = oracle[i] if isinstance(oracle, tuple | list) and len(oracle) == len(want) else None
         found = compare(g, w, o, length=length, aspects=aspects, path=f"{path}[{i}]")
         if found:
-            return Difference(_VALUE, path, "the values differ") if plain else found
+            return Difference(_VALUE, path, first_of(i, g, w, len(want))) if plain else found
     return None
+
+
+def odd_ones(got: Any, want: Any) -> str:
+    """Of two lists of names, those that only one of them has, never cut."""
+    if not all(isinstance(item, str) for item in (*got, *want)):
+        return ""
+    missing = [item for item in want if item not in got]
+    extra = [item for item in got if item not in want]
+    parts = [f"{', '.join(map(repr, missing))} missing"] if missing else []
+    parts += [f"{', '.join(map(repr, extra))} unexpected"] if extra else []
+    return f": {'; '.join(parts)}" if parts else ""
+
+
+def first_of(i: int, got: Any, want: Any, total: int) -> str:
+    """That plain values differ; in a long list, where first."""
+    if total <= LONG:
+        return "the values differ"
+    return f"the values differ, first at [{i}]: expected {short(want)}; came {short(got)}"
 
 
 def _compare_dicts(

@@ -6,6 +6,7 @@ whole of it, with the imports and private helpers that it needs, becomes the sol
 
 import ast
 import inspect
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +22,15 @@ _IN_EVERY_NOTEBOOK = {"torch", "Tensor"}
 
 def stub_cell(key: str) -> str:
     """The source of the exercise's cell as a student gets it."""
-    return cell(find(key), stub_source)
+    exercise = find(key)
+    return cell(exercise, partial(stub_of, exercise))
+
+
+def stub_of(exercise: Exercise, part: Any) -> str:
+    """The stub of one of an exercise's parts. The first one's docstring says all that is graded of
+    the costs."""
+    first = part is exercise.parts[0]
+    return stub_source(part, [contract.promise for contract in exercise.contracts if first])
 
 
 def solution_cell(key: str) -> str:

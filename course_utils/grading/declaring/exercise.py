@@ -14,6 +14,7 @@ from course_utils.grading.driving.observe import Observation
 from course_utils.grading.driving.probe import Probe
 
 from .draws import collect
+from .edits import Edit
 
 CONTRACTS = "contracts"
 GRADIENT_CASES = 6
@@ -24,12 +25,19 @@ DRAWN_SEEDS = 8  # of so many the cases are kept
 class Mistake:
     """A plausible wrong version and the sentence that explains it.
 
-    cost: its values are right and only a contract rejects it.
+    make: makes the wrong object (a dict by name for a pair). cost: its values are right and only a
+    contract rejects it. edit: what it changes in the reference, where it is made so.
     """
 
     says: str
-    subject: Any
+    make: Callable[[], Any]
     cost: bool = False
+    edit: Edit | None = None
+
+    @cached_property
+    def subject(self) -> Any:
+        """What the probe drives."""
+        return self.make()
 
 
 @dataclass(frozen=True)
@@ -177,8 +185,19 @@ class Exercise:
         self._edge.append(generator)
 
     def mistake(self, says: str, *, cost: bool = False) -> Callable[..., None]:
-        """A wrong version (several functions of a pair: return them as a tuple from a class body)."""
-        return lambda *objects: self.mistakes.append(Mistake(says, self.subject(*objects), cost))
+        """A wrong version: an object (several for a pair), or an edit of the reference's source."""
+
+        def declare(*objects: Any) -> None:
+            self.mistakes.append(self.mistaken(says, objects, cost))
+
+        return declare
+
+    def mistaken(self, says: str, objects: tuple[Any, ...], cost: bool = False) -> Mistake:
+        """The mistake that these objects, or one edit, make."""
+        match objects:
+            case (Edit() as edit,):
+                return Mistake(says, lambda: self.subject(*edit.applied(self.parts)), cost, edit)
+        return Mistake(says, lambda: self.subject(*objects), cost)
 
     def alternative(self, style: str) -> Callable[..., None]:
         return lambda *objects: self.alternatives.append(Alternative(style, self.subject(*objects)))

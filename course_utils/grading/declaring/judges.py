@@ -29,7 +29,8 @@ class Bounded:
         for cost, case in zip(costs, cases, strict=True):
             figure, bound = getattr(cost, self.meter), resolve(self.limit, case)
             if figure > bound:
-                return Complaint(f"{self.what}: {unit(figure)}; allowed: {unit(bound)}")
+                came, allowed = told(unit, figure, bound)
+                return Complaint(f"{self.what}: {came}; allowed: {allowed}")
         return None
 
 
@@ -85,8 +86,9 @@ class OnEachRank:
             rank = max(range(case.world), key=lambda r: figure(by_rank[r])[0])
             most, verb = figure(by_rank[rank])
             if most > bound:
-                told = f"rank {rank} of {case.world} {verb} {unit(most)}"
-                return Complaint(f"{told}; allowed: {unit(bound)}")
+                came, allowed = told(unit, most, bound)
+                who = f"rank {rank} of {case.world}"
+                return Complaint(f"{who} {verb} {came}; allowed: {allowed}")
         return None
 
 
@@ -109,7 +111,15 @@ class Senders:
 
 
 def _plain(n: int) -> str:
+    """A number with its thousands set apart."""
     return f"{n:,}"
+
+
+def told(unit: Callable[[int], str], figure: int, bound: int) -> tuple[str, str]:
+    """A figure and its bound, to the last one where they would read alike."""
+    if unit(figure) != unit(bound):
+        return unit(figure), unit(bound)
+    return f"{figure:,}", f"{bound:,}"
 
 
 BYTES, NUMBER = "bytes", "number"

@@ -53,11 +53,13 @@ def find(key: str) -> Exercise:
         found = exercises_of(chapter)
         if key in found:
             return found[key]
-    known = list(every()) + list(_extra)
-    near = get_close_matches(str(key), known, n=3, cutoff=0.5)
+    if str(key) in chapters():
+        raise UnknownKey(f"{key} is a chapter; its exercises: {', '.join(exercises_of(key))}")
+    chapter_meant = get_close_matches(str(key), chapters(), n=1, cutoff=0.7)
+    near = chapter_meant or get_close_matches(str(key), [*every(), *_extra], n=3, cutoff=0.5)
     hint = (
         f"did you mean {' or '.join(map(repr, near))}?"
         if near
-        else f"there are: {', '.join(known)}"
+        else f"a key begins with its chapter: {', '.join(chapters())}"
     )
     raise UnknownKey(f"no exercise {key!r}; {hint}")

@@ -11,12 +11,21 @@ from course_utils.grading.pytrees.text import cut
 UNASKED_GRAD = "the result requires grad, though no argument does"
 NO_GRAD = "the result requires grad"
 SURROUNDINGS = "surroundings"
+RAISES = "raises"
+"""For a probe that goes on after an exception: the name of its class, or `NOTHING`, or None."""
+
+NOTHING = "nothing"
 _BEFORE, _AFTER = "argument `", "` afterwards"
 
 
 def changed_argument(name: str) -> str:
     """For an argument that is no longer what it was."""
     return f"{_BEFORE}{name}{_AFTER}"
+
+
+def now_requires_grad(name: str) -> str:
+    """For an argument of which nothing but `requires_grad` has changed."""
+    return f"{_BEFORE}{name}` requires grad afterwards"
 
 
 def on_rank(rank: int, label: str) -> str:
@@ -30,6 +39,9 @@ def complaint(label: str, value: Any) -> str:
     if what.startswith(_BEFORE) and what.endswith(_AFTER):
         name = what.removeprefix(_BEFORE).removesuffix(_AFTER)
         return f"your code changed its argument `{name}`; it must leave it alone"
+    if what.startswith(_BEFORE):
+        name = what.removeprefix(_BEFORE).partition("`")[0]
+        return f"your code changed whether its argument `{name}` requires grad; leave it as it came"
     if what == NO_GRAD:
         return "no gradient flows through your result: something detached it from the graph"
     if what == SURROUNDINGS:

@@ -30,7 +30,7 @@ class FromFile:
     def __init__(self, tree: dict[str, Any]) -> None:
         self.tree = tree
         self.has_answer = not tree["hidden"]
-        self.mistakes = [Mistake(one["says"], None, one["cost"]) for one in tree["mistakes"]]
+        self.mistakes = [Mistake(one["says"], nothing, one["cost"]) for one in tree["mistakes"]]
 
     @cached_property
     def contracts(self) -> list[Contract]:
@@ -140,3 +140,7 @@ class Limits:
 
     def __call__(self, case: Case) -> int:
         return next(n for one, n in zip(self.cases, self.numbers, strict=True) if one is case)
+
+
+def nothing() -> None:
+    """In place of a mistake's object, which an edition does not hold."""

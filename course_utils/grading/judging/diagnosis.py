@@ -1,49 +1,149 @@
-"""Which one of the known mistakes explains all that a student's answer did."""
+"""Which known mistake, or which two at once, explain what a student's answer did.
 
-from typing import Any
+A mistake explains a case if it does there what the student's answer does, and both differ from the
+book. It is named if it explains the smallest failure and nearly all others, is never wrong where the
+answer is right, and no other mistake explains as much.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from time import perf_counter
 
 from course_utils.grading.comparing.check import Check, Expectation
 from course_utils.grading.comparing.costs import complaint_of, wrong_there
 from course_utils.grading.comparing.observations import differs
+from course_utils.grading.declaring.edits import NoSuchText
 from course_utils.grading.declaring.exercise import CONTRACTS, Mistake
 from course_utils.grading.driving import errors as raising
+from course_utils.grading.driving.observe import Observation
 
 from .ladder import Ladder
 
+NEARLY_ALL = 0.9
+TO_PUT_TOGETHER_S = 1.0
 
-def diagnose(ladder: Ladder) -> str | None:
-    """The explanation of the one known mistake that gives the student's results everywhere."""
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The mistakes, one or two, that explain a failing answer. sure: do they explain all of it?"""
+
+    mistakes: tuple[Mistake, ...]
+    sure: bool
+
+    @property
+    def says(self) -> str:
+        """The sentence for the student."""
+        if len(self.mistakes) == 1:
+            return self.mistakes[0].says
+        return "Two slips at once. " + " And: ".join(m.says for m in self.mistakes)
+
+
+def diagnose(ladder: Ladder) -> Diagnosis | None:
+    """What explains the failure that a climb ended with; None where nothing does, or two as much."""
     if ladder.rungs and ladder.rungs[-1].name == CONTRACTS:
-        return only(mistake.says for mistake in cost_mistakes_like(ladder))
+        found = cost_mistakes_like(ladder)
+        return Diagnosis((found[0],), True) if len(found) == 1 else None
     if not ladder.observations or not ladder.failure or ladder.failure.case is None:
         return None
     for check in ladder.checks:  # the more cases, the fewer mistakes can look alike
         ladder.observation(check)
-    return only(
-        mistake.says
-        for mistake in ladder.exercise.mistakes
-        if not mistake.cost and looks_like(ladder, mistake)
-    )
+    return Evidence(ladder).diagnosis()
 
 
-def only(found: Any) -> str | None:
-    items = list(found)
-    return items[0] if len(items) == 1 else None
+class Evidence:
+    """What an answer did, case by case, beside what the known mistakes do."""
 
+    def __init__(self, ladder: Ladder) -> None:
+        self.ladder = ladder
+        self.mistakes = [m for m in ladder.exercise.mistakes if not m.cost]
+        self.got: dict[int, Observation] = ladder.observations
+        ran = [check for check in ladder.checks if id(check) in self.got]
+        self.failing = [check for check in ran if differs(self.got[id(check)], check)]
+        self.right = [check for check in ran if not differs(self.got[id(check)], check)]
+        assert ladder.failure is not None
+        self.smallest = next((c for c in ran if c.case is ladder.failure.case), None)
+        self.known: dict[tuple[int, int], bool] = {}
 
-def looks_like(ladder: Ladder, mistake: Mistake) -> bool:
-    """Does this mistake give the student's observation in every case that ran?"""
-    for check in ladder.checks:
-        got = ladder.observations.get(id(check))
-        if got is None:
-            continue
-        if got.raised and got.raised.kind == raising.INTERRUPTED:
-            return False
-        theirs = ladder.expectations.mistaken(mistake, check, ladder.answer.here)
+    @property
+    def interrupted(self) -> bool:
+        return any(o.raised and o.raised.kind == raising.INTERRUPTED for o in self.got.values())
+
+    def diagnosis(self) -> Diagnosis | None:
+        """One mistake that explains all; else two, of which each explains a part, or made at once; else
+        one that explains nearly all."""
+        if self.interrupted or self.smallest is None or not self.failing:
+            return None
+        first = [m for m in self.mistakes if self.explains(m, self.smallest)]
+        share = {id(m): self.share(m) for m in first}
+        most = max(share.values(), default=0.0)
+        best = [m for m in first if share[id(m)] == most and not self.contradicted(m)]
+        if most < 1.0 and (two := self.two_that_share(first) or self.two_made_at_once()):
+            return two
+        if most >= NEARLY_ALL and len(best) == 1:
+            return Diagnosis((best[0],), most == 1.0)
+        return None
+
+    def theirs(self, mistake: Mistake, check: Check) -> Observation:
+        """What the mistake does on a check."""
+        return self.ladder.expectations.mistaken(mistake, check, self.ladder.answer.here)
+
+    def explains(self, mistake: Mistake, check: Check) -> bool:
+        """Does it do what the answer does, on a check on which the answer fails?"""
+        key = id(mistake), id(check)
+        if key not in self.known:
+            self.known[key] = self.alike(self.theirs(mistake, check), check)
+        return self.known[key]
+
+    def alike(self, theirs: Observation, check: Check) -> bool:
+        """Does the answer do what was observed?"""
         as_expected = Check(check.case, Expectation(theirs, None, check.expected.length))
-        if differs(got, as_expected):
+        return not differs(self.got[id(check)], as_expected)
+
+    def share(self, mistake: Mistake) -> float:
+        """Of the failing checks, how many it explains, from 0 to 1."""
+        explained = sum(self.explains(mistake, check) for check in self.failing)
+        return explained / len(self.failing)
+
+    def contradicted(self, mistake: Mistake) -> bool:
+        """Is it wrong on a check on which the answer is right?"""
+        return any(differs(self.theirs(mistake, check), check) for check in self.right)
+
+    def two_that_share(self, first: list[Mistake]) -> Diagnosis | None:
+        """A mistake that explains the smallest failure, and one that explains all that it leaves."""
+        found = []
+        for one in first:
+            left = [check for check in self.failing if not self.explains(one, check)]
+            for other in self.mistakes:
+                if other is not one and all(self.explains(other, check) for check in left):
+                    found.append((one, other))
+        found = [pair for pair in found if not any(map(self.contradicted, pair))]
+        return Diagnosis(found[0], False) if len(found) == 1 else None
+
+    def two_made_at_once(self) -> Diagnosis | None:
+        """Two edits of the reference that together do all that the answer does."""
+        found = [pair for pair in self.pairs_of_edits() if self.together(*pair)]
+        return Diagnosis(found[0], True) if len(found) == 1 else None
+
+    def pairs_of_edits(self) -> Iterator[tuple[Mistake, Mistake]]:
+        """Pairs that can be made at once, for as long as there is time."""
+        start = perf_counter()
+        for pair in combinations([m for m in self.mistakes if m.edit], 2):
+            if perf_counter() - start > TO_PUT_TOGETHER_S:
+                return
+            yield pair
+
+    def together(self, one: Mistake, other: Mistake) -> bool:
+        """Does the reference with both edits do what the answer does, everywhere?"""
+        assert one.edit and other.edit and self.smallest
+        exercise = self.ladder.exercise
+        try:
+            objects = (one.edit + other.edit).applied(exercise.parts)
+        except (NoSuchText, SyntaxError):
             return False
-    return True
+        both = exercise.mistaken("", objects)
+        checks = [self.smallest, *self.failing, *self.right]
+        return all(self.alike(self.theirs(both, check), check) for check in checks)
 
 
 def cost_mistakes_like(ladder: Ladder) -> list[Mistake]:

@@ -56,7 +56,8 @@ def judge(exercise: Exercise, answer: Answer, seed: int = 0, explain: bool = Tru
         rung_names=tuple(plan),
         total=sum(plan.values()),
         failure=ladder.failure,
-        diagnosis=diagnosis,
+        diagnosis=diagnosis.says if diagnosis else None,
+        sure=diagnosis is None or diagnosis.sure,
         seconds=perf_counter() - start,
     )
 

@@ -45,7 +45,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Verdict:
-    """outcome: passed, failed, not attempted, skipped or interrupted. ran, passed: checks."""
+    """outcome: passed, failed, not attempted, skipped or interrupted. ran, passed: checks.
+
+    diagnosis: the known mistake that explains a failure. sure: does it explain all of it?
+    """
 
     key: str
     title: str
@@ -56,6 +59,7 @@ class Verdict:
     total: int = 0
     failure: Failure | None = None
     diagnosis: str | None = None
+    sure: bool = True
     seconds: float = 0.0
     notes: tuple[str, ...] = field(default=())
 

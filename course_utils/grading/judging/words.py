@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from course_utils.grading.driving.observe import Observation
-from course_utils.grading.pytrees.shown import SMALL, shown
+from course_utils.grading.pytrees.shown import SMALL, told_apart
 
 from .outcomes import FAILED, INTERRUPTED, NOT_ATTEMPTED, PASSED, SKIPPED
 
@@ -32,7 +32,7 @@ def lines_of(v: "Verdict") -> Iterator[Line]:
     if v.failure:
         yield from failure_lines(v.failure)
     if v.diagnosis:
-        yield Line("diagnosis", v.diagnosis)
+        yield Line("diagnosis", v.diagnosis if v.sure else f"Likely: {v.diagnosis}")
     for note in v.notes:
         yield Line("note", note)
 
@@ -69,11 +69,12 @@ def failure_lines(f: "Failure") -> Iterator[Line]:
         yield Line("code", f"line {number}{inside}:  {source}")
     if isinstance(seen(f.got, f.label), bool) and not named and f.label != "result":
         return
-    if not f.got.raised and f.label in (f.got.seen or {}):
-        yield Line("code", f"you       {shown(seen(f.got, f.label))}")
     label = "result" if f.label == "exception" else f.label
+    mine, theirs = told_apart(seen(f.got, f.label), seen(f.want, label))
+    if not f.got.raised and f.label in (f.got.seen or {}):
+        yield Line("code", f"you       {mine}")
     if label in (f.want.seen or {}):
-        yield Line("code", f"expected  {shown(seen(f.want, label))}")
+        yield Line("code", f"expected  {theirs}")
     if f.difference.rows and f.difference.total > SMALL:
         for index, got, want in f.difference.rows:
             yield Line("code", f"{f.label}{index}:  you {got}, expected {want}")

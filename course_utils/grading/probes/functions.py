@@ -41,7 +41,15 @@ def changed_arguments(subject: Any, before: Any, after: Any) -> dict[str, Any]:
     old = named_arguments(subject, *before)
     new = named_arguments(subject, *after)
     changed = [name for name in new if not untouched(old[name], new[name])]
-    return {labels.changed_argument(name): new[name] for name in changed}
+    return {_label(name, old[name], new[name]): new[name] for name in changed}
+
+
+def _label(name: str, before: Any, after: Any) -> str:
+    """What to call an argument that has changed."""
+    tensors = isinstance(before, Tensor) and isinstance(after, Tensor)
+    if tensors and untouched(before.detach(), after.detach()):
+        return labels.now_requires_grad(name)
+    return labels.changed_argument(name)
 
 
 def requires_grad(tree: Any) -> bool:

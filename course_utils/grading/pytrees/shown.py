@@ -9,25 +9,30 @@ from .text import short
 from .tree import Opaque
 
 SMALL = 24
+DIGITS = (4, 9, 17)
+"""Of a float that is shown: few, all that float32 has, all that float64 has."""
 
 
-def shown(value: Any) -> str:
-    """A value as a reader wants it: small tensors in full, large ones by outline."""
+def shown(value: Any, digits: int = DIGITS[0]) -> str:
+    """A value as a reader wants it: small tensors in full, large ones by outline.
+
+    digits: of each number in a tensor.
+    """
     try:
-        return _drawn(value)
+        return _drawn(value, digits)
     except Exception as error:  # a tensor without memory, a class of the student's own
         return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
 
-def _drawn(value: Any) -> str:
+def _drawn(value: Any, digits: int) -> str:
     if not isinstance(value, Tensor):
         if isinstance(value, tuple | list) and any(isinstance(x, Tensor) for x in value):
-            inner = ", ".join(shown(item) for item in value)
+            inner = ", ".join(shown(item, digits) for item in value)
             return f"({inner})" if isinstance(value, tuple) else f"[{inner}]"
         return str(value) if isinstance(value, Opaque) else short(value, 300)
     outline = f"{dtype_name(value.dtype)}"
     if value.ndim == 0:
-        return f"tensor({_one(value)}, {outline})"
+        return f"tensor({_one(value, digits)}, {outline})"
     outline = f"shape {tuple(value.shape)}, {outline}"
     if not value.is_contiguous():
         outline += f", stride {value.stride()}"
@@ -35,19 +40,29 @@ def _drawn(value: Any) -> str:
         outline += f", {value.device}"
     if value.numel() > SMALL or value.numel() == 0:
         return f"tensor of {outline}"
-    return f"tensor({nested(value.detach())}; {outline})"
+    return f"tensor({nested(value.detach(), digits)}; {outline})"
 
 
-def nested(x: Tensor) -> str:
+def nested(x: Tensor, digits: int = DIGITS[0]) -> str:
     """A tensor's elements as a nested list."""
     if x.ndim == 0:
-        return _one(x)
-    return "[" + ", ".join(nested(row) for row in x) + "]"
+        return _one(x, digits)
+    return "[" + ", ".join(nested(row, digits) for row in x) + "]"
 
 
-def _one(x: Tensor) -> str:
+def _one(x: Tensor, digits: int = DIGITS[0]) -> str:
     value = x.item()
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def told_apart(mine: Any, theirs: Any) -> tuple[str, str]:
+    """Two values that differ, with as many digits as it takes to see it."""
+    pair = "", ""
+    for digits in DIGITS:
+        pair = shown(mine, digits), shown(theirs, digits)
+        if pair[0] != pair[1]:
+            break
+    return pair
 
 
 def in_words(value: Any) -> str:
