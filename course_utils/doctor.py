@@ -54,6 +54,7 @@ def _torch() -> Finding:
 
 def _device() -> Finding:
     """The accelerator that torch can use. A GPU that this build of torch cannot use is ABSENT."""
+    import torch
 
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory / 2**30

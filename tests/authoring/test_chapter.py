@@ -19,7 +19,7 @@ def test_a_chapter_is_found_by_its_number():
 
 def test_the_tests_of_all_references_that_it_uses_are_among_them():
     names = [path.stem for path in chapter.references("cuda_memory")]
-    assert names == ["test_caching_allocator", "test_cuda_memory"]
+    assert names == ["test_caching_allocator", "test_cuda_memory", "test_gpt2"]
 
 
 def test_all_that_is_about_the_chapter_runs_and_nothing_about_another():

@@ -25,7 +25,7 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".pytest_cache")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what an author touches, with `course` and `pytest` on the path."""
     folder = tmp_path_factory.mktemp("author")
-    for name in ("course_utils", "notebooks", "tests/grading"):
+    for name in ("course_utils", "notebooks", "tests/grading", "tests/support"):
         shutil.copytree(ROOT / name, folder / name, ignore=LEFT_OUT)
     for name in ("pyproject.toml", "_toc.yml", "tests/conftest.py"):
         shutil.copyfile(ROOT / name, folder / name)
