@@ -53,7 +53,7 @@ def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
 
 
 # ------------------------------------------------------------------------------ a process
-class Process:
+class PlainProcess:
     """A channel to a plain process: its own memory, no other bound. A new one after each loss."""
 
     def __init__(

@@ -27,12 +27,12 @@ from course_utils.grading.driving.observe import observe
 from course_utils.grading.judging.judge import BY_HAND, CONTRACTS, EDGE, broken, checks_of, judge
 from course_utils.grading.judging.outcomes import FAILED, NOT_ATTEMPTED, PASSED
 from course_utils.grading.pytrees.tree import tensors
-from course_utils.grading.remote.client import Submission
+from course_utils.grading.remote.client import RemoteSubmission
 from course_utils.source.names import first_line, names_bound, names_used
 from course_utils.source.stub import is_stub, stub_source
 from course_utils.source.text import source_of
 
-from .plain_process import Process
+from .plain_process import PlainProcess
 
 SEEDS = (0, 1, 2)
 TO_LOAD_S = 60.0  # a library's optimizer loads much on first use
@@ -201,14 +201,14 @@ def declaration_is_whole(exercise: Exercise) -> int:
 
 
 @cache
-def elsewhere() -> Process:
+def elsewhere() -> PlainProcess:
     """A process whose copy of the package lacks `reference`, `exercises` and `questions`."""
     folder = tempfile.mkdtemp(prefix="course-elsewhere-")
     package = Path(folder) / "course_utils"
     left_out = shutil.ignore_patterns("reference", "exercises", "questions", "__pycache__")
     shutil.copytree(Path(course_utils.__file__).parent, package, ignore=left_out)
     (Path(folder) / "sitecustomize.py").write_text(NO_EDITABLE_INSTALLS, encoding="utf-8")
-    process = Process(environment={"PYTHONPATH": folder}, cwd=folder)
+    process = PlainProcess(environment={"PYTHONPATH": folder}, cwd=folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(process.close)
     return process
@@ -221,11 +221,13 @@ def verdict_needs_nothing_else(exercise: Exercise) -> int:
     stub is known as one there too.
     """
     imports, found = standalone(exercise)
-    answer = Submission(elsewhere().ask, [imports, found]).answer(exercise)
+    answer = RemoteSubmission(elsewhere().ask, [imports, found]).answer(exercise)
     verdict = judge(exercise, answer)
     assert answer.attempted and verdict.outcome == PASSED, f"in another process:\n{verdict}"
     assert verdict.ran == verdict.total, f"{verdict.ran} of {verdict.total} checks ran"
-    stub = Submission(elsewhere().ask, [imports, found, stub_cell_of(exercise)]).answer(exercise)
+    stub = RemoteSubmission(elsewhere().ask, [imports, found, stub_cell_of(exercise)]).answer(
+        exercise
+    )
     assert judge(exercise, stub).outcome == NOT_ATTEMPTED, "the stub is not recognised over there"
     return verdict.ran
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .handles import Broken
     from .levels import SandboxMissing, best_level
     from .limits import Limits
-    from .sandbox import Sandbox, Submission
+    from .sandbox import Sandbox, SubmissionChannel
 
 _HOMES = {
     "SandboxMissing": "levels",
@@ -28,9 +28,9 @@ _HOMES = {
     "Limits": "limits",
     "Broken": "handles",
     "Sandbox": "sandbox",
-    "Submission": "sandbox",
+    "SubmissionChannel": "sandbox",
 }
-__all__ = ["Broken", "Limits", "Sandbox", "SandboxMissing", "Submission", "best_level"]
+__all__ = ["Broken", "Limits", "Sandbox", "SandboxMissing", "SubmissionChannel", "best_level"]
 
 
 def __getattr__(name: str) -> Any:

@@ -43,10 +43,10 @@ class Broken(RuntimeError):
     """The sandbox itself does not work; no submission is to blame."""
 
 
-class Process:
+class SubmissionProcess:
     """One process of a submission, as the grader knows it."""
 
-    def __init__(self, home: "Zygote | Spawner", number: int, channel: socket.socket) -> None:
+    def __init__(self, home: "ZygoteHandle | Spawner", number: int, channel: socket.socket) -> None:
         self.home = home
         self.number = number
         self.channel = channel
@@ -87,13 +87,13 @@ class Process:
             self.home.processes.pop(self.number, None)
 
 
-class Zygote:
+class ZygoteHandle:
     """The process that forks, from outside (see zygote.py)."""
 
     def __init__(self, level: str, handler: str, ranks: bool, apart: bool = True) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self.processes: dict[int, Process] = {}
+        self.processes: dict[int, SubmissionProcess] = {}
         self.numbers = itertools.count(1)
         self.alive = True
         self.ready: dict[str, Any] | None = None
@@ -203,10 +203,10 @@ class Zygote:
             self.pause(seconds)
             self.listen()
 
-    def fork(self, order: dict[str, Any]) -> Process:
+    def fork(self, order: dict[str, Any]) -> SubmissionProcess:
         """A process for a submission. order: see `Sandbox.order`."""
         mine, theirs = _channel()
-        process = Process(self, next(self.numbers), mine)
+        process = SubmissionProcess(self, next(self.numbers), mine)
         self.processes[process.number] = process
         self.tell({"fork": process.number, **order}, theirs.fileno())
         theirs.close()
@@ -234,7 +234,7 @@ class Spawner:
     def __init__(self, handler: str, ranks: bool) -> None:
         self.folder = tempfile.mkdtemp(prefix="course-sandbox-")
         self.settings = _settings(False, handler, ranks) | {"folder": self.folder}
-        self.processes: dict[int, Process] = {}
+        self.processes: dict[int, SubmissionProcess] = {}
         self.started: dict[int, subprocess.Popen[bytes]] = {}
         self.numbers = itertools.count(1)
         self.alive = True
@@ -273,10 +273,10 @@ class Spawner:
             with suppress(OSError):
                 os.killpg(popen.pid, signal.SIGKILL)
 
-    def fork(self, order: dict[str, Any]) -> Process:
+    def fork(self, order: dict[str, Any]) -> SubmissionProcess:
         """A process for a submission. order: see `Sandbox.order`."""
         mine, theirs = _channel()
-        process = Process(self, next(self.numbers), mine)
+        process = SubmissionProcess(self, next(self.numbers), mine)
         self.processes[process.number] = process
         os.mkdir(os.path.join(self.folder, str(process.number)))
         given = self.settings | {"order": {"fork": process.number, **order}}

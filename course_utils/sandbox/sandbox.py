@@ -16,7 +16,7 @@ from typing import Any
 from course_utils.grading.student.channel import ChannelLost
 
 from . import bubblewrap, frames, levels
-from .handles import Broken, Process, Spawner, Zygote
+from .handles import Broken, Spawner, SubmissionProcess, ZygoteHandle
 from .limits import Limits
 
 _HANDLER = "course_utils.grading.student.server:in_a_process_of_its_own"
@@ -50,9 +50,9 @@ class Sandbox:
         self.own_user = bubblewrap.is_root() and (
             self.kind == levels.BUBBLEWRAP or levels.can_be_another()
         )
-        self.zygotes: dict[bool, Zygote | Spawner] = {}
+        self.zygotes: dict[bool, ZygoteHandle | Spawner] = {}
         self.loads: list[str] = []
-        self.spare: Process | None = None
+        self.spare: SubmissionProcess | None = None
         self.zygote(ranks=False)
 
     @property
@@ -90,7 +90,7 @@ class Sandbox:
         """
         return self.zygote(ranks).wait_ready()
 
-    def zygote(self, ranks: bool) -> Zygote | Spawner:
+    def zygote(self, ranks: bool) -> ZygoteHandle | Spawner:
         """The home of processes with or without ranks; a new one where that has died."""
         found = self.zygotes.get(ranks)
         if found is not None:
@@ -98,9 +98,9 @@ class Sandbox:
             if found.alive:
                 return found
             found.close()
-        new: Zygote | Spawner
+        new: ZygoteHandle | Spawner
         if self.layers["fork"]:
-            new = Zygote(self.kind, self.handler, ranks, self.layers["namespaces"])
+            new = ZygoteHandle(self.kind, self.handler, ranks, self.layers["namespaces"])
         else:
             new = Spawner(self.handler, ranks)
         if self.loads:
@@ -117,7 +117,7 @@ class Sandbox:
                 zygote.load(new)
             self.drop_spare()
 
-    def fork(self, ranks: bool, cpu_s: float | None = None) -> Process:
+    def fork(self, ranks: bool, cpu_s: float | None = None) -> SubmissionProcess:
         """A process for a submission. cpu_s: what is left of its seconds, if not all of them.
 
         Where every submission has namespaces of its own, one is always kept ready: the next
@@ -149,15 +149,15 @@ class Sandbox:
         uid = _FIRST_UID + secrets.randbelow(_UIDS) if self.own_user else None
         return {"limits": limits, "ranks": ranks, "uid": uid, "layers": self.layers}
 
-    def submission(self, *, ranks: bool = False) -> "Submission":
+    def submission(self, *, ranks: bool = False) -> "SubmissionChannel":
         """A channel to the code of one submission; its process starts with the first request.
 
         ranks: may it start processes, and use the network of its own sandbox (its loopback)?
         """
-        return Submission(self, ranks)
+        return SubmissionChannel(self, ranks)
 
 
-class Submission:
+class SubmissionChannel:
     """The channel to one submission. What is defined there lasts until the process is lost."""
 
     def __init__(self, sandbox: Sandbox, ranks: bool) -> None:
@@ -165,10 +165,10 @@ class Submission:
         self.ranks = ranks
         self.wall_s = 0.0
         self.cpu_s = 0.0
-        self.process: Process | None = None
+        self.process: SubmissionProcess | None = None
         self.closed = False
 
-    def __enter__(self) -> "Submission":
+    def __enter__(self) -> "SubmissionChannel":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -238,7 +238,7 @@ class Submission:
                 self.end()
                 raise ChannelLost(f"had used up the {most:g} {what} of a submission", "timeout")
 
-    def begin(self) -> Process:
+    def begin(self) -> SubmissionProcess:
         """A new process for this submission, with what is left of its CPU time."""
         left = self.sandbox.limits.cpu_s - self.cpu_s if self.cpu_s else None
         self.process = self.sandbox.fork(self.ranks, left)
@@ -255,7 +255,7 @@ class Submission:
         return ChannelLost(reason, how)
 
 
-def _ending(process: Process, limits: Limits) -> tuple[str, str]:
+def _ending(process: SubmissionProcess, limits: Limits) -> tuple[str, str]:
     """How a process ended, in words that follow "your code", and the kind of loss that it is."""
     status = process.status
     if process.why:
@@ -270,4 +270,4 @@ def _ending(process: Process, limits: Limits) -> tuple[str, str]:
     return f"ended the process that ran it (exit status {status})", "died"
 
 
-__all__ = ["Broken", "Limits", "Sandbox", "Submission", "Zygote"]
+__all__ = ["Broken", "Limits", "Sandbox", "SubmissionChannel", "ZygoteHandle"]

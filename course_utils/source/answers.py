@@ -26,7 +26,7 @@ _TOO_DEEP = "an expression nests too deeply to be read"
 
 
 @dataclass(frozen=True)
-class Answer:
+class WrittenAnswer:
     """key: of the exercise. statements: what defines it, in order. names: of its parts. sources:
     the cells' texts by number. problem: why there is none (a syntax error), with cell and line.
     stubs: of each of its definitions, is it still the stub?"""
@@ -43,7 +43,7 @@ class Answer:
         return all(self.stubs[-1:] if parts == 1 else self.stubs)
 
 
-def answers(cells: list[str]) -> dict[str, Answer]:
+def answers(cells: list[str]) -> dict[str, WrittenAnswer]:
     """Every answer in the cells by key; of several with one key, the last."""
     cells = rejoined(cells)
     statements, found = [], {}
@@ -54,7 +54,7 @@ def answers(cells: list[str]) -> dict[str, Answer]:
             where = f", line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else ""
             for key in DECORATED.findall(source):
                 problem = f"code cell {number + 1}{where or f': {error}'}"
-                found[key] = Answer(key, problem=problem)
+                found[key] = WrittenAnswer(key, problem=problem)
     parts: dict[str, dict[str, int]] = {}
     for i, statement in enumerate(statements):
         key = key_of(statement.node)
@@ -68,10 +68,12 @@ def answers(cells: list[str]) -> dict[str, Answer]:
         try:
             needed = _closure(statements, places)
             stubs = tuple(defines_a_stub(statements[place].node) for place in places)
-            found[key] = Answer(key, needed, tuple(names), tuple(cells), stubs=stubs)
+            found[key] = WrittenAnswer(key, needed, tuple(names), tuple(cells), stubs=stubs)
         except UNREADABLE:
             cell = statements[places[0]].cell + 1
-            found[key] = Answer(key, problem=f"code cell {cell}, or what it needs: {_TOO_DEEP}")
+            found[key] = WrittenAnswer(
+                key, problem=f"code cell {cell}, or what it needs: {_TOO_DEEP}"
+            )
     return found
 
 
@@ -119,7 +121,9 @@ def _in_order(statements: list[Statement], keep: set[int]) -> list[int]:
     return order
 
 
-def build(answer: Answer, notebook: str = "notebook", names: Sequence[str] = ()) -> tuple[Any, ...]:
+def build(
+    answer: WrittenAnswer, notebook: str = "notebook", names: Sequence[str] = ()
+) -> tuple[Any, ...]:
     """Run an answer's statements in a namespace of their own; the objects it defines.
 
     names: what the exercise asks for, by default whatever the answer's cells define. Line numbers and

@@ -5,7 +5,7 @@ from typing import Any
 from course_utils.grading import call, find
 from course_utils.grading.judging.judge import judge
 from course_utils.grading.judging.verdict import Verdict
-from course_utils.grading.remote.client import Submission
+from course_utils.grading.remote.client import RemoteSubmission
 
 KEY = "strides.flat_index"
 PROBE = "course_utils.grading.probes.functions:call"
@@ -64,7 +64,7 @@ def verdict_on(sandbox: Any, *cells: str) -> Verdict:
     """The verdict on a notebook that answers one exercise."""
     with sandbox.submission() as channel:
         return judge(
-            find(KEY), Submission(channel.ask, cells).answer(find(KEY)), seed=7, explain=False
+            find(KEY), RemoteSubmission(channel.ask, cells).answer(find(KEY)), seed=7, explain=False
         )
 
 

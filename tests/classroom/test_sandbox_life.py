@@ -21,7 +21,7 @@ from sandbox_cases import HONEST, REFUSED_EVERYWHERE, WRONG, Runner, found_by, v
 from course_utils.grading import find
 from course_utils.grading.judging.judge import judge
 from course_utils.grading.judging.outcomes import FAILED, PASSED
-from course_utils.grading.remote.client import Submission
+from course_utils.grading.remote.client import RemoteSubmission
 from course_utils.grading.student.channel import ChannelLost
 from course_utils.processes import pages as forking
 from course_utils.sandbox import Broken, Limits, Sandbox, SandboxMissing, best_level, bubblewrap
@@ -243,7 +243,7 @@ def all_gather_by_p2p(shard, sizes):
 
     for cells, outcome in ((standalone(exercise), PASSED), ((wrong,), FAILED)):
         with sandbox.submission(ranks=True) as channel:
-            answer = Submission(channel.ask, cells).answer(exercise)
+            answer = RemoteSubmission(channel.ask, cells).answer(exercise)
             verdict = judge(exercise, answer, explain=False)
         assert verdict.outcome == outcome, str(verdict)
 

@@ -20,7 +20,7 @@ from course_utils.grading.judging.judge import judge
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.strict import loads
 from course_utils.grading.remote import client as elsewhere_module
-from course_utils.grading.remote.client import Submission
+from course_utils.grading.remote.client import RemoteSubmission
 from course_utils.grading.student.channel import ChannelLost
 from course_utils.grading.student.protocol import name_of
 from course_utils.grading.student.server import StudentSide
@@ -155,7 +155,7 @@ def both(exercise, *sources, explain=True):
     cells = [IMPORTS, cell_of(exercise, *sources)]
     objects = build(answers(cells)[exercise.key], names=exercise.names)
     here = grade(exercise, *objects, explain=explain)
-    return here, judge(exercise, Submission(near(), cells).answer(exercise), explain=explain)
+    return here, judge(exercise, RemoteSubmission(near(), cells).answer(exercise), explain=explain)
 
 
 def told(verdict):
@@ -203,7 +203,7 @@ def test_the_random_cases_are_those_of_the_seed():
     exercise = copy.copy(toys.softmax)
     exercise._drawn = {}
     cells = [IMPORTS, cell_of(exercise, SOFTMAX["multiplies"])]
-    submission = Submission(near(), cells)
+    submission = RemoteSubmission(near(), cells)
     for seed in (1, 2**63 - 1):
         there = judge(exercise, submission.answer(exercise), seed=seed)
         objects = build(answers(cells)[exercise.key], names=exercise.names)
@@ -222,7 +222,7 @@ def test_an_interruption_over_there_is_the_codes_own():
 def test_a_stub_is_known_without_its_reference():
     for toy in toys.TOYS:
         cells = ["import torch\nfrom torch import Tensor", proofs.cell(toy, proofs.stub_source)]
-        answer = Submission(near(), cells).answer(toy)
+        answer = RemoteSubmission(near(), cells).answer(toy)
         assert not answer.attempted and judge(toy, answer).outcome == "not attempted"
 
 
@@ -233,7 +233,7 @@ def test_what_cannot_be_defined_says_why():
         ("def answer(x, temperature=nobody):\n    return x", "NameError as it was defined"),
         ("def answer(x, temperature=1 / 0):\n    return x", "ZeroDivisionError"),
     ):
-        submission = Submission(near(), [cell_of(toy, source)])
+        submission = RemoteSubmission(near(), [cell_of(toy, source)])
         assert submission.keys == (toy.key,)
         verdict = judge(toy, submission.answer(toy))
         assert verdict.outcome == "failed" and why in verdict.failure.sentence
@@ -241,7 +241,7 @@ def test_what_cannot_be_defined_says_why():
 
 def test_half_a_pair_is_no_pair():
     cells = [cell_of(toys.digits, DIGITS["the book's"][0])]
-    verdict = judge(toys.digits, Submission(near(), cells).answer(toys.digits))
+    verdict = judge(toys.digits, RemoteSubmission(near(), cells).answer(toys.digits))
     assert verdict.outcome == "failed" and "from_digits is missing" in verdict.failure.sentence
 
 
@@ -273,7 +273,7 @@ def test_a_notebook_finds_what_it_imports_of_the_book_and_no_answer():
         else cell
         for cell in read_cells("notebooks/23_gpt2.ipynb")
     ]
-    submission = Submission(proofs.elsewhere().ask, cells)
+    submission = RemoteSubmission(proofs.elsewhere().ask, cells)
     assert judge(find("gpt2.Block"), submission.answer(find("gpt2.Block"))).outcome == "passed"
     with pytest.raises(ValueError, match="told already"):
         submission.answer(find("gpt2.MLP"))
@@ -281,7 +281,8 @@ def test_a_notebook_finds_what_it_imports_of_the_book_and_no_answer():
     cheat = "from course_utils.reference.gpt2 import Block as Mine\n"
     cheat += '@exercise("gpt2.Block")\nclass Block(Mine):\n    pass'
     verdict = judge(
-        find("gpt2.Block"), Submission(proofs.elsewhere().ask, [cheat]).answer(find("gpt2.Block"))
+        find("gpt2.Block"),
+        RemoteSubmission(proofs.elsewhere().ask, [cheat]).answer(find("gpt2.Block")),
     )
     assert verdict.outcome == "failed"
 
@@ -302,7 +303,7 @@ def answer(x, temperature=1.0):
         time.sleep(99)
     return torch.softmax(x / temperature, -1)
 """
-    submission = Submission(proofs.elsewhere().ask, [IMPORTS, cell_of(exercise, source)])
+    submission = RemoteSubmission(proofs.elsewhere().ask, [IMPORTS, cell_of(exercise, source)])
     answer = submission.answer(exercise)
     kinds = []
     for temperature in (0.5, 2.0, 4.0, 3.0):
@@ -329,7 +330,7 @@ def fragile(on):
 
 def test_a_loss_in_a_batch_costs_only_its_own_case():
     cells = [IMPORTS, cell_of(toys.softmax, SOFTMAX["the book's"])]
-    answer = Submission(fragile(on=3.0), cells).answer(toys.softmax)
+    answer = RemoteSubmission(fragile(on=3.0), cells).answer(toys.softmax)
     cases = [call(torch.zeros(2), temperature=t) for t in (1.0, 2.0, 3.0, 4.0, 5.0)]
     answer.announce([cases])
     seen = [answer.observe(case) for case in cases]
@@ -339,7 +340,7 @@ def test_a_loss_in_a_batch_costs_only_its_own_case():
 
 def test_the_third_loss_ends_it():
     cells = [IMPORTS, cell_of(toys.softmax, SOFTMAX["the book's"])]
-    submission = Submission(fragile(on=2.0), cells)
+    submission = RemoteSubmission(fragile(on=2.0), cells)
     verdict = judge(toys.softmax, submission.answer(toys.softmax), explain=False)
     assert verdict.outcome == "failed" and "ended the process" in verdict.failure.sentence
     assert 3 <= submission.losses < 10
@@ -349,7 +350,7 @@ def test_a_notebook_that_cannot_be_read_is_one_problem():
     def ask(request, limit_s):
         raise ChannelLost("ended the process that ran it", "died")
 
-    submission = Submission(ask, ["x"])
+    submission = RemoteSubmission(ask, ["x"])
     assert submission.keys == () and "cannot be read" in submission.problem
     assert judge(toys.softmax, submission.answer(toys.softmax)).outcome == "failed"
 
@@ -380,7 +381,7 @@ def test_a_forged_reply_is_a_failure(what):
         return FORGED[what] if request["do"] == "observe" else honest(request, limit_s)
 
     cells = [IMPORTS, cell_of(toys.softmax, SOFTMAX["the book's"])]
-    verdict = judge(toys.softmax, Submission(ask, cells).answer(toys.softmax))
+    verdict = judge(toys.softmax, RemoteSubmission(ask, cells).answer(toys.softmax))
     assert verdict.outcome == "failed" and "cannot be read" in verdict.failure.sentence
 
 
@@ -390,7 +391,7 @@ def test_any_reply_of_another_form_is_a_failure(do):
     tensor = {"attempted": True, "problem": None, "descriptions": [torch.zeros(3)]}
     for reply in ({}, {"runs": [], "ended": None}, {"attempted": 1}, {"problem": None}, tensor):
         cells = [IMPORTS, cell_of(toys.softmax, SOFTMAX["the book's"])]
-        submission = Submission(
+        submission = RemoteSubmission(
             lambda r, s, reply=reply: reply if r["do"] == do else honest(r, s), cells
         )
         verdict = judge(toys.softmax, submission.answer(toys.softmax))
@@ -407,7 +408,7 @@ def asked_of(what):
         return honest(request, limit_s)
 
     cells = [IMPORTS, cell_of(toys.softmax, SOFTMAX[what])]
-    return asked, judge(toys.softmax, Submission(ask, cells).answer(toys.softmax))
+    return asked, judge(toys.softmax, RemoteSubmission(ask, cells).answer(toys.softmax))
 
 
 def test_all_cases_of_an_answer_cross_together():

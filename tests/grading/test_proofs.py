@@ -13,7 +13,7 @@ import toys
 from course_utils.authoring import proofs
 from course_utils.authoring.counts import count
 from course_utils.grading import Exercise, NoChecks, call, every, grade
-from course_utils.grading.remote.client import Submission
+from course_utils.grading.remote.client import RemoteSubmission
 from tests.support.proving import DUE, prove, stands
 
 HERE = [(key, name) for key in DUE for name in proofs.proofs_of(every()[key])]
@@ -176,6 +176,6 @@ def test_the_other_process_has_no_answers():
 def look(x, temperature=1.0):
     import course_utils.{package}
 """
-        answer = Submission(proofs.elsewhere().ask, [cell]).answer(exercise)
+        answer = RemoteSubmission(proofs.elsewhere().ask, [cell]).answer(exercise)
         seen = answer.observe(call(torch.ones(2)))
         assert seen.raised and seen.raised.kind == "ModuleNotFoundError", package

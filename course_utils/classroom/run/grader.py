@@ -34,7 +34,7 @@ from .tasks import Graded, Job, Task
 
 if TYPE_CHECKING:
     from course_utils.grading.declaring.exercise import Exercise
-    from course_utils.grading.remote.client import Submission
+    from course_utils.grading.remote.client import RemoteSubmission
     from course_utils.sandbox import Sandbox
 
 SLOW_TO_LOAD = (
@@ -106,10 +106,10 @@ class Grader:
         self, task: Task, items: Sequence[Item], ask: Callable[[dict[str, Any], float], Any]
     ) -> Iterable[Result]:
         """The results of these exercises, whose code is asked through one channel."""
-        from course_utils.grading.remote.client import Submission
+        from course_utils.grading.remote.client import RemoteSubmission
         from course_utils.sandbox import Broken
 
-        submission = Submission(ask, _without_stubs(task.cells, [item.key for item in items]))
+        submission = RemoteSubmission(ask, _without_stubs(task.cells, [item.key for item in items]))
         for item in items:
             try:
                 yield self.judged(item, submission, task)
@@ -119,7 +119,7 @@ class Grader:
                 self.troubles.append("".join(traceback.format_exception(error)))
                 yield without_answer(item, FAILED, {}, f"{NOT_JUDGED} {type(error).__name__}")
 
-    def judged(self, item: Item, submission: "Submission", task: Task) -> Result:
+    def judged(self, item: Item, submission: "RemoteSubmission", task: Task) -> Result:
         from course_utils.grading.judging.judge import judge
 
         found = self.exercises[item.key]

@@ -31,7 +31,7 @@ _TO_READ_S = 20.0
 _LOSSES = 3  # processes that one answer may cost before the rest is not asked
 
 
-class Submission:
+class RemoteSubmission:
     """The code cells of a notebook, behind a channel.
 
     keys: of the exercises that they answer. problems: by key, why an answer cannot be parsed.
@@ -71,7 +71,7 @@ class Submission:
             self.losses += 1
             raise
 
-    def answer(self, exercise: Exercise) -> "Elsewhere":
+    def answer(self, exercise: Exercise) -> "RemoteAnswer":
         """The answer to one exercise, which must be among `keys`.
 
         Ask for a chapter's in the order of its exercises. Raises ValueError for an exercise whose
@@ -79,7 +79,7 @@ class Submission:
         """
         if self.told.get(exercise.key) == self.losses:
             raise ValueError(f"{exercise.key} was told already: judge a chapter in its own order")
-        return Elsewhere(exercise, self)
+        return RemoteAnswer(exercise, self)
 
     def tell(self, exercise: Exercise) -> dict[str, str]:
         """What the notebook may import of the book for this exercise; see `given`."""
@@ -97,12 +97,12 @@ class Come:
     changed: Case | None = None
 
 
-class Elsewhere:
+class RemoteAnswer:
     """An answer behind a channel. Defined there when it is first asked, and again after each loss."""
 
     here = False
 
-    def __init__(self, exercise: Exercise, submission: Submission) -> None:
+    def __init__(self, exercise: Exercise, submission: RemoteSubmission) -> None:
         self.exercise, self.submission = exercise, submission
         self.attempted = True
         self.problem: str | None = submission.problem

@@ -17,7 +17,7 @@ from course_utils.grading.driving.global_state import only_answers_here, quiet
 from course_utils.grading.driving.observe import Observation
 from course_utils.grading.pytrees.serialization import extent, snapshot
 from course_utils.processes.time_limit import time_limit
-from course_utils.source.answers import Answer, answers, build
+from course_utils.source.answers import WrittenAnswer, answers, build
 
 from .modules import install
 from .protocol import LARGEST_FRAME, called
@@ -31,7 +31,7 @@ class StudentSide:
     """What runs the student's code and answers questions about it."""
 
     def __init__(self) -> None:
-        self.found: dict[str, Answer] = {}
+        self.found: dict[str, WrittenAnswer] = {}
         self.driver: dict[str, Driver] = {}
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
