@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import test_mutants
 import torch
 import torch.distributed as dist
 import toy_collectives as ref
@@ -21,6 +20,7 @@ import toys_on_ranks as toys
 from torch.distributed import _functional_collectives as functional
 
 from course_utils.authoring import proofs
+from course_utils.authoring.mutation.of_exercise import survey
 from course_utils.grading import Exercise, call, contracts, grade, on_ranks, probes
 from course_utils.grading.distributed.agreement import disagreement
 from course_utils.grading.distributed.run import run_on_ranks
@@ -57,10 +57,10 @@ def test_proof(toy, proof):
     proofs.PROOFS[proof](toy)
 
 
-def test_mutants_die_in_this_process(tmp_path):
-    made, living = test_mutants.survivors(toys.average, tmp_path)
-    assert made > 10
-    assert all("strict" in mutant for mutant in living), living
+def test_mutants_die_in_this_process():
+    found = survey(toys.average)
+    assert found.made > 10
+    assert all("strict" in mutant for mutant in found.living), found.living
 
 
 # ------------------------------------------------------------------------------ right answers
