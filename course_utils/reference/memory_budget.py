@@ -41,11 +41,11 @@ class Attention(CausalSelfAttention):
 
     def core(
         self,
-        q: Float[Tensor, "B H T d"],
-        k: Float[Tensor, "B H T d"],
-        v: Float[Tensor, "B H T d"],
+        q: Float[Tensor, "B H T D"],
+        k: Float[Tensor, "B H T D"],
+        v: Float[Tensor, "B H T D"],
         mask: Bool[Tensor, "B 1 T T"] | None,
-    ) -> Float[Tensor, "B H T d"]:
+    ) -> Float[Tensor, "B H T D"]:
         """The heads' results, before they are put side by side."""
         if self.future is None:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)

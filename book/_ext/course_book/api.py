@@ -200,8 +200,15 @@ def _field(node: ast.AnnAssign) -> str:
     text = f"{ast.unparse(node.target)}: {ast.unparse(node.annotation)}"
     if node.value is None:
         return text
-    default = ast.unparse(node.value)
-    return text + (" = ..." if default.startswith("field(") else f" = {default}")
+    return f"{text} = {_default(node.value)}"
+
+
+def _default(value: ast.expr) -> str:
+    """A field's default; of one that a call describes, such as `setting(0.1, "what for")`, the first
+    argument, and of `field(...)`, which has none, three dots."""
+    if not isinstance(value, ast.Call):
+        return ast.unparse(value)
+    return ast.unparse(value.args[0]) if value.args else "..."
 
 
 # What the page says

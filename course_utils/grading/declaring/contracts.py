@@ -58,11 +58,17 @@ def bounded(
 
 
 largest_tensor = bounded("largest tensor made", "bytes_largest", BYTES)
+"""(cases, limit) → no tensor larger than so many bytes is made."""
 allocates = bounded("bytes allocated", "bytes_allocated", BYTES)
+"""(cases, limit) → no more than so many bytes are allocated in all."""
 peak = bounded("bytes alive at the peak", "bytes_peak", BYTES)
+"""(cases, limit) → no more than so many bytes are alive at once."""
 saved = bounded("bytes saved for backward", "bytes_saved", BYTES, watches_autograd=True)
+"""(cases, limit) → no more than so many bytes are saved for backward."""
 kernels = bounded("kernels", "kernels", NUMBER)
+"""(cases, limit) → no more than so many kernels are launched."""
 flops = bounded("FLOPs", "flops", NUMBER)
+"""(cases, limit) → no more than so many floating-point operations."""
 
 
 def constant_kernels(

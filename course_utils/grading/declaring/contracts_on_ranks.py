@@ -44,7 +44,12 @@ def _ranked(
 
 
 sends = _on_each_rank("traffic", "bytes sent, and bytes received", BYTES)
+"""(cases, limit) → no rank sends, or receives, more than so many bytes."""
 messages = _on_each_rank("messages", "messages", NUMBER)
+"""(cases, limit) → no rank sends more than so many messages."""
 collectives = _on_each_rank("collectives", "calls of collectives", NUMBER)
+"""(cases, limit) → no rank calls more than so many collectives."""
 peak_on_ranks = _on_each_rank("peak", "bytes alive at the peak", BYTES)
+"""(cases, limit) → no rank holds more than so many bytes at once."""
 resident = _on_each_rank("resident", "bytes alive afterwards", BYTES)
+"""(cases, limit) → no rank still holds more than so many bytes at the end."""
