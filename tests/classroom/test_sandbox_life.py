@@ -81,7 +81,7 @@ def test_one_that_dies_as_it_waits_is_no_loss(
         if number:
             sandbox.drop_spare()
     forever = 10_000.0  # the test's own limit would end a wait for what is dead already
-    monkeypatch.setattr(sys.modules[type(zygote).__module__], "KILL_S", forever)
+    monkeypatch.setattr(sys.modules[type(zygote).__module__], "_KILL_S", forever)
     zygote.calm(0)
     assert zygote.processes == {}
 
@@ -149,7 +149,7 @@ def test_a_process_that_forks_has_large_pages(sandbox: Any) -> None:
 
 
 def test_a_grader_can_start_its_sandbox_before_it_loads_torch() -> None:
-    source = "import sys; from course_utils.classroom import sandboxes, workers; print('torch' in sys.modules)"
+    source = "import sys; from course_utils.classroom.run import sandboxes, workers; print('torch' in sys.modules)"
     said = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, check=True
     )
