@@ -17,6 +17,9 @@ _WAITS = re.compile(r"\bwait(_tensor|_all|_stream)?\s*\(|\.wait\b")
 _MEETS = ("init_process_group", "new_group", "rendezvous", "_new_process_group_helper")
 """Functions of torch.distributed in which ranks find one another."""
 
+_WRITES = ("distributed/checkpoint/filesystem",)
+"""Parts of torch.distributed that wait for the disk and for nobody else."""
+
 _COMMUNICATES = ("distributed", "autograd", "nn/parallel", "futures", "_ops.py", "_tensor.py")
 """Parts of torch in whose frames the main thread of a rank waits for others. autograd: DDP waits
 for its buckets inside the engine of the backward pass."""
@@ -80,6 +83,8 @@ def waits_for_others(frames: list[FrameType]) -> bool:
         return True
     path = top.f_code.co_filename.replace("\\", "/")
     _, torch, part = path.rpartition("/torch/")
+    if torch and part.startswith(_WRITES):
+        return False
     if torch and part.startswith(_COMMUNICATES):
         return True
     return bool(_WAITS.search(_expression(top)))
