@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,26 @@ def expectations_are_meant(exercise: Exercise) -> int:
             f"the reference cannot be computed in float64 ({case.rung}: {case})"
         )
     return len(checks)
+
+
+def layouts_are_what_they_are_called(exercise: Exercise) -> int:
+    """A case that is called "not contiguous" has a tensor that no `view` can flatten.
+
+    Else an answer that needs a copy, and makes none, passes by luck.
+    """
+    called = [case for case in exercise.edge_cases() if "not contiguous" in case.why]
+    for case in called:
+        assert any(map(no_view_flattens, tensors(case.given))), (
+            f"a view flattens every tensor of {case.why!r}: see draws.scattered"
+        )
+    return len(called)
+
+
+def no_view_flattens(x: torch.Tensor) -> bool:
+    """Are there two axes or more, of which no `view` can merge two neighbours?"""
+    axes = [(n, stride) for n, stride in zip(x.shape, x.stride(), strict=True) if n > 1]
+    merged = any(outer == n * inner for (_, outer), (n, inner) in pairwise(axes))
+    return len(axes) > 1 and not merged
 
 
 def has_cases_by_hand(exercise: Exercise) -> int:
@@ -287,6 +308,7 @@ Proof = Callable[[Exercise], int | dict[str, int]]
 PROOFS: dict[str, Proof] = {
     "the reference passes": reference_passes,
     "what is expected is meant": expectations_are_meant,
+    "layouts are what they are called": layouts_are_what_they_are_called,
     "cases are worked by hand": has_cases_by_hand,
     "the stub is not an answer": stub_is_rejected,
     "stub and reference agree": stub_agrees_with_reference,

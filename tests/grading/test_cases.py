@@ -4,8 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
 import torch
 
+from course_utils.authoring import proofs
 from course_utils.grading import call, draws, every
 from course_utils.grading.declaring.draws import collect
 
@@ -74,3 +76,19 @@ def test_arguments_drawn_from_annotations():
         assert x.dtype == torch.float32 and keep.dtype == torch.bool
         assert x.shape[:2] == keep.shape and x.shape[0] == 2
         assert x.shape[1] != x.shape[2]
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 1, 6), (2, 8, 1), (2, 3, 4), (1, 2, 1, 2)])
+def test_a_scattered_tensor_is_one_that_no_view_flattens(shape):
+    x = torch.randn(shape)
+    found = draws.scattered(x)
+    assert torch.equal(found, x)
+    assert proofs.no_view_flattens(found)
+    with pytest.raises(RuntimeError, match="view"):
+        found.view(-1)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (1, 5), (3, 1, 1), (0, 1)])
+def test_a_tensor_that_any_view_flattens_is_refused(shape):
+    with pytest.raises(ValueError, match="a view flattens every tensor of shape"):
+        draws.scattered(torch.zeros(shape))

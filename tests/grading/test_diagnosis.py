@@ -126,8 +126,20 @@ def test_something_else_altogether_is_not_explained():
     ],
 )
 def test_an_edit_whose_text_does_not_stand_there_once_raises(edit):
-    with pytest.raises(NoSuchText, match="times in the source of temperature_softmax, not once"):
+    with pytest.raises(NoSuchText, match="times in the code of temperature_softmax, not once"):
         edit.applied((ref.temperature_softmax,))
+
+
+def test_a_docstring_is_no_code_to_edit():
+    """The text stands in the docstring, too, and there it stays out of account."""
+
+    def documented(x):
+        """x + 1, and never x + 2."""
+        return x + 1
+
+    (edited,) = replace("x + 1", "x + 2").applied((documented,))
+    assert edited(0) == 2
+    assert documented(0) == 1
 
 
 def test_an_odd_number_of_texts_raises():

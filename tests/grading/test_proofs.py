@@ -116,6 +116,13 @@ def test_two_mistakes_that_look_alike_are_caught():
         proofs.mistakes_are_diagnosed(toy)
 
 
+def test_a_layout_that_a_view_flattens_is_caught():
+    """Transposed, but one of the axes has one element."""
+    toy = broken_copy(_edge=[lambda: iter([(call(torch.zeros(3, 1).T), "not contiguous")])])
+    with pytest.raises(AssertionError, match="a view flattens every tensor"):
+        proofs.layouts_are_what_they_are_called(toy)
+
+
 def test_too_few_mistakes_are_caught():
     with pytest.raises(AssertionError, match="2 mistakes; at least 3"):
         proofs.mistakes_are_diagnosed(broken_copy(mistakes=toys.softmax.mistakes[:2]))

@@ -164,6 +164,19 @@ def _draw_view(draw: Draw, x: Tensor, op: str, max_dims: int) -> Tensor:
     raise ValueError(f"unknown view op {op!r}: transpose, slice, expand or unsqueeze")
 
 
+def scattered(x: Tensor) -> Tensor:
+    """The same values in a layout in which no `view` can merge two axes of more than one element.
+    For the cases that are called "not contiguous".
+
+    Raises ValueError for a tensor with fewer than two such axes, which any `view` can flatten.
+    """
+    if sum(size > 1 for size in x.shape) < 2:
+        raise ValueError(f"a view flattens every tensor of shape {tuple(x.shape)}")
+    room = x.new_zeros([size + 1 for size in reversed(x.shape)])
+    made = room[tuple(slice(size) for size in reversed(x.shape))].permute(*reversed(range(x.ndim)))
+    return made.copy_(x.detach()).requires_grad_(x.requires_grad)
+
+
 _DTYPES = {"Float": torch.float32, "Int": torch.int64, "Bool": torch.bool}
 
 

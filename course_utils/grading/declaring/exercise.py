@@ -184,13 +184,14 @@ class Exercise:
         """Edge cases: the generator yields a case, or (case, why it is on the edge)."""
         self._edge.append(generator)
 
-    def mistake(self, says: str, *, cost: bool = False) -> Callable[..., None]:
-        """A wrong version: an object (several for a pair), or an edit of the reference's source."""
+    def mistake(self, says: str, edit: Edit | None = None, *, cost: bool = False) -> Any:
+        """A wrong version: an edit of the reference's source, or, as a decorator, an object (called
+        with several for a pair)."""
 
         def declare(*objects: Any) -> None:
             self.mistakes.append(self.mistaken(says, objects, cost))
 
-        return declare
+        return declare(edit) if edit else declare
 
     def mistaken(self, says: str, objects: tuple[Any, ...], cost: bool = False) -> Mistake:
         """The mistake that these objects, or one edit, make."""
