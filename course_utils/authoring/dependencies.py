@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import course_utils
+from course_utils.source.imports import Import, imports_in
 
 ROOT = Path(course_utils.__file__).parents[1]
 PACKAGE = "course_utils"
@@ -109,42 +110,19 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 def _imported(module: str, root: Path) -> frozenset[str]:
     file = _file(module, root)
     tree = _tree(file)
-    running = [node for node in tree.body if not _for_types(node)]
+    running = ast.Module([node for node in tree.body if not _for_types(node)], [])
     found: set[str] = set()
-    for bound, source, name in _imports(running, module, file):
-        home = _home(source, name, root)
-        if home not in LISTS and not (_is_package(file) and not _loads(tree, bound)):
-            as_a_whole = home == source if not name else home == f"{source}.{name}"
-            found |= _behind(tree, bound, home, root) if as_a_whole else {home}
+    for one in _imports(running, module, file):
+        home = _home(one.module, one.name, root)
+        if home not in LISTS and not (_is_package(file) and not _loads(tree, one.bound)):
+            as_a_whole = home == one.dotted
+            found |= _behind(tree, one.bound, home, root) if as_a_whole else {home}
     return frozenset(found - {module})
 
 
-def _imports(body: Iterable[ast.AST], module: str, file: Path) -> Iterator[tuple[str, str, str]]:
-    """(what is bound, module, name in it or "") of each import of the course's."""
-    for node in (inner for statement in body for inner in ast.walk(statement)):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if _ours(alias.name):  # `import course_utils.x` binds the first name only
-                    yield alias.asname or "", alias.name, ""
-        elif isinstance(node, ast.ImportFrom):
-            source = _source(node, module, _is_package(file))
-            if _ours(source):
-                yield from (
-                    (alias.asname or alias.name, source, alias.name) for alias in node.names
-                )
-
-
-def _ours(module: str) -> bool:
-    return module == PACKAGE or module.startswith(f"{PACKAGE}.")
-
-
-def _source(node: ast.ImportFrom, module: str, package: bool) -> str:
-    """The module that a `from … import` names, in full."""
-    if not node.level:
-        return node.module or ""
-    parts = module.split(".")
-    here = parts[: len(parts) - node.level + package]
-    return ".".join([*here, *([node.module] if node.module else [])])
+def _imports(tree: ast.AST, module: str, file: Path) -> Iterator[Import]:
+    """The imports of the course's in a module."""
+    return imports_in(tree, f"{module}.__init__" if _is_package(file) else module, PACKAGE)
 
 
 def _home(source: str, name: str, root: Path) -> str:
@@ -157,9 +135,9 @@ def _home(source: str, name: str, root: Path) -> str:
     if not _is_package(file):
         return source
     tree = _tree(file)
-    for bound, further, there in _imports(tree.body, source, file):
-        if bound == name:
-            return _home(further, there, root)
+    for one in _imports(tree, source, file):
+        if one.bound == name:
+            return _home(one.module, one.name, root)
     if name in _defined(tree) or name.startswith("__"):
         return source
     raise ImportError(
@@ -191,8 +169,8 @@ def _behind(tree: ast.Module, bound: str, home: str, root: Path) -> set[str]:
         return {home}
     attributes = _attributes(tree, bound)
     if len(attributes) < _loads(tree, bound):  # handed on as a whole
-        passed_on = _imports(_tree(file).body, home, file)
-        return {home} | {_home(source, name, root) for _, source, name in passed_on}
+        passed_on = _imports(_tree(file), home, file)
+        return {home} | {_home(one.module, one.name, root) for one in passed_on}
     return {_home(home, attribute, root) for attribute in attributes} or {home}
 
 

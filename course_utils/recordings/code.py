@@ -4,7 +4,7 @@ A recording is current as long as its digest is the present one. What counts:
 
 - the notebook's code cells down to the recorded one, with the book's solutions in place of stubs;
 - the files of ``course_utils`` that these cells import, and those that these import in turn
-  (`course_utils.source.imports`); the reference of each chapter whose exercises they name;
+  (`course_utils.source.closure`); the reference of each chapter whose exercises they name;
 - for what a recorder made, the recorder's module and the files that it imports.
 
 What does not: Markdown, comments, docstrings and formatting, outputs, cells further down, the set-up cell,
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from course_utils.source.imports import closure
+from course_utils.source.closure import closure
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _ASIDE = ("grading", "questions", "recordings")

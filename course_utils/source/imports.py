@@ -1,124 +1,72 @@
-"""Which files of a package some code depends on: read from the text, nothing is run.
-
-Pages are executed again, and recordings are outdated, when one of these files has changed.
-"""
+"""Import statements, read and not run: which modules a text names, and what it takes from them."""
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _EXTENSION = re.compile(r"^(\s*)%load_ext +(?=\w)", re.MULTILINE)
-_MAGIC = re.compile(r"^(\s*)[%!][%!{\w].*$", re.MULTILINE)
+_MAGIC = re.compile(r"^(\s*)[%!?][%!?{\w].*$", re.MULTILINE)
 
 
-def closure(
-    sources: Iterable[str],
-    package: Path,
-    *,
-    files: Iterable[Path] = (),
-    rooms: Sequence[str] = (),
-    chapters: Sequence[str] = (),
-    aside: Sequence[str] = (),
-) -> set[Path]:
-    """Files of `package` that code reaches: imports of imports, modules named in strings, data.
+@dataclass(frozen=True)
+class Import:
+    """One name of an import statement.
 
-    sources: of code cells. files: of modules in `package`, which count themselves. rooms: folders
-    with a module for each chapter; of `chapters`, and of those whose exercises the sources name
-    ("modules.LayerNorm"), these count, too. aside: folders into which no import is followed.
+    module: in full, a relative one too. name: what is taken from it, "*" for everything, "" for the
+    module itself. bound: the name that it gets here; "" for `import a.b`, which binds `a`.
     """
-    names: set[str] = set()
-    known = set(chapters)
-    for source in sources:
-        tree = _parse(source)
-        names |= set(_imports(tree, f"{package.name}.<cell>", package.name))
-        known |= {text.split(".")[0] for text in _strings(tree) if _DOTTED.fullmatch(text)}
-    names |= {f"{package.name}.{room}.{chapter}" for room in rooms for chapter in known}
 
-    left_out = [f"{package.name}.{room}" for room in aside]
+    module: str
+    name: str
+    bound: str
 
-    def followed(names: Iterable[str]) -> list[Path]:
-        kept = [name for name in names if not any(_under(name, room) for room in left_out)]
-        return [file for name in kept for file in _files(name, package)]
-
-    found: set[Path] = set()
-    waiting = [*files, *followed(names)]
-    while waiting:
-        file = waiting.pop()
-        if file not in found:
-            found.add(file)
-            waiting += followed(_read(file, package)[0])
-    return found | {data for file in found for data in _data(file, package)}
+    @property
+    def dotted(self) -> str:
+        """The module, or what may be one: `from a import b` gives "a.b"."""
+        return f"{self.module}.{self.name}" if self.name else self.module
 
 
-def _parse(source: str) -> ast.Module:
-    """A cell without its magics, %load_ext as an import; empty where that is no Python."""
-    try:
-        return ast.parse(_MAGIC.sub(r"\1pass", _EXTENSION.sub(r"\1import ", source)))
-    except SyntaxError:
-        return ast.Module(body=[], type_ignores=[])
+def imports_in(tree: ast.AST, dotted: str, package: str) -> Iterator[Import]:
+    """The imports from a package, inside of functions too, in a text whose own name is `dotted`.
 
-
-def _read(file: Path, package: Path) -> tuple[tuple[str, ...], frozenset[str]]:
-    """What a module imports, and its strings."""
-    dotted = ".".join(file.relative_to(package.parent).with_suffix("").parts)
-    return _read_text(file.read_bytes(), dotted)
-
-
-@lru_cache(maxsize=1024)
-def _read_text(text: bytes, dotted: str) -> tuple[tuple[str, ...], frozenset[str]]:
-    tree = ast.parse(text)
-    return tuple(_imports(tree, dotted, dotted.split(".")[0])), frozenset(_strings(tree))
-
-
-def _imports(tree: ast.Module, dotted: str, root: str) -> Iterator[str]:
-    """Dotted names under `root` that the module named `dotted` imports, or spells in a string.
-
-    `dotted` of a package ends in ".__init__", so that its last part is always the file.
+    A package's own name ends in ".__init__", so that its last part is always the file.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if _under(alias.name, root))
+            found = [Import(alias.name, "", alias.asname or "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            here = dotted.split(".")[: -node.level] if node.level else []
-            base = ".".join([*here, *([node.module] if node.module else [])])
-            if _under(base, root):
-                yield base
-                yield from (f"{base}.{alias.name}" for alias in node.names)
-    yield from (text for text in _strings(tree) if _DOTTED.fullmatch(text) and _under(text, root))
+            module = _absolute(node, dotted)
+            found = [Import(module, a.name, a.asname or a.name) for a in node.names]
+        else:
+            continue
+        yield from (one for one in found if is_under(one.module, package))
 
 
-def _strings(tree: ast.Module) -> Iterator[str]:
+def _absolute(node: ast.ImportFrom, dotted: str) -> str:
+    """The module that a from-import names, seen from the module called `dotted`."""
+    here = dotted.split(".")[: -node.level] if node.level else []
+    return ".".join([*here, *([node.module] if node.module else [])])
+
+
+def is_under(name: str, package: str) -> bool:
+    """Is it the package, or something in it?"""
+    return name == package or name.startswith(f"{package}.")
+
+
+def strings_in(tree: ast.AST) -> Iterator[str]:
+    """The strings of a text, docstrings included."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
 
-def _under(name: str, root: str) -> bool:
-    return name == root or name.startswith(f"{root}.")
-
-
-def _files(name: str, package: Path) -> Iterator[Path]:
-    """The module's file and the `__init__` of each package around it; attributes are ignored."""
-    here = package
-    yield from _existing(here / "__init__.py")
-    for part in name.split(".")[1:]:
-        yield from _existing(here / f"{part}.py")
-        here = here / part
-        yield from _existing(here / "__init__.py")
-
-
-def _existing(file: Path) -> Iterator[Path]:
-    if file.is_file():
-        yield file
-
-
-def _data(file: Path, package: Path) -> Iterator[Path]:
-    """Settings that lie beside a module and that it names; the scripts, if it names any."""
-    _, strings = _read(file, package)
-    for pattern in ("*.toml", "*.json"):
-        yield from (data for data in file.parent.glob(pattern) if data.name in strings)
-    if any(re.search(r"(^|/)js($|/)|\.js$", text) for text in strings):
-        yield from package.rglob("*.js")
+def python_of(cell: str) -> str:
+    """A cell line by line, `%load_ext` as an import, every other magic as `pass`; "" for no Python."""
+    text = _MAGIC.sub(r"\1pass", _EXTENSION.sub(r"\1import ", cell))
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return ""
+    return text

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from course_utils.source.imports import Import, imports_in, python_of, strings_in
+
 PACKAGE = "course_utils"
 DOTTED = re.compile(rf"{PACKAGE}(?:\.[A-Za-z_]\w*)+")
 RANKS = re.compile(r"\s*%%ranks\b(.*)")
-MAGIC = re.compile(r"^(\s*)[%!?].*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -55,24 +56,14 @@ def _taken_by_text(text: str, dotted: str, known: frozenset[str]) -> frozenset[T
 def taken_in(tree: ast.AST, dotted: str, known: frozenset[str]) -> set[Taken]:
     """What a text takes from the modules `known`, strings in it included."""
     found = set(_taken_by(tree, dotted, known))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found |= set(_taken_by_string(node.value, known))
+    for text in strings_in(tree):
+        found |= set(_taken_by_string(text, known))
     return found
 
 
 def cell_source(label: str, source: str) -> Source:
     """A notebook's cell: without magics; a cell for ranks by its body."""
-    text = RANKS.sub("", source, count=1) if RANKS.match(source) else source
-    text = MAGIC.sub(r"\1pass", text)
-    try:
-        parsed(text)
-    except SyntaxError:
-        text = ""
-    loads = "".join(
-        f"import {name}\n" for name in re.findall(rf"%load_ext ({PACKAGE}[\w.]*)", source)
-    )
-    return Source(label, text + ("\n" + loads if loads else ""))
+    return Source(label, python_of(source))
 
 
 def pushed(source: str) -> set[str]:
@@ -107,41 +98,27 @@ class Imports:
     @classmethod
     def of(cls, tree: ast.AST, dotted: str, known: frozenset[str]) -> "Imports":
         found = cls()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    if alias.name.partition(".")[0] == PACKAGE:
-                        name = alias.name if alias.asname else PACKAGE
-                        found.aliases[alias.asname or PACKAGE] = name
-                        found.modules += _parents(alias.name, known)
-            elif isinstance(node, ast.ImportFrom):
-                found.take(_absolute(node, dotted), node, known)
+        for one in imports_in(tree, dotted, PACKAGE):
+            found.take(one, known)
         return found
 
-    def take(self, base: str, node: ast.ImportFrom, known: frozenset[str]) -> None:
-        if base.partition(".")[0] != PACKAGE:
-            return
-        self.modules += _parents(base, known)
-        for alias in node.names:
-            whole, here = f"{base}.{alias.name}", alias.asname or alias.name
-            if alias.name == "*":
-                self.stars.append(base)
-            elif whole in known:
-                self.aliases[here] = whole
-                self.modules.append(Taken(whole, ""))
-            else:
-                self.names[here] = Taken(base, alias.name)
+    def take(self, one: Import, known: frozenset[str]) -> None:
+        """Note what one name of an import statement binds."""
+        self.modules += _parents(one.module, known)
+        if not one.name:
+            self.aliases[one.bound or PACKAGE] = one.module if one.bound else PACKAGE
+        elif one.name == "*":
+            self.stars.append(one.module)
+        elif one.dotted in known:
+            self.aliases[one.bound] = one.dotted
+            self.modules.append(Taken(one.dotted, ""))
+        else:
+            self.names[one.bound] = Taken(one.module, one.name)
 
     def starred(self, tree: ast.AST) -> Iterator[tuple[str, str]]:
         """The names that the text uses and that a starred import may have brought."""
         used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} if self.stars else set()
         return ((module, name) for module in self.stars for name in sorted(used))
-
-
-def _absolute(node: ast.ImportFrom, dotted: str) -> str:
-    """The module that a from-import names, seen from the module called `dotted`."""
-    here = dotted.split(".")[: -node.level] if node.level else []
-    return ".".join([*here, *([node.module] if node.module else [])])
 
 
 def _parents(name: str, known: frozenset[str]) -> Iterator[Taken]:

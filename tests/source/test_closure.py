@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.source.imports import closure
+from course_utils.source.closure import closure
 
 FILES = {
     "__init__.py": "",
