@@ -54,6 +54,7 @@ class Entry:
 
 
 def file() -> Path:
+    """Where the ledger lies: the variable LEDGER names, or tests/ledger.json."""
     return Path(os.environ.get(LEDGER) or ROOT / "tests" / "ledger.json")
 
 
@@ -157,10 +158,12 @@ def begin(key: str, chapter: str, names: Iterable[str]) -> None:
 
 
 def note(key: str, name: str, result: Result) -> None:
+    """Keep what a proof of an exercise gave in this process."""
     _proved[key]["proofs"][name] = result
 
 
 def note_unproved(key: str, name: str, why: str) -> None:
+    """Keep that this machine cannot give a proof, and why."""
     _proved[key]["unproved"][name] = why
 
 

@@ -22,6 +22,7 @@ PIPE_BYTES = 4096  # a pipe that takes any takes so many
 
 # ------------------------------------------------------------------------------ frames
 def write_frame(stream: IO[bytes], tree: Any) -> None:
+    """One tree, after its length in eight bytes."""
     data = dumps(tree)
     stream.write(len(data).to_bytes(8, "little") + data)
     stream.flush()

@@ -29,6 +29,7 @@ NOTEBOOKS = pytest.StashKey[dict[Path, None]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--complete`."""
     parser.getgroup("course").addoption(
         "--complete",
         action="store_true",
@@ -37,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Give the run a home of its own, and a seed that its workers share."""
     config.stash[HOME] = Path(tempfile.mkdtemp(prefix="course-home-"))
     config.stash[TOTALS] = Counter()
     config.stash[PROVED] = {}
@@ -46,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the home."""
     if HOME in config.stash:
         shutil.rmtree(config.stash[HOME], ignore_errors=True)
 
@@ -67,6 +70,7 @@ def cell_name(item: pytest.Item) -> str:
 
 
 def cuda_available() -> bool:
+    """Has this machine a GPU that torch can use?"""
     import torch
 
     return torch.cuda.is_available()
@@ -74,6 +78,9 @@ def cuda_available() -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give each notebook a home of its own; skip a cell that needs CUDA where there is none, or fail
+    it where the machine must have one.
+    """
     cell = cell_of(item)
     if cell is None:
         return
@@ -90,6 +97,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Go back to the home of the run."""
     if cell_of(item) is not None:
         os.environ["COURSE_HOME"] = str(item.config.stash[HOME])
 
@@ -99,6 +107,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Add up what was counted, write the ledger if asked, and fail a complete run that missed something."""
     config = session.config
     for path in config.stash[NOTEBOOKS]:
         counts.count("notebooks solved" if path.parent.name == "solved" else "notebooks as shipped")
@@ -130,6 +139,7 @@ class FromWorkers:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
+    """With xdist, listen to what the workers counted."""
     config = session.config
     if config.pluginmanager.hasplugin("xdist") and not hasattr(config, "workerinput"):
         workers = FromWorkers(config.stash[TOTALS], config.stash[PROVED])
@@ -137,6 +147,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the counts, the seed of the sample, and what a complete run has missed."""
     totals = config.stash[TOTALS]
     complete = config.getoption("--complete")
     if not totals and not complete:

@@ -59,6 +59,7 @@ _Change = tuple[str, Any]
 
 
 def changes(site: Site) -> Iterator[_Change]:
+    """The small wrong changes of one place in the source, each with what it does in words."""
     node = site.node
     if isinstance(node, ast.stmt):
         yield from _statement(site)

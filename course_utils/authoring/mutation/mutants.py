@@ -73,5 +73,6 @@ def _numbered(found: list[Mutant], ties: Counter[str]) -> list[Mutant]:
 
 
 def names_defined(tree: ast.Module) -> list[str]:
+    """Names of the functions and classes that a module defines."""
     definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     return [node.name for node in tree.body if isinstance(node, definitions)]

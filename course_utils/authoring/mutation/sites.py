@@ -29,6 +29,7 @@ class Site:
 
 
 def sites(tree: ast.Module) -> Iterator[Site]:
+    """Every place of a module that may be changed, in the order of the source."""
     for index, node in enumerate(tree.body):
         yield from _walk(Site(node, tree, "body", index, (), ""))
 

@@ -50,6 +50,8 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Hint:
+    """A hint. rung: where it belongs to one, it is shown when that rung fails."""
+
     text: str
     rung: str | None = None
 

@@ -107,15 +107,18 @@ def chapter(module: str) -> dict[str, Exercise]:
 
 
 def case_from(tree: Tree) -> Case:
+    """A case as it was stored."""
     found = Case.from_tree(tree)
     return found.on(tree["rung"], why=tree["why"])
 
 
 def expectation(tree: Tree) -> Expectation:
+    """What is expected of a case, as it was stored."""
     return Expectation(Observation.from_tree(tree["observation"]), tree["oracle"], tree["length"])
 
 
 def contract_from(tree: Tree) -> Contract:
+    """A contract as it was stored: its judge is made again from its figures."""
     cases = tuple(Case.from_tree(case) for case in tree["cases"])
     kinds = {kind.__name__: kind for kind in JUDGES}
     figures = dict(tree["judge"])

@@ -38,6 +38,7 @@ def lines_of(v: "Verdict") -> Iterator[Line]:
 
 
 def headline(v: "Verdict") -> str:
+    """The name, the outcome, and how many checks passed."""
     head = f"{MARKS[v.outcome]} {v.name} · {v.outcome}"
     if v.outcome == PASSED:
         return f"{head} · {v.passed_checks} of {v.total} checks in {v.seconds * 1000:.0f} ms"
@@ -52,6 +53,7 @@ def headline(v: "Verdict") -> str:
 
 
 def failure_lines(f: "Failure") -> Iterator[Line]:
+    """The call that failed, what is wrong, what came and what was expected."""
     if f.got is None or f.want is None or f.difference is None:
         yield Line("body", f.sentence)
         if f.called:
@@ -81,10 +83,12 @@ def failure_lines(f: "Failure") -> Iterator[Line]:
 
 
 def seen(observation: Observation, label: str) -> Any:
+    """What was observed under a label; None where nothing was."""
     return (observation.seen or {}).get(label)
 
 
 def as_text(v: "Verdict") -> str:
+    """The verdict as a terminal shows it."""
     out = []
     for line in lines_of(v):
         lead = {"head": "", "diagnosis": "  → ", "code": "      "}.get(line.role, "  ")
