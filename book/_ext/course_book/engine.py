@@ -29,9 +29,9 @@ def closure(sources: Iterable[str], chapter: str, package: Path) -> set[Path]:
 
     sources: of its code cells. chapter: ``strides`` for ``02_strides.ipynb``.
     """
-    from course_utils.source import imports
+    from course_utils.source.closure import closure as files_reached
 
-    return imports.closure(sources, package, rooms=CHAPTER_ROOMS, chapters=[chapter])
+    return files_reached(sources, package, rooms=CHAPTER_ROOMS, chapters=[chapter])
 
 
 def digest(sources: Iterable[str], chapter: str, package: Path) -> str:
