@@ -21,6 +21,7 @@ from course_utils.classroom.marks.plan import Late, Plan, plan_of
 from course_utils.grading import Exercise, exercises_of, solution_cell, stub_cell
 from course_utils.source.capture import capture
 from course_utils.source.names import names_used
+from course_utils.source.text import source_of
 
 SET_UP = (
     "import math\nfrom math import prod\n\nimport numpy as np\nimport torch\nfrom jaxtyping import "
@@ -55,14 +56,13 @@ def cell_of(exercise: Exercise, subject: Any) -> str | None:
     if isinstance(subject, dict) or getattr(getattr(subject, "__code__", None), "co_freevars", ()):
         return None
     try:
-        text = inspect.cleandoc("\n" + inspect.getsource(subject))
-        (node,) = ast.parse(text).body
+        (node,) = ast.parse(source_of(subject)).body
     except (OSError, TypeError, SyntaxError, ValueError):
         return None
     if not isinstance(node, ast.FunctionDef | ast.ClassDef):
         return None
     node.decorator_list, node.name = [], exercise.names[0]
-    home = vars(inspect.getmodule(subject) or inspect)
+    home = globals_of(subject)
     borrowed = Borrowed(home.get(exercise.chapter))
     body = ast.unparse(borrowed.visit(node))
     needed = [book_version(exercise.chapter, name) for name in sorted(borrowed.names)]
@@ -75,6 +75,15 @@ def cell_of(exercise: Exercise, subject: Any) -> str | None:
             return None
         needed.append(source)
     return None if None in needed else "\n".join([*needed, f'@exercise("{exercise.key}")', body])
+
+
+def globals_of(subject: Any) -> dict[str, Any]:
+    """The names of the module that a function, or a class's methods, were written in; an edit's, too."""
+    for one in (subject, *vars(subject).values()):
+        function = inspect.unwrap(getattr(one, "__func__", one))
+        if hasattr(function, "__globals__"):
+            return function.__globals__
+    return vars(inspect.getmodule(subject) or inspect)
 
 
 class Borrowed(ast.NodeTransformer):

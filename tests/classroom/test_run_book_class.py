@@ -1,11 +1,15 @@
 """The book's own answers and mistakes, handed in as notebooks and graded from end to end."""
 
+import random
+from pathlib import Path
+
 import pytest
 from book_class import SET_UP, answers_to, book_class, plan_for
 from graded_here import grade_notebooks
 from submissions import notebook
 
 from course_utils.authoring.counts import count
+from course_utils.authoring.notebooks import read, solve, text
 from course_utils.classroom.marks.plan import plan_of
 from course_utils.classroom.marks.record import (
     FAILED,
@@ -15,8 +19,9 @@ from course_utils.classroom.marks.record import (
     PASSED,
     Result,
 )
-from course_utils.grading import exercises_of
+from course_utils.grading import every, exercises_of
 from course_utils.grading.declaring.exercise import CONTRACTS
+from course_utils.grading.declaring.registry import in_book_order
 
 CHAPTER = "strides"
 EXERCISES = exercises_of(CHAPTER)
@@ -91,3 +96,18 @@ def test_nothing_of_the_book_stands_in_for_an_answer(how):
     record = grade_notebooks({"x.ipynb": notebook(SET_UP, *BORROWED[how])}, PLAN)
     assert record.points == 0, record.result("strides.flat_index")
     assert {one.outcome for one in record.results} <= {FAILED, MISSING, NOT_ATTEMPTED}
+
+
+def test_the_plans_order_does_not_matter():
+    """Later answers are told earlier ones: those of chapter 23 import the book's, which is not there."""
+    keys = ["gpt2.MLP", "gpt2.CausalSelfAttention", "gpt2.Block"]
+    solved = solve(read(Path("notebooks/23_gpt2.ipynb")))
+    record = grade_notebooks({"x.ipynb": text(solved).encode()}, plan_of(keys[::-1]))
+    assert [(one.key, one.outcome) for one in record.results] == [(k, PASSED) for k in keys[::-1]]
+
+
+def test_the_books_order_is_that_of_its_chapters_and_of_their_exercises():
+    book = [*every()]
+    shuffled = random.Random(0).sample(book, len(book))
+    assert in_book_order(shuffled) == book
+    assert in_book_order(["toys.softmax", book[0]])[0] == book[0]

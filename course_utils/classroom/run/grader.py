@@ -26,6 +26,7 @@ from course_utils.classroom.marks.record import (
     Record,
     Result,
 )
+from course_utils.grading.declaring.registry import in_book_order
 from course_utils.grading.expecting.from_reference import remember
 from course_utils.source.cells import DECORATED
 
@@ -67,7 +68,7 @@ class Grader:
     def grade(self, task: Task) -> Graded:
         """The record of a submission. Raises Broken if the sandbox is; nothing for what its code does."""
         began, self.troubles = perf_counter(), []
-        items = [self.job.plan.item(key) for key in task.keys]
+        items = [self.job.plan.item(key) for key in in_book_order(task.keys)]
         results: dict[str, Result] = {}
         self.expect(task, items)
         for ranks in (False, True):

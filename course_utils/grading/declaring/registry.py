@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 from course_utils.grading.driving.global_state import quiet
@@ -33,6 +34,19 @@ def exercises_of(chapter: str) -> dict[str, Exercise]:
 def every() -> dict[str, Exercise]:
     """Every exercise of the book by key."""
     return {key: item for chapter in chapters() for key, item in exercises_of(chapter).items()}
+
+
+def in_book_order(keys: Iterable[str]) -> list[str]:
+    """Keys in the order in which the book asks for them; those that somebody registered come last."""
+    order = chapters()
+
+    def place(key: str) -> tuple[int, int]:
+        chapter = key.partition(".")[0]
+        if key in _extra or chapter not in order:
+            return len(order), 0
+        return order.index(chapter), [*exercises_of(chapter)].index(key)
+
+    return sorted(keys, key=place)
 
 
 _extra: dict[str, Exercise] = {}
