@@ -13,6 +13,7 @@ from submissions import code, folder_of, notebook, zip_of
 from course_utils.classroom.submissions import folders_and_zips
 from course_utils.classroom.submissions.cells import cells_of
 from course_utils.classroom.submissions.folders_and_zips import NoSubmissions, Unreadable
+from course_utils.classroom.submissions.handed_out import HandedOut
 from course_utils.classroom.submissions.intake import find, read
 
 ONE = notebook("x = 1")
@@ -414,7 +415,7 @@ def test_two_notebooks_are_read_in_order_of_name(tmp_path):
     assert content.readable
     assert content.cells == ("a = 1", "b = 1")
     assert content.problem.startswith("c.ipynb: its JSON is torn at line 1, column 1")
-    assert "3 notebooks (a.ipynb, b.ipynb, c.ipynb): of several answers" in content.notes[0]
+    assert content.notes == (), "no exercise is answered twice"
 
 
 def test_the_digest_tells_submissions_apart(tmp_path):
@@ -447,3 +448,83 @@ def test_an_unreadable_folder_or_file_costs_that_student(tmp_path, monkeypatch):
 def test_json_with_deep_but_sane_nesting_is_read():
     deep = json.loads("[" * 200 + "]" * 200)
     assert cells_of(notebook("x = 1", metadata={"widgets": deep})).cells == ["x = 1"]
+
+
+# ------------------------------------------------------------------------------ one student or two
+
+
+def answer(text: str, key: str = "strides.flat_index") -> bytes:
+    return notebook(f'@exercise("{key}")\ndef f():\n    return {text}')
+
+
+DATES = {"2026_12_01_ada.ipynb": answer("1"), "2026_12_01_bob.ipynb": answer("2")}
+SAME_WORDS = {"hw_2026_11_ada.ipynb": answer("1"), "hw_2026_12_bob.ipynb": answer("2")}
+WRITTEN_OTHERWISE = {
+    "a blank at the end": ("ada", "ada "),
+    "a blank that does not break": ("ada", "ada\u00a0"),
+    "a control character": ("a\x01da", "a\x02da"),
+    "an accent as a character of its own": ("zo\u00eb", "zoe\u0308"),
+}
+
+
+def test_a_date_is_no_name_of_canvas(tmp_path):
+    assert students(folder_of(tmp_path / "hw", DATES)) == ["2026_12_01_ada", "2026_12_01_bob"]
+
+
+def test_names_like_those_of_canvas_with_different_answers_stop_the_run(tmp_path):
+    with pytest.raises(NoSubmissions, match=r"both be hw_2026's, and their answers to .* differ"):
+        find(folder_of(tmp_path / "hw", SAME_WORDS))
+
+
+def test_two_chapters_of_one_student_of_canvas(tmp_path):
+    files = {
+        "lovelaceada_1234_567890_02_strides.ipynb": answer("1"),
+        "lovelaceada_1234_567891_01_tensors.ipynb": answer("2", "tensors.masked_mean"),
+    }
+    (one,) = find(folder_of(tmp_path / "hw", files)).submissions
+    assert len(one.notebooks) == 2
+    assert read(one).notes == ()
+
+
+@pytest.mark.parametrize("names", WRITTEN_OTHERWISE.values(), ids=WRITTEN_OTHERWISE)
+def test_names_that_are_only_written_differently(tmp_path, names):
+    """Kept both and said; stopped where it would change a mark."""
+    agree = {f"{name}/{n}.ipynb": answer("1") for n, name in enumerate(names)}
+    (one,) = find(zip_of(tmp_path / "a.zip", agree)).submissions
+    assert len(one.notebooks) == 2
+    assert any("2 names were taken for one: " in note for note in one.notes)
+    differ = {f"{name}/x.ipynb": answer(str(n)) for n, name in enumerate(names)}
+    with pytest.raises(NoSubmissions, match=r"their answers to strides\.flat_index differ"):
+        find(zip_of(tmp_path / "b.zip", differ))
+
+
+@pytest.mark.parametrize("old", ["02_strides_old", "02_strides-Copy1", "zz", "03_strides_x"])
+def test_the_notebook_that_was_handed_out_counts(tmp_path, old):
+    files = {f"ada/{old}.ipynb": answer("1"), "ada/02_strides.ipynb": answer("2")}
+    handed_out = HandedOut.by(["02_strides.ipynb"], [])
+    (one,) = find(folder_of(tmp_path / "hw", files), handed_out).submissions
+    assert read(one).cells[-1].endswith("return 2")
+    (note,) = read(one).notes
+    assert note.startswith("strides.flat_index: in 2 notebooks (")
+
+
+@pytest.mark.parametrize(
+    "stem", ["02_strides", "02_strides-1", "02_strides (2)", "ada_12_345_02_strides", "problems-3"]
+)
+def test_names_of_what_was_handed_out(stem):
+    handed_out = HandedOut.by(["problems.ipynb"], ["strides.flat_index"])
+    assert handed_out.includes(stem)
+    assert not handed_out.includes(f"{stem}_old")
+    assert not HandedOut().includes(stem)
+
+
+def test_a_time_that_the_student_wrote_does_not_replace_gradescopes(tmp_path):
+    root = "assignment_42_export"
+    files = {
+        f"{root}/submission_metadata.yml": GRADESCOPE,
+        f"{root}/submission_101/02_strides.ipynb": ONE,
+        f"{root}/submission_101/timestamp.txt": "1999-01-01 00:00:00 UTC",
+        f"{root}/submission_102/02_strides.ipynb": ONE,
+    }
+    found = find(zip_of(tmp_path / "assignment_42_export.zip", files)).submissions
+    assert found[0].submitted == datetime(2026, 4, 26, 17, 34, 0, 861687, UTC)

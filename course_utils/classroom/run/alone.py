@@ -22,6 +22,7 @@ from course_utils.classroom.marks.plan import Plan
 from course_utils.classroom.marks.record import Record
 from course_utils.classroom.submissions import intake
 from course_utils.classroom.submissions.folders_and_zips import listed
+from course_utils.classroom.submissions.handed_out import HandedOut
 from course_utils.files import write_whole
 from course_utils.update.folders import BEFORE
 
@@ -43,7 +44,8 @@ def graded(
     """
     files, _ = listed(folder)
     files = [one for one in files if not BEFORE.search(one.path.stem)]
-    one = intake.submission(student, files, submitted, late=False)
+    handed_out = HandedOut.by(plan.names, plan.keys)
+    one = intake.submission(student, files, submitted, late=False, handed_out=handed_out)
     content = intake.read(one)
     task = ToDo(one, content, plan.keys).task(plan)
     if not content.readable:

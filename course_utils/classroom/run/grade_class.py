@@ -19,6 +19,7 @@ from typing import Any
 from course_utils.classroom.marks.plan import Plan
 from course_utils.classroom.marks.record import DAMAGED, Record
 from course_utils.classroom.submissions import intake
+from course_utils.classroom.submissions.handed_out import HandedOut
 from course_utils.classroom.submissions.intake import Submission
 
 from . import journal, sandboxes, worker, workers
@@ -84,7 +85,7 @@ def grade(
     progress = progress or Progress()
     if settings.roster:
         Roster.read(settings.roster)  # before the work, if it cannot be read
-    found = intake.find(place)
+    found = intake.find(place, HandedOut.by(plan.names, plan.keys))
     with journal.opened(folder, plan, place) as book:
         summary = Summary(folder, ())
         check_choice(plan, found.submissions, settings)

@@ -8,7 +8,8 @@ nbgrader
 Canvas, "Download submissions"
     One flat zip: `<name>_<user id>_<file id>_<file name>`, with `_LATE` after the name of a late one,
     the name in small letters without blanks and commas; anonymous: `anon_<id>_<file id>_<file name>`.
-    The student is `<name>_<user id>`. How late it was, Canvas does not say.
+    The student is `<name>_<user id>`. How late it was, Canvas does not say. A name has a letter and an
+    id does not begin with 0: `2026_12_01_ada.ipynb` is a date, and the student's name is all of it.
 Moodle, "Download all submissions"
     Folders `<full name>_<participant number>_assignsubmission_file` (older ones end in `_`), or flat
     files that begin so. The student is `<full name>_<participant number>`; the number is the one of
@@ -26,26 +27,46 @@ of the names above or where two of its folders hold notebooks.
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
 from .folders_and_zips import File, shown
 
 SMALL_TEXT = 10 * 10**6
-CANVAS = re.compile(r"(?P<name>.+?)(?P<late>_LATE)?_(?P<id>\d+)_\d+_(?P<file>.+)")
+CANVAS = re.compile(
+    r"(?P<name>[^_]*[^\W\d_].*?)(?P<late>_LATE)?_(?P<id>[1-9]\d*)_[1-9]\d*_(?P<file>.+)"
+)
 ANONYMOUS = re.compile(r"(?P<name>anon)(?P<late>_LATE)?_(?P<id>\w+?)_\d+_(?P<file>.+)")
 MOODLE = re.compile(r"(?P<name>.+)_(?P<id>\d+)_assignsubmission_[a-z]+_?(?P<file>.*)", re.DOTALL)
 GRADESCOPE = re.compile(r"submission_\d+")
 WRAPPER = re.compile(r"assignment_\d+_export|(?P<slug>.+)-submissions|submitted")
 METADATA = "submission_metadata.yml"
 TIMESTAMP = "timestamp.txt"
+"""nbgrader's; anybody can write one, so a time that the learning system gives goes before it."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """student: the name as it is kept. said: as it stands there. late: does it say so, too?
+
+    one_of_many: does a name in a flat list say it, of which another file may have the same?
+    """
+
+    student: str
+    said: str
+    late: bool = False
+    one_of_many: bool = False
+
+    @classmethod
+    def named(cls, said: str, **more: bool) -> "Owner":
+        return cls(_student_name(said), said, **more)
 
 
 def owners(
     one: File, slug: str, submitters: dict[str, tuple[tuple[str, ...], datetime | None]]
-) -> list[tuple[str, bool]]:
-    """Whose file is this? Names of students, each with: does its name say that it is late?"""
+) -> list[Owner]:
+    """Whose file is this? Nobody's, one student's, or those of a group."""
     first, *rest = one.path.parts
     if not rest:
         if first == METADATA:
@@ -53,13 +74,13 @@ def owners(
         for form in (ANONYMOUS, MOODLE, CANVAS):
             if match := form.fullmatch(first):
                 late = bool(match.groupdict().get("late"))
-                return [(_student_name(f"{match['name']}_{match['id']}"), late)]
-        return [(_student_name(one.path.stem), False)] if one.is_notebook or one.is_zip else []
+                return [Owner.named(f"{match['name']}_{match['id']}", late=late, one_of_many=True)]
+        return [Owner.named(one.path.stem)] if one.is_notebook or one.is_zip else []
     if names := submitters.get(first, ((), None))[0]:
-        return [(name, False) for name in names]
+        return [Owner.named(name) for name in names]
     if match := MOODLE.fullmatch(first):
-        return [(_student_name(f"{match['name']}_{match['id']}"), False)]
-    return [(_student_name(first.removeprefix(slug) or first), False)]
+        return [Owner.named(f"{match['name']}_{match['id']}")]
+    return [Owner.named(first.removeprefix(slug) or first)]
 
 
 def slug_of(folder: str) -> str:
