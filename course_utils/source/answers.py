@@ -1,25 +1,28 @@
-"""Answers out of a notebook: each answer's definition with the definitions and imports it needs.
+"""Answers out of a notebook: each answer's definition with all above it that may make what it needs.
 
-Nothing is run here. Cell metadata is not consulted: an answer is found by its decorator, so a
+Nothing is run until an answer is built. Cell metadata is not consulted: an answer is found by its decorator, so a
 cell that was split, moved, copied or stripped of its metadata is found just the same.
 """
 
+import __future__
+
 import ast
 import linecache
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
-from .cells import (
-    DECORATED,
-    UNREADABLE,
-    Statement,
-    is_definition,
-    key_of,
-    rejoined,
-    statements_of,
-    undecorated,
+from .cells import DECORATED, UNREADABLE, Statement, rejoined, spellings, statements_of
+from .effects import (
+    DEFINITION,
+    EVERYTHING,
+    EffectsOfCalling,
+    How,
+    effects_of_calling,
+    ways_to_change,
 )
+from .notebook_python import NoShell
 from .stub import defines_a_stub
 
 _TOO_DEEP = "an expression nests too deeply to be read"
@@ -46,10 +49,11 @@ class WrittenAnswer:
 def answers(cells: list[str]) -> dict[str, WrittenAnswer]:
     """Every answer in the cells by key; of several with one key, the last."""
     cells = rejoined(cells)
+    called = spellings(cells)
     statements, found = [], {}
     for number, source in enumerate(cells):
         try:
-            statements += statements_of(number, source)
+            statements += statements_of(number, source, called)
         except UNREADABLE as error:
             where = f", line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else ""
             for key in DECORATED.findall(source):
@@ -57,16 +61,16 @@ def answers(cells: list[str]) -> dict[str, WrittenAnswer]:
                 found[key] = WrittenAnswer(key, problem=problem)
     parts: dict[str, dict[str, int]] = {}
     for i, statement in enumerate(statements):
-        key = key_of(statement.node)
-        if key:
+        if key := statement.key:
             mine = parts.setdefault(key, {})
             name = getattr(statement.node, "name", "")
             mine.pop(name, None)  # an earlier attempt, which is not even run
             mine[name] = i
+    needs = _Needs(statements)
     for key, names in parts.items():
         places = list(names.values())
         try:
-            needed = _closure(statements, places)
+            needed = needs.of(places)
             stubs = tuple(defines_a_stub(statements[place].node) for place in places)
             found[key] = WrittenAnswer(key, needed, tuple(names), tuple(cells), stubs=stubs)
         except UNREADABLE:
@@ -77,27 +81,86 @@ def answers(cells: list[str]) -> dict[str, WrittenAnswer]:
     return found
 
 
-def _closure(statements: list[Statement], places: list[int]) -> tuple[Statement, ...]:
-    """The answer's statements and all that they need, in an order in which they can be run.
+class _Needs:
+    """What answers need of a notebook's statements."""
 
-    A name that is bound several times is taken as it was where the statement stands, for what runs
-    as it is defined, and as it is last, for what runs when it is called.
-    """
-    binders: dict[str, list[int]] = {}
-    for i, statement in enumerate(statements):
-        for name in statement.binds if is_definition(statement.node) else ():
-            binders.setdefault(name, []).append(i)
-    keep, ahead = set(places), list(places)
-    while ahead:
-        place = ahead.pop()
-        for name in statements[place].uses:
-            found = binders.get(name, [])
-            before = [i for i in found if i < place]
-            last = [i for i in found if i < max(places)] or found
-            new = {*before[-1:], *last[-1:]} - keep
-            keep |= new
-            ahead += new
-    return tuple(statements[i] for i in _in_order(statements, keep))
+    def __init__(self, statements: list[Statement]) -> None:
+        self.statements = statements
+        self.binders: dict[str, list[int]] = {}
+        self.touching: dict[str, dict[int, set[How]]] = {}
+        for i, statement in enumerate(statements):
+            called = self.called_by(statement)
+            for name in statement.binds.union(*(one.binds for one in called)):
+                self.binders.setdefault(name, []).append(i)
+            changed = [(name, How.SET) for one in called for name in one.changes]
+            for name, how in [*statement.effects.changes, *changed]:
+                self.touching.setdefault(name, {}).setdefault(i, set()).add(how)
+
+    def called_by(self, statement: Statement) -> list[EffectsOfCalling]:
+        """What the functions of the notebook do that a statement calls, and those that they call."""
+        found: dict[str, EffectsOfCalling] = {}
+        waiting = list(statement.effects.calls)
+        while waiting:
+            name = waiting.pop()
+            above = self.binders.get(name, [])
+            if name in found or not above:
+                continue
+            if isinstance(definition := self.statements[above[-1]].node, DEFINITION):
+                found[name] = effects_of_calling(definition)
+                waiting += found[name].calls
+        return list(found.values())
+
+    def of(self, places: list[int]) -> tuple[Statement, ...]:
+        """The statements at these places and all that they need, in an order in which they can be run.
+
+        A name that is bound several times is taken as it was where the statement stands, for what runs
+        as it is defined, and as it is at the last place, for what runs when it is called. What may have
+        changed it until then is run, too; if that raises, it is passed over.
+        """
+        end = max(places)
+        futures = [i for i, one in enumerate(self.statements[:end]) if _future(one.node)]
+        doubtful = dict.fromkeys([*places, *futures], False)
+        ahead = list(doubtful)
+        while ahead:
+            place = ahead.pop()
+            for name in self.statements[place].uses:
+                for i, in_doubt in self.makers(name, place, end):
+                    if i not in doubtful:
+                        ahead.append(i)
+                    doubtful[i] = doubtful.get(i, True) and in_doubt
+        return tuple(
+            replace(self.statements[i], doubtful=doubtful[i])
+            for i in _in_order(self.statements, set(doubtful))
+        )
+
+    def makers(self, name: str, place: int, end: int) -> Iterator[tuple[int, bool]]:
+        """Statements that make what a name stands for at a place, and at the end; each with: is it only
+        in doubt? Where nothing above binds it, the last that does below."""
+        found = [*self.above(name, place), *self.above(name, end)]
+        if all(in_doubt for _, in_doubt in found):
+            found += [(i, False) for i in self.binders.get(name, [])[-1:]]
+        return iter(found)
+
+    def above(self, name: str, place: int) -> Iterator[tuple[int, bool]]:
+        """Upwards from a place: what binds the name until one does so surely, and what may change it."""
+        ways, first = frozenset(How), 0
+        mine, any_name = self.binders.get(name, []), self.binders.get(EVERYTHING, [])
+        for i in sorted((i for i in {*mine, *any_name} if i < place), reverse=True):
+            yield i, False
+            if name in self.statements[i].binds and self.statements[i].effects.surely:
+                ways, first = ways_to_change(self.statements[i].node), i
+                break
+        for i, hows in self.touching.get(name, {}).items():
+            if first < i < place and hows & ways:
+                yield i, True
+
+
+def _future(node: ast.stmt) -> list[str]:
+    """What is imported from `__future__`."""
+    match node:
+        case ast.ImportFrom(module="__future__", names=names):
+            return [alias.name for alias in names]
+    return []
 
 
 def _in_order(statements: list[Statement], keep: set[int]) -> list[int]:
@@ -131,12 +194,18 @@ def build(
     one of the names is not defined.
     """
     space: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
+    space["get_ipython"] = NoShell
+    flags = 0
     for statement in answer.statements:
         filename = f"<{notebook}, code cell {statement.cell + 1}>"
         source = answer.sources[statement.cell]
         linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-        module = ast.Module([undecorated(statement.node)], [])
-        exec(compile(module, filename, "exec"), space)
+        for name in _future(statement.node):
+            flags |= getattr(__future__, name).compiler_flag
+        module = ast.Module([statement.undecorated()], [])
+        code = compile(module, filename, "exec", flags, dont_inherit=True)
+        with suppress(*([Exception] if statement.doubtful else [])):
+            exec(code, space)
     if len(names) == 1:  # whatever it is called, as in the notebook
         space[names[0]] = space[answer.names[-1]]
     missing = [name for name in names if name not in space]

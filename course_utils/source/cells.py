@@ -10,29 +10,63 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from .names import names_bound, names_used
+from .effects import Effects, effects_of
+from .names import names_used
+from .notebook_python import as_python
 
 MAGIC = re.compile(r"^(\s*)[%!?].*$", re.MULTILINE)
-DECORATED = re.compile(r"""^@exercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
+DECORATED = re.compile(r"""^@[\w.]+\(\s*(?:key\s*=\s*)?["']([a-z_]\w*\.\w+)["']""", re.MULTILINE)
+"""What looks like `@exercise("chapter.name")`, however `exercise` was imported."""
+PLAIN = frozenset({"exercise"})
+"""How `exercise` is called where nobody has given it another name."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of a cell, the names that it binds, and those that it needs."""
+    """A statement of a cell. spellings: what `exercise` is called in the notebook.
+
+    doubtful: it is run only because it may change something that is needed.
+    """
 
     cell: int
     node: ast.stmt
+    spellings: frozenset[str] = PLAIN
+    doubtful: bool = False
+
+    @cached_property
+    def key(self) -> str | None:
+        """Of the exercise that it answers; None for any other statement."""
+        return key_of(self.node, self.spellings)
+
+    @cached_property
+    def effects(self) -> Effects:
+        """What it does to names when it runs."""
+        return effects_of(self.node)
 
     @cached_property
     def binds(self) -> frozenset[str]:
-        """Names that it binds."""
-        return frozenset(names_bound(self.node))
+        """Names that it binds, or may."""
+        return self.effects.binds
 
     @cached_property
     def uses(self) -> frozenset[str]:
-        """Names that it looks up outside of itself."""
-        return frozenset(_names_needed(self.node))
+        """Names that it looks up outside of itself, those of builtins included, which a notebook may bind
+        anew; `exercise` is none of them."""
+        return frozenset(names_used(self.undecorated(), builtins_too=True))
+
+    def undecorated(self) -> ast.stmt:
+        """The statement without its @exercise, so that running it checks nothing."""
+        if not self.key:
+            return self.node
+        node = copy.copy(self.node)
+        assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        node.decorator_list = [
+            decorator
+            for decorator in node.decorator_list
+            if _key_in(decorator, self.spellings) is None
+        ]
+        return node
 
 
 def read_cells(path: str | Path) -> list[str]:
@@ -48,10 +82,10 @@ def read_cells(path: str | Path) -> list[str]:
         raise ValueError(f"{path} is not a readable notebook: {error}") from error
 
 
-def statements_of(number: int, source: str) -> list[Statement]:
+def statements_of(number: int, source: str, spellings: frozenset[str] = PLAIN) -> list[Statement]:
     """A cell's statements. Raises one of UNREADABLE for a text that is no Python, magics aside."""
     return [
-        Statement(number, node)
+        Statement(number, node, spellings)
         for statement in _parsed(source).body
         for node in _one_by_one(statement)
     ]
@@ -59,13 +93,31 @@ def statements_of(number: int, source: str) -> list[Statement]:
 
 def _parsed(source: str) -> ast.Module:
     """Its syntax tree, if Python would compile it: a parameter that comes twice, say, has one too."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        source = MAGIC.sub(r"\1pass", source)
-        tree = ast.parse(source)
-    symtable.symtable(source, "<cell>", "exec")
-    return tree
+    text = as_python(source)
+    symtable.symtable(text, "<cell>", "exec")
+    return ast.parse(text)
+
+
+def spellings(cells: Sequence[str]) -> frozenset[str]:
+    """What `exercise` is called in a notebook: `exercise`, `course_utils.exercise`, or a name of its own."""
+    found = set(PLAIN)
+    for cell in cells:
+        if "course_utils" not in cell and "exercise" not in cell:
+            continue
+        try:
+            tree = _parsed(cell)
+        except UNREADABLE:
+            continue
+        for node in tree.body:
+            match node:
+                case ast.Import(names=names):
+                    ours = [alias for alias in names if alias.name == "course_utils"]
+                    found |= {f"{alias.asname or alias.name}.exercise" for alias in ours}
+                case ast.ImportFrom(module="course_utils", names=names):
+                    found |= {a.asname for a in names if a.name == "exercise" and a.asname}
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    found |= {name} if ast.unparse(value) in found else set()
+    return frozenset(found)
 
 
 def rejoined(cells: Sequence[str]) -> list[str]:
@@ -88,11 +140,6 @@ def _is_python(source: str) -> bool:
     return True
 
 
-def _names_needed(node: ast.stmt) -> set[str]:
-    """The names that a definition uses; `exercise` is none of them."""
-    return names_used(undecorated(copy.copy(node)) if key_of(node) else node)
-
-
 def _one_by_one(node: ast.stmt) -> list[ast.stmt]:
     """An import of several names as one for each: an answer takes only those that it uses."""
     if isinstance(node, ast.Import):
@@ -110,23 +157,16 @@ def is_definition(node: ast.stmt) -> bool:
     return not isinstance(node, ast.For | ast.While | ast.With | ast.Expr)
 
 
-def key_of(node: ast.stmt) -> str | None:
+def key_of(node: ast.stmt, spellings: frozenset[str] = PLAIN) -> str | None:
     """The key in a definition's @exercise("…"); None without one."""
-    for decorator in getattr(node, "decorator_list", []):
-        match decorator:
-            case ast.Call(func=ast.Name(id="exercise"), args=[ast.Constant(value=str(key)), *_]):
-                return key
+    keys = (_key_in(decorator, spellings) for decorator in getattr(node, "decorator_list", []))
+    return next((key for key in keys if key), None)
+
+
+def _key_in(decorator: ast.expr, spellings: frozenset[str]) -> str | None:
+    match decorator:
+        case ast.Call(func=func, args=[ast.Constant(value=str(key)), *_]):
+            return key if ast.unparse(func) in spellings else None
+        case ast.Call(func=func, keywords=[ast.keyword("key", ast.Constant(value=str(key))), *_]):
+            return key if ast.unparse(func) in spellings else None
     return None
-
-
-def undecorated(node: ast.stmt) -> ast.stmt:
-    """The definition without its @exercise, so that running it checks nothing."""
-    if key_of(node):
-        node.decorator_list = [  # type: ignore[attr-defined]
-            d
-            for d in node.decorator_list  # type: ignore[attr-defined]
-            if not (
-                isinstance(d, ast.Call) and isinstance(d.func, ast.Name) and d.func.id == "exercise"
-            )
-        ]
-    return node

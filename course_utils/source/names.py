@@ -33,8 +33,8 @@ def names_bound(node: ast.stmt) -> list[str]:
     ]
 
 
-def names_used(source: str | ast.AST) -> set[str]:
-    """Names that a piece of source looks up outside of itself, builtins aside.
+def names_used(source: str | ast.AST, builtins_too: bool = False) -> set[str]:
+    """Names that a piece of source looks up outside of itself, builtins aside unless asked for.
 
     Parameters and local variables are not among them, whatever else in the notebook or module
     bears the same name.
@@ -50,4 +50,4 @@ def names_used(source: str | ast.AST) -> set[str]:
             for symbol in table.get_symbols()
             if symbol.is_referenced() and (table is whole or symbol.is_global())
         }
-    return used - set(dir(builtins))
+    return used if builtins_too else used - set(dir(builtins))

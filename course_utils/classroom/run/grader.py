@@ -28,7 +28,8 @@ from course_utils.classroom.marks.record import (
 )
 from course_utils.grading.declaring.registry import in_book_order
 from course_utils.grading.expecting.from_reference import remember
-from course_utils.source.cells import DECORATED
+from course_utils.source.cells import DECORATED, MAGIC
+from course_utils.source.notebook_python import TRANSFORMER
 
 from .sandboxes import CannotGrade
 from .tasks import Graded, Job, Task
@@ -45,6 +46,7 @@ SLOW_TO_LOAD = (
     "torch._dynamo",
     "torch.fx.experimental.symbolic_shapes",
     "torch.profiler",
+    TRANSFORMER,
 )
 """Where a reference has needed one of them, students' code will: the sandbox then loads it once for
 all. torch._dynamo alone, which the first optimizer asks for, takes a process a second."""
@@ -101,6 +103,8 @@ class Grader:
             if not _uses_ranks(found):  # the others have processes of their own
                 with suppress(Exception):
                     self.sizes_of(found, seed_of(self.job.secret, task.student, item.key))
+        if any(map(MAGIC.search, task.cells)):
+            importlib.import_module(TRANSFORMER)
         self.sandbox.load(name for name in SLOW_TO_LOAD if name in sys.modules)
 
     def mark(
@@ -153,7 +157,7 @@ def _without_stubs(cells: Sequence[str], keys: Sequence[str]) -> list[str]:
     """
     from course_utils.grading import find
 
-    texts = {number: _plain(cell) for number, cell in enumerate(cells) if "@exercise" in cell}
+    texts = {number: _plain(cell) for number, cell in enumerate(cells) if DECORATED.search(cell)}
     drop: set[int] = set()
     for key in keys:
         mine = [number for number, text in texts.items() if key in DECORATED.findall(text)]
