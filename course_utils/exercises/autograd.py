@@ -2,10 +2,10 @@
 # ruff: noqa: B905 (mistakes are written as students write them)
 
 import torch
-import torch.nn.functional as F
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.grading.probes import prepared
 from course_utils.meters import measure
 from course_utils.reference import autograd
@@ -108,52 +108,29 @@ def _():
     yield call(LOGSUMEXP, normal(4).bfloat16(), 1e-3), "bfloat16"
 
 
-@numerical_gradient.mistake(
+numerical_gradient.mistake(
     "These are one-sided differences, (f(x + eps) - f(x)) / eps: their error shrinks with eps, that "
-    "of the central ones with eps². Step to both sides."
+    "of the central ones with eps². Step to both sides.",
+    replace("f((flat - step).view(x.shape))", "f(flat.view(x.shape))", "(2 * eps)", "eps"),
 )
-def _(f, x, eps=1e-6):
-    p = x.detach().double()
-    slopes = [(f(p + eps * e) - f(p)) / eps for e in directions(p)]
-    return torch.stack(slopes).view(x.shape).to(x.dtype) if slopes else torch.zeros_like(x)
-
-
-@numerical_gradient.mistake(
-    "You divide by eps, but the two points are 2·eps apart: twice the gradient."
+numerical_gradient.mistake(
+    "You divide by eps, but the two points are 2·eps apart: twice the gradient.",
+    replace("(2 * eps)", "eps"),
 )
-def _(f, x, eps=1e-6):
-    return 2 * autograd.numerical_gradient(f, x, eps)
-
-
-@numerical_gradient.mistake(
+numerical_gradient.mistake(
     "You move all elements at once. That is the slope along (1, 1, …, 1), one number; a partial "
-    "derivative moves one element and keeps the rest."
+    "derivative moves one element and keeps the rest.",
+    replace("step[i] = eps", "step.fill_(eps)"),
 )
-def _(f, x, eps=1e-6):
-    p = x.detach().double()
-    return torch.full_like(p, (f(p + eps) - f(p - eps)) / (2 * eps)).to(x.dtype)
-
-
-@numerical_gradient.mistake(
-    "An element stays moved when you come to the next one. Put it back, or start from a fresh copy."
+numerical_gradient.mistake(
+    "An element stays moved when you come to the next one. Put it back, or start from a fresh copy.",
+    replace("/ (2 * eps)", "/ (2 * eps)\n        flat = flat - step"),
 )
-def _(f, x, eps=1e-6):
-    p = x.detach().double()
-    slopes = []
-    for e in directions(p):
-        slopes.append((f(p + eps * e) - f(p - eps * e)) / (2 * eps))
-        p = p - eps * e
-    return torch.stack(slopes).view(x.shape).to(x.dtype) if slopes else torch.zeros_like(x)
-
-
-@numerical_gradient.mistake(
+numerical_gradient.mistake(
     "You take the differences in x's own dtype. In float32, f(x ± 1e-6) agree in all but the last "
-    "digits, and their difference is mostly rounding: compute in float64, and cast back."
+    "digits, and their difference is mostly rounding: compute in float64, and cast back.",
+    replace(".double()", ""),
 )
-def _(f, x, eps=1e-6):
-    p = x.detach()
-    slopes = [(f(p + eps * e) - f(p - eps * e)) / (2 * eps) for e in directions(p)]
-    return torch.stack(slopes).view(x.shape) if slopes else torch.zeros_like(x)
 
 
 @numerical_gradient.mistake(
@@ -182,21 +159,18 @@ def _(f, x, eps=1e-6):
     return torch.stack(slopes).view(x.shape).to(x.dtype) if slopes else torch.zeros_like(x)
 
 
-@numerical_gradient.mistake(
+numerical_gradient.mistake(
     "Your result is still attached to a graph where x requires grad. A check of gradients must not "
-    "record any: start from x.detach()."
+    "record any: start from x.detach().",
+    replace("x.detach()", "x", ".item()", ""),
 )
-def _(f, x, eps=1e-6):
-    p = x.double()
-    slopes = [(f(p + eps * e) - f(p - eps * e)) / (2 * eps) for e in directions(p.detach())]
-    return torch.stack(slopes).view(x.shape).to(x.dtype) if slopes else torch.zeros_like(x)
-
-
-@numerical_gradient.mistake(
-    "You hand f a flat vector. f may well look at rows and columns: give each point x's shape."
+numerical_gradient.mistake(
+    "You hand f a flat vector. f may well look at rows and columns: give each point x's shape.",
+    replace(
+        "f((flat + step).view(x.shape)), f((flat - step).view(x.shape))",
+        "f(flat + step), f(flat - step)",
+    ),
 )
-def _(f, x, eps=1e-6):
-    return autograd.numerical_gradient(f, x.detach().reshape(-1), eps).view(x.shape)
 
 
 @numerical_gradient.alternative("unit vectors from an identity matrix")
@@ -284,50 +258,33 @@ softmax_vjp.contract(
         says="no Python loop over rows or classes",
     )
 )
-
-
-@softmax_vjp.mistake(
+softmax_vjp.mistake(
     "Only the diagonal of the Jacobian is there, y · (1 - y). A softmax is no elementwise function: "
-    "raising one score lowers all other probabilities."
+    "raising one score lowers all other probabilities.",
+    replace("y * (grad - inner)", "grad * y * (1 - y)"),
 )
-def _(y, grad):
-    return grad * y * (1 - y)
-
-
-@softmax_vjp.mistake(
+softmax_vjp.mistake(
     "You add up y · grad over the whole tensor. Every row is a softmax of its own: sum over the last "
-    "axis, with keepdim=True."
+    "axis, with keepdim=True.",
+    replace(".sum(dim=-1, keepdim=True)", ".sum()"),
 )
-def _(y, grad):
-    return y * (grad - (grad * y).sum())
-
-
-@softmax_vjp.mistake("The last factor is missing: y multiplies the bracket, for every element.")
-def _(y, grad):
-    return grad - (grad * y).sum(-1, keepdim=True)
-
-
-@softmax_vjp.mistake(
-    "You subtract the plain mean of the gradient. The softmax weighs it: the sum of grad · y."
+softmax_vjp.mistake(
+    "The last factor is missing: y multiplies the bracket, for every element.",
+    replace("y * (grad - inner)", "grad - inner"),
 )
-def _(y, grad):
-    return y * (grad - grad.mean(-1, keepdim=True))
-
-
-@softmax_vjp.mistake(
-    "You treat y as x and take its softmax again. y is the result of the forward pass already."
+softmax_vjp.mistake(
+    "You subtract the plain mean of the gradient. The softmax weighs it: the sum of grad · y.",
+    replace("(grad * y).sum(", "grad.mean("),
 )
-def _(y, grad):
-    y = y.softmax(-1)
-    return y * (grad - (grad * y).sum(-1, keepdim=True))
-
-
-@softmax_vjp.mistake(
+softmax_vjp.mistake(
+    "You treat y as x and take its softmax again. y is the result of the forward pass already.",
+    replace("inner =", "y = y.softmax(-1)\n    inner ="),
+)
+softmax_vjp.mistake(
     "You write into the gradient that came in. It belongs to the caller, and other branches of the "
-    "graph may still add to it: an edit in place breaks them."
+    "graph may still add to it: an edit in place breaks them.",
+    replace("y * (grad - inner)", "grad.sub_(inner).mul_(y)"),
 )
-def _(y, grad):
-    return grad.sub_((grad * y).sum(-1, keepdim=True)).mul_(y)
 
 
 @softmax_vjp.mistake(
@@ -430,110 +387,70 @@ cross_entropy_backward.contract(
         says="no Python loop over the rows",
     )
 )
-
-
-def softmax_minus_one_hot(logits, targets, ignore_index):
-    """Per row and before the division; rows that do not count are zero."""
-    counts = targets != ignore_index
-    one_hot = F.one_hot(torch.where(counts, targets, 0), logits.size(1))
-    return (logits.softmax(-1) - one_hot) * counts[:, None]
-
-
-@cross_entropy_backward.mistake(
-    "You divide by N. Rows with ignore_index do not count, neither in the sum nor in the number."
+cross_entropy_backward.mistake(
+    "You divide by N. Rows with ignore_index do not count, neither in the sum nor in the number.",
+    replace("counts.sum().clamp(min=1)", "max(len(targets), 1)"),
 )
-def _(logits, targets, ignore_index=-100):
-    return softmax_minus_one_hot(logits, targets, ignore_index) / max(len(targets), 1)
-
-
-@cross_entropy_backward.mistake(
+cross_entropy_backward.mistake(
     "This is the gradient of the sum. The loss is a mean over the rows that count: divide by their "
-    "number, or the step grows with the batch."
+    "number, or the step grows with the batch.",
+    replace(".div_(counts.sum().clamp(min=1))", ""),
 )
-def _(logits, targets, ignore_index=-100):
-    return softmax_minus_one_hot(logits, targets, ignore_index)
-
-
-@cross_entropy_backward.mistake(
+cross_entropy_backward.mistake(
     "The sign is wrong: a step *against* the gradient has to raise the target's logit, so the "
-    "gradient there is negative."
+    "gradient there is negative.",
+    replace("return gradient", "return -gradient"),
 )
-def _(logits, targets, ignore_index=-100):
-    return -autograd.cross_entropy_backward(logits, targets, ignore_index)
-
-
-@cross_entropy_backward.mistake(
-    "Rows with ignore_index still get the softmax as a gradient. Their whole row is zero."
+cross_entropy_backward.mistake(
+    "Rows with ignore_index still get the softmax as a gradient. Their whole row is zero.",
+    replace(
+        "torch.arange(len(targets)), torch.where(counts, targets, 0)",
+        "counts, targets[counts]",
+        "    gradient.masked_fill_(~counts[:, None], 0.0)\n",
+        "",
+    ),
 )
-def _(logits, targets, ignore_index=-100):
-    counts = targets != ignore_index
-    gradient = logits.softmax(-1)
-    gradient[counts, targets[counts]] -= 1
-    return gradient / counts.sum().clamp(min=1)
-
-
-@cross_entropy_backward.mistake(
+cross_entropy_backward.mistake(
     "exp overflows: above 88 it is infinite in float32, and inf / inf is NaN. Subtract each row's "
-    "largest logit first, or use softmax."
+    "largest logit first, or use softmax.",
+    replace("logits.softmax(dim=-1)", "logits.exp() / logits.exp().sum(-1, keepdim=True)"),
 )
-def _(logits, targets, ignore_index=-100):
-    counts = targets != ignore_index
-    p = logits.exp() / logits.exp().sum(-1, keepdim=True)
-    one_hot = F.one_hot(torch.where(counts, targets, 0), logits.size(1))
-    return torch.where(counts[:, None], p - one_hot, 0.0) / counts.sum().clamp(min=1)
-
-
-@cross_entropy_backward.mistake(
-    "Where no row counts you divide 0 by 0: NaN, which then spoils every parameter. Return zeros."
+cross_entropy_backward.mistake(
+    "Where no row counts you divide 0 by 0: NaN, which then spoils every parameter. Return zeros.",
+    replace(".clamp(min=1)", ""),
 )
-def _(logits, targets, ignore_index=-100):
-    counts = targets != ignore_index
-    return softmax_minus_one_hot(logits, targets, ignore_index) / counts.sum()
-
-
-@cross_entropy_backward.mistake(
+cross_entropy_backward.mistake(
     "You take -100 for the row to skip, whatever ignore_index says. A padding token's own id is as "
-    "common a choice."
+    "common a choice.",
+    replace(
+        "counts = targets != ignore_index",
+        "counts = targets != -100",
+        "torch.where(counts, targets, 0)",
+        "torch.where(targets != ignore_index, targets, 0)",
+    ),
 )
-def _(logits, targets, ignore_index=-100):
-    safe = torch.where(targets == ignore_index, 0, targets) if ignore_index != -100 else targets
-    return autograd.cross_entropy_backward(logits, safe)
-
-
-@cross_entropy_backward.mistake(
+cross_entropy_backward.mistake(
     "You turn the caller's logits into probabilities in place. They may be saved for another backward "
-    "pass: an edit in place breaks it."
+    "pass: an edit in place breaks it.",
+    replace("    return", "    logits.copy_(logits.softmax(-1))\n    return"),
 )
-def _(logits, targets, ignore_index=-100):
-    result = autograd.cross_entropy_backward(logits, targets, ignore_index)
-    logits.copy_(logits.softmax(-1))
-    return result
-
-
-@cross_entropy_backward.mistake(
+cross_entropy_backward.mistake(
     "The values are right, but one_hot makes an int64 tensor, twice the bytes of the logits, of which "
     "all but N elements are zero.",
+    replace(
+        "gradient[torch.arange(len(targets)), torch.where(counts, targets, 0)] -= 1.0",
+        "gradient -= torch.nn.functional.one_hot(torch.where(counts, targets, 0), logits.size(1))",
+    ),
     cost=True,
 )
-def _(logits, targets, ignore_index=-100):
-    counts = targets != ignore_index
-    gradient = softmax_minus_one_hot(logits, targets, ignore_index)
-    return gradient / counts.sum().clamp(min=1)
-
-
-@cross_entropy_backward.mistake(
-    "The values are right, but you visit the rows one at a time in Python.", cost=True
+cross_entropy_backward.mistake(
+    "The values are right, but you visit the rows one at a time in Python.",
+    replace(
+        "gradient[torch.arange(len(targets)), torch.where(counts, targets, 0)] -= 1.0",
+        "for row, target in zip(gradient, torch.where(counts, targets, 0)):\n        row[target] -= 1.0",
+    ),
+    cost=True,
 )
-def _(logits, targets, ignore_index=-100):
-    gradient = logits.softmax(-1)
-    counted = 0
-    for row, target in zip(gradient, targets.tolist()):
-        if target == ignore_index:
-            row.zero_()
-        else:
-            row[target] -= 1
-            counted += 1
-    return gradient / max(counted, 1)
 
 
 @cross_entropy_backward.alternative("scatter_add, and one weight a row")
@@ -625,123 +542,54 @@ straight_through_round.contract(
         prepare=prepared.applied,
     )
 )
-
-
-class Rounding(torch.autograd.Function):
-    """The right version in pieces, for mistakes that change one of them."""
-
-    @staticmethod
-    def forward(ctx, x, low, high):
-        rounded = x.round()
-        ctx.save_for_backward((low <= rounded) & (rounded <= high))
-        return rounded.clamp(low, high)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * ctx.saved_tensors[0], None, None
-
-
-@straight_through_round.mistake(
+straight_through_round.mistake(
     "You return the true derivative of rounding, which is zero almost everywhere: nothing would ever "
-    "be learnt. The straight-through estimate passes the incoming gradient on."
+    "be learnt. The straight-through estimate passes the incoming gradient on.",
+    replace("torch.where(inside, grad, 0.0)", "torch.zeros_like(grad)"),
 )
-class _TrueDerivative(Rounding):
-    @staticmethod
-    def backward(ctx, grad):
-        return torch.zeros_like(grad), None, None
-
-
-@straight_through_round.mistake(
+straight_through_round.mistake(
     "The gradient passes where x was clamped as well. There the result does not follow x: it must be "
-    "zero, or x drifts away for ever."
+    "zero, or x drifts away for ever.",
+    replace("torch.where(inside, grad, 0.0)", "grad"),
 )
-class _PassesEverywhere(Rounding):
-    @staticmethod
-    def backward(ctx, grad):
-        return grad, None, None
-
-
-@straight_through_round.mistake(
+straight_through_round.mistake(
     "You compare x itself with low and high. What counts is the rounded value: 127.4 becomes 127, "
-    "which is inside of [-128, 127]."
+    "which is inside of [-128, 127].",
+    replace("(low <= rounded) & (rounded <= high)", "(low <= x) & (x <= high)"),
 )
-class _ComparesX(Rounding):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        ctx.save_for_backward((low <= x) & (x <= high))
-        return x.round().clamp(low, high)
-
-
-@straight_through_round.mistake(
-    "At the ends, low and high, nothing is cut off: the gradient passes there too (<=, not <)."
+straight_through_round.mistake(
+    "At the ends, low and high, nothing is cut off: the gradient passes there too (<=, not <).",
+    replace("(low <= rounded) & (rounded <= high)", "(low < rounded) & (rounded < high)"),
 )
-class _OpenInterval(Rounding):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        rounded = x.round()
-        ctx.save_for_backward((low < rounded) & (rounded < high))
-        return rounded.clamp(low, high)
-
-
-@straight_through_round.mistake("Your forward does not clamp: results leave [low, high].")
-class _NoClamp(Rounding):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        rounded = x.round()
-        ctx.save_for_backward((low <= rounded) & (rounded <= high))
-        return rounded
-
-
-@straight_through_round.mistake(
+straight_through_round.mistake(
+    "Your forward does not clamp: results leave [low, high].",
+    replace("rounded.clamp(low, high)", "rounded"),
+)
+straight_through_round.mistake(
     "You return the mask and forget the gradient that comes in. Backward multiplies: it is a "
-    "vector-Jacobian product, not a derivative."
+    "vector-Jacobian product, not a derivative.",
+    replace("torch.where(inside, grad, 0.0)", "inside.to(grad.dtype)"),
 )
-class _IgnoresIncoming(Rounding):
-    @staticmethod
-    def backward(ctx, grad):
-        return ctx.saved_tensors[0].to(grad.dtype), None, None
-
-
-@straight_through_round.mistake(
+straight_through_round.mistake(
     "You round x in place. The caller's tensor is overwritten, and whoever saved it for backward is "
-    "left with other numbers: use round(), not round_()."
+    "left with other numbers: use round(), not round_().",
+    replace("x.round()", "x.round_()"),
 )
-class _InPlace(Rounding):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        x.round_()
-        ctx.save_for_backward((low <= x) & (x <= high))
-        return x.clamp(low, high)
-
-
-@straight_through_round.mistake(
-    "floor(x + 0.5) sends every half up. Halves go to the even neighbour: 0.5 → 0, 1.5 → 2, 2.5 → 2."
+straight_through_round.mistake(
+    "floor(x + 0.5) sends every half up. Halves go to the even neighbour: 0.5 → 0, 1.5 → 2, 2.5 → 2.",
+    replace("x.round()", "(x + 0.5).floor()"),
 )
-class _HalvesUp(Rounding):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        rounded = (x + 0.5).floor()
-        ctx.save_for_backward((low <= rounded) & (rounded <= high))
-        return rounded.clamp(low, high)
-
-
-@straight_through_round.mistake(
+straight_through_round.mistake(
     "You save x or its rounded values and compare in backward: four bytes an element, where a mask of "
     "bools has one. The mask is all that backward needs.",
+    replace(
+        "ctx.save_for_backward((low <= rounded) & (rounded <= high))",
+        "ctx.save_for_backward(x)\n        ctx.range = low, high",
+        "(inside,) = ctx.saved_tensors",
+        "(x,), (low, high) = ctx.saved_tensors, ctx.range\n        inside = (low <= x.round()) & (x.round() <= high)",
+    ),
     cost=True,
 )
-class _SavesValues(Rounding):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        ctx.save_for_backward(x)
-        ctx.range = low, high
-        return x.round().clamp(low, high)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,), (low, high) = ctx.saved_tensors, ctx.range
-        rounded = x.round()
-        return grad * ((low <= rounded) & (rounded <= high)), None, None
 
 
 @straight_through_round.alternative("with setup_context, and masked_fill of what was clamped")
@@ -829,106 +677,47 @@ silu.contract(
         prepare=prepared.applied,
     )
 )
-
-
-class Swish(torch.autograd.Function):
-    """The right version in pieces, for mistakes that change one of them."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x.sigmoid()
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        s = x.sigmoid()
-        return grad * (s + x * s * (1 - s))
-
-
-@silu.mistake(
+silu.mistake(
     "The derivative lacks a term. x · sigmoid(x) is a product: s from the first factor, and "
-    "x · s · (1 - s) from the second."
+    "x · s · (1 - s) from the second.",
+    replace("grad * s * (1 + x * (1 - s))", "grad * s"),
 )
-class _OneTerm(Swish):
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * ctx.saved_tensors[0].sigmoid()
-
-
-@silu.mistake(
+silu.mistake(
     "You return the derivative and forget the gradient that comes in: backward is a vector-Jacobian "
-    "product, so multiply by it."
+    "product, so multiply by it.",
+    replace("grad * s", "s"),
 )
-class _ForgetsIncoming(Swish):
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        s = x.sigmoid()
-        return s + x * s * (1 - s)
-
-
-@silu.mistake(
+silu.mistake(
     "Your first derivative is right; the second is not. Something in backward is cut off from the "
-    "graph by detach() or .data, so it counts as a constant when backward is differentiated."
+    "graph by detach() or .data, so it counts as a constant when backward is differentiated.",
+    replace("s = x.sigmoid()", "s = x.detach().sigmoid()"),
 )
-class _HiddenDetach(Swish):
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        s = x.detach().sigmoid()
-        return grad * (s + x * s * (1 - s))
-
-
-@silu.mistake(
+silu.mistake(
     "Your gradient cannot be differentiated again. What you saved is neither input nor output of "
     "forward (the finished derivative, the sigmoid, a clone of x), so autograd takes it for a "
-    "constant; or backward is cut off as a whole. Save x itself."
+    "constant; or backward is cut off as a whole. Save x itself.",
+    replace(
+        "ctx.save_for_backward(x)",
+        "s = x.sigmoid()\n        ctx.save_for_backward(s * (1 + x * (1 - s)))",
+        "(x,) = ctx.saved_tensors\n        s = x.sigmoid()\n        return grad * s * (1 + x * (1 - s))",
+        "return grad * ctx.saved_tensors[0]",
+    ),
 )
-class _SavesDerivative(Swish):
-    @staticmethod
-    def forward(ctx, x):
-        s = x.sigmoid()
-        ctx.save_for_backward(s + x * s * (1 - s))
-        return x * s
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * ctx.saved_tensors[0]
-
-
-@silu.mistake(
+silu.mistake(
     "You kept x as an attribute of ctx. Autograd does not watch it there: after an edit in place, "
-    "backward computes from other numbers and says nothing. Use ctx.save_for_backward."
+    "backward computes from other numbers and says nothing. Use ctx.save_for_backward.",
+    replace("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x"),
 )
-class _Attribute(Swish):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.x = x
-        return x * x.sigmoid()
-
-    @staticmethod
-    def backward(ctx, grad):
-        s = ctx.x.sigmoid()
-        return grad * (s + ctx.x * s * (1 - s))
-
-
-@silu.mistake(
+silu.mistake(
     "You save the result, or the sigmoid, beside x: twice the bytes, to spare one elementwise pass.",
+    replace(
+        "ctx.save_for_backward(x)\n        return x * x.sigmoid()",
+        "y = x * x.sigmoid()\n        ctx.save_for_backward(x, y)\n        return y",
+        "(x,) = ctx.saved_tensors",
+        "x, _ = ctx.saved_tensors",
+    ),
     cost=True,
 )
-class _SavesBoth(Swish):
-    @staticmethod
-    def forward(ctx, x):
-        y = x * x.sigmoid()
-        ctx.save_for_backward(x, y)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, y = ctx.saved_tensors
-        s = x.sigmoid()
-        return grad * (s + y * (1 - s))
 
 
 @silu.alternative("with setup_context, derivative from y = x · s")
@@ -949,7 +738,7 @@ class _SiluSetUp(torch.autograd.Function):
 
 
 @silu.alternative("autograd inside backward")
-class _Nested(Swish):
+class _Nested(autograd.SiLU):
     @staticmethod
     def backward(ctx, grad):
         (x,) = ctx.saved_tensors
@@ -1026,47 +815,30 @@ hessian_vector_product.contract(
         prepare=prepared.with_its_function,
     )
 )
-
-
-def gradient_of(f, x, create_graph=True):
-    x = x.detach().requires_grad_()
-    return x, torch.autograd.grad(f(x), x, create_graph=create_graph)[0]
-
-
-@hessian_vector_product.mistake(
+hessian_vector_product.mistake(
     "The graph is cut between the two derivatives (no create_graph=True, or a detach), so the gradient "
-    "looks like a constant and every product is zero."
+    "looks like a constant and every product is zero.",
+    replace("create_graph=True, ", ""),
 )
-def _(f, x, v):
-    _, gradient = gradient_of(f, x, create_graph=False)
-    return torch.zeros_like(gradient)
-
-
-@hessian_vector_product.mistake(
+hessian_vector_product.mistake(
     "You differentiate the sum of the gradient and multiply by v afterwards. That scales each row's "
-    "sum; v has to go into the dot product *before* the second derivative."
+    "sum; v has to go into the dot product *before* the second derivative.",
+    replace(
+        "gradient, x, grad_outputs=v", "gradient.sum(), x", "return product", "return product * v"
+    ),
 )
-def _(f, x, v):
-    x, gradient = gradient_of(f, x)
-    if not gradient.requires_grad:
-        return torch.zeros_like(x)
-    return torch.autograd.grad(gradient.sum(), x)[0] * v
-
-
-@hessian_vector_product.mistake(
+hessian_vector_product.mistake(
     "This is g (g · v), with the outer product of the gradient in the Hessian's place. The two agree "
-    "on average for some losses at their optimum, not for any f."
+    "on average for some losses at their optimum, not for any f.",
+    replace(
+        "    if not gradient",
+        "    return (gradient * (gradient * v).sum()).detach()\n    if not gradient",
+    ),
 )
-def _(f, x, v):
-    _, g = gradient_of(f, x)
-    return (g * (g * v).sum()).detach()
-
-
-@hessian_vector_product.mistake(
-    "You multiply by v twice: grad_outputs=v has taken the dot product already."
+hessian_vector_product.mistake(
+    "You multiply by v twice: grad_outputs=v has taken the dot product already.",
+    replace("return product", "return product * v"),
 )
-def _(f, x, v):
-    return autograd.hessian_vector_product(f, x, v) * v
 
 
 @hessian_vector_product.mistake(
@@ -1074,40 +846,30 @@ def _(f, x, v):
     "differentiating the gradient costs the same and is exact."
 )
 def _(f, x, v):
-    eps = 1e-3
-    _, above = gradient_of(f, x + eps * v)
-    _, below = gradient_of(f, x - eps * v)
-    return ((above - below) / (2 * eps)).detach()
+    slope = torch.func.grad(f)
+    return ((slope(x + 1e-3 * v) - slope(x - 1e-3 * v)) / 2e-3).detach()
 
 
-@hessian_vector_product.mistake(
+hessian_vector_product.mistake(
     "Where f is linear, its gradient does not depend on x and has no graph: the second grad raises. "
-    "The answer there is zeros."
+    "The answer there is zeros.",
+    replace(
+        "    if not gradient.requires_grad:  # f is linear\n        return torch.zeros_like(x)\n",
+        "",
+        "(product,) = torch.autograd.grad(gradient, x, grad_outputs=v, materialize_grads=True)",
+        "(product,) = torch.autograd.grad(gradient, x, grad_outputs=v)",
+    ),
 )
-def _(f, x, v):
-    x, gradient = gradient_of(f, x)
-    return torch.autograd.grad(gradient, x, v)[0]
-
-
-@hessian_vector_product.mistake(
+hessian_vector_product.mistake(
     "You turned requires_grad on for the caller's own x. From then on everything computed from it is "
-    "recorded: use x.detach().requires_grad_(), a new leaf with the same data."
+    "recorded: use x.detach().requires_grad_(), a new leaf with the same data.",
+    replace("x = x.detach().requires_grad_()", "x.requires_grad_()"),
 )
-def _(f, x, v):
-    result = autograd.hessian_vector_product(f, x, v)
-    x.requires_grad_()
-    return result
-
-
-@hessian_vector_product.mistake(
+hessian_vector_product.mistake(
     "Your result drags its graph along (create_graph=True in the second call, too): it keeps all of f "
-    "alive. Needed only for third derivatives."
+    "alive. Needed only for third derivatives.",
+    replace("grad_outputs=v", "grad_outputs=v, create_graph=True"),
 )
-def _(f, x, v):
-    x, gradient = gradient_of(f, x)
-    if not gradient.requires_grad:
-        return torch.zeros_like(x)
-    return torch.autograd.grad(gradient, x, v, create_graph=True)[0]
 
 
 @hessian_vector_product.mistake(
@@ -1121,20 +883,17 @@ def _(f, x, v):
     return (hessian @ v.reshape(n)).view(x.shape)
 
 
-@hessian_vector_product.mistake(
+hessian_vector_product.mistake(
     "The values are right, but you go through the Hessian row by row: n backward passes for what one "
     "can do.",
+    replace(
+        "(product,) = torch.autograd.grad(gradient, x, grad_outputs=v, materialize_grads=True)",
+        "rows = [torch.autograd.grad(g, x, retain_graph=True, materialize_grads=True)[0] for g in gradient.flatten()]",
+        "return product",
+        "return torch.stack([(row * v).sum() for row in rows]).view(x.shape)",
+    ),
     cost=True,
 )
-def _(f, x, v):
-    x, gradient = gradient_of(f, x)
-    if not gradient.requires_grad:
-        return torch.zeros_like(x)
-    result = torch.zeros(x.numel(), dtype=x.dtype)
-    for i, g in enumerate(gradient.flatten()):
-        row = torch.autograd.grad(g, x, retain_graph=True, allow_unused=True)[0]
-        result[i] = 0.0 if row is None else (row * v).sum()
-    return result.view(x.shape)
 
 
 @hessian_vector_product.alternative("forward over reverse: torch.func.jvp of torch.func.grad")
@@ -1216,82 +975,54 @@ per_sample_gradients.contract(
         prepare=prepared.with_its_function,
     )
 )
-
-
-def one_by_one(loss_fn, w, x, y):
-    for i in range(len(x)):
-        copy = w.detach().clone().requires_grad_()
-        yield torch.autograd.grad(loss_fn(copy, x[i : i + 1], y[i : i + 1]), copy)[0]
-
-
-@per_sample_gradients.mistake(
+per_sample_gradients.mistake(
     "Every row of your result is the same: the gradient of the mean loss, repeated. A sum over the "
-    "batch cannot be taken apart afterwards."
+    "batch cannot be taken apart afterwards.",
+    replace(
+        "gradients(w, x, y).detach()",
+        "torch.func.grad(loss_fn)(w.detach(), x, y).expand(len(x), *w.shape)",
+    ),
 )
-def _(loss_fn, w, x, y):
-    copy = w.detach().clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(loss_fn(copy, x, y), copy)
-    return gradient.expand(len(x), *w.shape)
-
-
-@per_sample_gradients.mistake(
+per_sample_gradients.mistake(
     "All are too small by N: these are the rows' shares in the gradient of the mean. Each row's own "
-    "loss is asked for."
+    "loss is asked for.",
+    replace("gradients(w, x, y).detach()", "gradients(w, x, y).detach() / len(x)"),
 )
-def _(loss_fn, w, x, y):
-    return torch.stack(list(one_by_one(loss_fn, w, x, y))) / len(x)
-
-
-@per_sample_gradients.mistake(
-    "The gradients add up from row to row: backward accumulates, and nothing was cleared in between."
+per_sample_gradients.mistake(
+    "The gradients add up from row to row: backward accumulates, and nothing was cleared in between.",
+    replace("gradients(w, x, y).detach()", "gradients(w, x, y).detach().cumsum(0)"),
 )
-def _(loss_fn, w, x, y):
-    return torch.stack(list(one_by_one(loss_fn, w, x, y))).cumsum(0)
-
-
-@per_sample_gradients.mistake(
+per_sample_gradients.mistake(
     "You collected w.grad itself N times. It is one tensor, and all entries show its last state, the "
-    "sum: clone it, or better, do not go through .grad."
+    "sum: clone it, or better, do not go through .grad.",
+    replace(
+        "gradients(w, x, y).detach()", "gradients(w, x, y).detach().sum(0).expand(len(x), *w.shape)"
+    ),
 )
-def _(loss_fn, w, x, y):
-    total = sum(one_by_one(loss_fn, w, x, y))
-    return torch.stack([total] * len(x))
-
-
-@per_sample_gradients.mistake(
-    "The rows' axis is the last one of your result; it comes first, result[i] belongs to x[i]."
+per_sample_gradients.mistake(
+    "The rows' axis is the last one of your result; it comes first, result[i] belongs to x[i].",
+    replace("in_dims=(None, 0, 0)", "in_dims=(None, 0, 0), out_dims=-1"),
 )
-def _(loss_fn, w, x, y):
-    return torch.stack(list(one_by_one(loss_fn, w, x, y)), dim=-1)
-
-
-@per_sample_gradients.mistake(
-    "Your result requires grad where w does: torch.func.grad is itself differentiable. Detach w first."
+per_sample_gradients.mistake(
+    "Your result requires grad where w does: torch.func.grad is itself differentiable. Detach w first.",
+    replace(".detach()", ""),
 )
-def _(loss_fn, w, x, y):
-    def loss_of_one(w, row, target):
-        return loss_fn(w, row[None], target[None])
-
-    return torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0))(w, x, y)
-
-
-@per_sample_gradients.mistake(
+per_sample_gradients.mistake(
     "You turned requires_grad on for the caller's w, or left something in its .grad. Differentiate by "
-    "a detached copy."
+    "a detached copy.",
+    replace(
+        "return gradients(w, x, y).detach()",
+        "result = gradients(w, x, y).detach()\n    w.requires_grad_().grad = result.sum(0)\n    return result",
+    ),
 )
-def _(loss_fn, w, x, y):
-    result = torch.stack(list(one_by_one(loss_fn, w, x, y)))
-    w.requires_grad_()
-    w.grad = result.sum(0)
-    return result
-
-
-@per_sample_gradients.mistake(
+per_sample_gradients.mistake(
     "The values are right, but you call backward once for each row; vmap runs all rows in one pass.",
+    replace(
+        "gradients(w, x, y).detach()",
+        "torch.stack([torch.func.grad(loss_of_one)(w, *one).detach() for one in zip(x, y)])",
+    ),
     cost=True,
 )
-def _(loss_fn, w, x, y):
-    return torch.stack(list(one_by_one(loss_fn, w, x, y)))
 
 
 @per_sample_gradients.alternative("reverse mode Jacobian of the rows' losses")
@@ -1385,119 +1116,75 @@ gradient_accumulation.contract(
         prepare=prepared.on_a_leaf,
     )
 )
-
-
-def pieces(loss_fn, w, x, y, size):
-    """Loss and share of each micro-batch."""
-    for rows, targets in zip(x.split(size), y.split(size)):
-        yield loss_fn(w, rows, targets), len(rows) / len(x)
-
-
-@gradient_accumulation.mistake(
+gradient_accumulation.mistake(
     "The micro-batches' gradients are added, but not averaged: with k pieces you take k times the "
-    "step. Scale each loss before its backward."
+    "step. Scale each loss before its backward.",
+    replace(" * (len(rows) / len(x))", "", "loss.detach()", "loss.detach() * (len(rows) / len(x))"),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    total = 0.0
-    for loss, share in pieces(loss_fn, w, x, y, micro_batch):
-        loss.backward()
-        total = total + share * loss.detach()
-    return total
-
-
-@gradient_accumulation.mistake(
+gradient_accumulation.mistake(
     "You divide by the number of micro-batches. That is the mean only if all are of one size: rows of "
-    "a smaller last one count for too much. Weigh each by len(piece) / N."
+    "a smaller last one count for too much. Weigh each by len(piece) / N.",
+    replace("(len(rows) / len(x))", "(1 / len(x.split(micro_batch)))"),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    total, k = torch.zeros((), dtype=w.dtype), len(x.split(micro_batch))
-    for loss, _ in pieces(loss_fn, w, x, y, micro_batch):
-        (loss / k).backward()
-        total += loss.detach() / k
-    return total
-
-
-@gradient_accumulation.mistake(
+gradient_accumulation.mistake(
     "The gradient is divided rightly; the loss you return is not the mean over all rows, but that of "
-    "the last micro-batch."
+    "the last micro-batch.",
+    replace("total += loss.detach()", "total = loss.detach() * len(x) / len(rows)"),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    for loss, share in pieces(loss_fn, w, x, y, micro_batch):
-        (share * loss).backward()
-    return loss.detach()
-
-
-@gradient_accumulation.mistake(
+gradient_accumulation.mistake(
     "You clear w.grad between micro-batches, so that only the last one is left in it. To accumulate "
-    "is to leave it alone."
+    "is to leave it alone.",
+    replace(
+        "total = w.new_zeros(())",
+        "total, before = w.new_zeros(()), w.grad",
+        "loss.backward()",
+        "w.grad = None if before is None else before.clone()\n        loss.backward()",
+    ),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    total, before = torch.zeros((), dtype=w.dtype), w.grad
-    for loss, share in pieces(loss_fn, w, x, y, micro_batch):
-        w.grad = None if before is None else before.clone()
-        (share * loss).backward()
-        total += share * loss.detach()
-    return total
-
-
-@gradient_accumulation.mistake(
+gradient_accumulation.mistake(
     "You clear w.grad at the start. What it holds already stays in the sum: clearing is the training "
-    "loop's job, after its optimizer's step."
+    "loop's job, after its optimizer's step.",
+    replace("total = w.new_zeros(())", "w.grad = None\n    total = w.new_zeros(())"),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    w.grad = None
-    return autograd.gradient_accumulation(loss_fn, w, x, y, micro_batch)
-
-
-@gradient_accumulation.mistake(
-    "The rows left over after the last whole micro-batch are dropped. They belong to the batch."
+gradient_accumulation.mistake(
+    "The rows left over after the last whole micro-batch are dropped. They belong to the batch.",
+    replace(
+        "total = w.new_zeros(())",
+        "n = len(x) // micro_batch * micro_batch or len(x)\n    x, y = x[:n], y[:n]\n    total = w.new_zeros(())",
+    ),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    n = len(x) // micro_batch * micro_batch or len(x)
-    return autograd.gradient_accumulation(loss_fn, w, x[:n], y[:n], micro_batch)
-
-
-@gradient_accumulation.mistake(
+gradient_accumulation.mistake(
     "The loss you return requires grad: `total += loss` keeps every micro-batch's graph alive, for as "
-    "long as somebody keeps the number. Detach it first."
+    "long as somebody keeps the number. Detach it first.",
+    replace("loss.detach()", "loss"),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    total = 0.0
-    for loss, share in pieces(loss_fn, w, x, y, micro_batch):
-        (share * loss).backward()
-        total = total + share * loss
-    return total
-
-
-@gradient_accumulation.mistake(
+gradient_accumulation.mistake(
     "Nothing arrives in w.grad: the loss was computed from a detached copy of w, and backward filled "
-    "that copy's grad."
+    "that copy's grad.",
+    replace(
+        "total = w.new_zeros(())",
+        "w = w.detach().clone().requires_grad_()\n    total = w.new_zeros(())",
+    ),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    copy = w.detach().clone().requires_grad_()
-    return autograd.gradient_accumulation(loss_fn, copy, x, y, micro_batch)
-
-
-@gradient_accumulation.mistake(
+gradient_accumulation.mistake(
     "The values are right, but you run the whole batch at once: the memory is that of N rows, and "
     "accumulation is there to avoid it.",
+    replace("zip(x.split(micro_batch), y.split(micro_batch), strict=True)", "[(x, y)]"),
     cost=True,
 )
-def _(loss_fn, w, x, y, micro_batch):
-    loss = loss_fn(w, x, y)
-    loss.backward()
-    return loss.detach()
-
-
-@gradient_accumulation.mistake(
+gradient_accumulation.mistake(
     "The values are right, but you add up the losses and call backward once: until then the graphs of "
     "all micro-batches are alive. Call it in the loop.",
+    replace(
+        "        loss.backward()\n",
+        "",
+        "loss.detach()",
+        "loss",
+        "return total",
+        "total.backward()\n    return total.detach()",
+    ),
     cost=True,
 )
-def _(loss_fn, w, x, y, micro_batch):
-    total = sum(share * loss for loss, share in pieces(loss_fn, w, x, y, micro_batch))
-    total.backward()
-    return total.detach()
 
 
 @gradient_accumulation.alternative("torch.autograd.grad, added by hand")
@@ -1595,91 +1282,52 @@ def _():
     yield call("lambda x: x * x", normal(1, 4).expand(5, 4)), "five rows, stored once"
 
 
-@saved_bytes.mistake(
-    "You count every save. x * x saves x twice, but there is only one x in memory: count storages."
+saved_bytes.mistake(
+    "You count every save. x * x saves x twice, but there is only one x in memory: count storages.",
+    replace("[storage.data_ptr()]", "[len(storages)]"),
 )
-def _(f, x):
-    total = 0
-
-    def pack(saved):
-        nonlocal total
-        total += saved.untyped_storage().nbytes()
-        return saved
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        f(x.detach().requires_grad_())
-    return total
-
-
-def saved_of(f, x):
-    kept = []
-
-    def pack(saved):
-        kept.append(saved.detach())
-        return saved
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        result = f(x.detach().requires_grad_())
-    return kept, result
-
-
-@saved_bytes.mistake(
-    "You count what the saved tensors show. A view keeps its whole storage alive: count that."
+saved_bytes.mistake(
+    "You count what the saved tensors show. A view keeps its whole storage alive: count that.",
+    replace(
+        "storages[storage.data_ptr()] = storage",
+        "storages[storage.data_ptr()] = saved.detach()",
+        "storage.nbytes()",
+        "storage.nbytes",
+    ),
 )
-def _(f, x):
-    kept, _ = saved_of(f, x)
-    return sum(
-        {t.untyped_storage().data_ptr(): t.numel() * t.element_size() for t in kept}.values()
-    )
-
-
-@saved_bytes.mistake("You count elements. A float32 element has 4 bytes, a bfloat16 one 2.")
-def _(f, x):
-    return autograd.saved_bytes(f, x) // x.element_size()
-
-
-@saved_bytes.mistake(
+saved_bytes.mistake(
+    "You count elements. A float32 element has 4 bytes, a bfloat16 one 2.",
+    replace("storage.nbytes()", "storage.nbytes() // x.element_size()"),
+)
+saved_bytes.mistake(
     "You tell views apart by where they begin. Two rows of one tensor begin at different addresses "
-    "and live in one storage: compare untyped_storage().data_ptr()."
+    "and live in one storage: compare untyped_storage().data_ptr().",
+    replace("[storage.data_ptr()]", "[saved.data_ptr()]"),
 )
-def _(f, x):
-    kept, _ = saved_of(f, x)
-    return sum({t.data_ptr(): t.untyped_storage().nbytes() for t in kept}.values())
-
-
-@saved_bytes.mistake("Nothing is saved for an x that does not require grad: make a leaf that does.")
-def _(f, x):
-    return 0
-
-
-@saved_bytes.mistake(
+saved_bytes.mistake(
+    "Nothing is saved for an x that does not require grad: make a leaf that does.",
+    replace(".requires_grad_()", ""),
+)
+saved_bytes.mistake(
     "These are the bytes of the result. What backward needs may be the result, the input, both, or "
-    "neither."
+    "neither.",
+    replace(
+        "f(x.detach().requires_grad_())",
+        "result = f(x.detach().requires_grad_())",
+        "sum(storage.nbytes() for storage in storages.values())",
+        "result.untyped_storage().nbytes()",
+    ),
 )
-def _(f, x):
-    return f(x.detach()).untyped_storage().nbytes()
-
-
-@saved_bytes.mistake(
+saved_bytes.mistake(
     "You leave x out since it existed before. The graph holds on to it all the same: it stays in "
-    "memory even if the caller drops it."
+    "memory even if the caller drops it.",
+    replace("return sum(", "storages.pop(x.untyped_storage().data_ptr(), None)\n    return sum("),
 )
-def _(f, x):
-    kept, _ = saved_of(f, x)
-    own = x.untyped_storage().data_ptr()
-    sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}
-    sizes.pop(own, None)
-    return sum(sizes.values())
-
-
-@saved_bytes.mistake(
+saved_bytes.mistake(
     "You turned requires_grad on for the caller's own x. Use x.detach().requires_grad_(): another leaf "
-    "with the same data."
+    "with the same data.",
+    replace("x.detach().requires_grad_()", "x.requires_grad_()"),
 )
-def _(f, x):
-    result = autograd.saved_bytes(f, x)
-    x.requires_grad_()
-    return result
 
 
 @saved_bytes.alternative("the course's meter")
