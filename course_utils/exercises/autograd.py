@@ -21,11 +21,19 @@ MIXED = "lambda x: (x.sin() * x.sum()).sum()"
 SUM_CUBED = "lambda x: x.sum() ** 3"
 COLUMNS = "lambda x: x.cumsum(0).pow(3).sum()"
 LINEAR = "lambda x: (3 * x).sum()"
+OF_SHAPE_1_1 = "lambda x: (x ** 3).sum().view(1, 1)"
+WITH_PARAMETER = "lambda x, w=torch.tensor(2.0, requires_grad=True): (w * x ** 3).sum()"
+LINEAR_IN_X = "lambda x, w=torch.tensor(2.0, requires_grad=True): (w * x).sum()"
+CONSTANT_IN_X = "lambda x, w=torch.tensor(2.0, requires_grad=True): w ** 2"
 CURVED = (CUBES, QUARTIC, LOGSUMEXP, CHAIN, MIXED, SUM_CUBED, COLUMNS)
 
 SQUARED_ERROR = "lambda w, x, y: (x @ w - y).square().mean()"
 CROSS_ENTROPY = "lambda w, x, y: F.cross_entropy(x @ w, y)"
 TANH_ERROR = "lambda w, x, y: ((x @ w).tanh() - y).square().mean()"
+BY_LENGTH = "lambda w, x, y: (x @ w - y).square().sum() / len(x)"
+WITH_BIAS = (
+    "lambda w, x, y, b=torch.tensor(2.0, requires_grad=True): (x @ w + b - y).square().mean()"
+)
 
 
 def normal(*shape, dtype=torch.float32, seed=0):
@@ -40,11 +48,6 @@ def leaf(x):
     return x.clone().requires_grad_()
 
 
-def directions(x):
-    """One unit vector for each element of x, in x's shape."""
-    return torch.eye(x.numel(), dtype=x.dtype).view(x.numel(), *x.shape)
-
-
 # --------------------------------------------------------------------------- numerical_gradient
 
 numerical_gradient = Exercise(
@@ -53,7 +56,7 @@ numerical_gradient = Exercise(
     difficulty=1,
     minutes=12,
     points=2,
-    probe=probes.takes_function,
+    probe=probes.takes_differences,
     # the difference of two nearly equal numbers loses a factor of 1 / eps in accuracy
     length=lambda case: round(eps_of(case) ** -2) if case.args[1].dtype == torch.float64 else 9,
     hints=(
@@ -61,8 +64,7 @@ numerical_gradient = Exercise(
         "The two points are 2·eps apart. All other elements stay where they are.",
         (
             "random cases",
-            "x + 1e-6 is x in float32 where x is 32 or more. Take the differences in float64, and "
-            "return x's dtype.",
+            "x + 1e-6 is x in float32 where x is 32 or more. Take the differences in float64, and return x's dtype.",
         ),
         ("edge cases", "x may be a view with any strides, or require grad. Work on a copy of it."),
     ),
@@ -104,13 +106,14 @@ def _():
         "expanded: rows share their storage, and yet are elements of their own",
     )
     yield call(MIXED, leaf(normal(3, dtype=torch.float64)), 0.1), "x requires grad"
+    yield call(WITH_PARAMETER, normal(3, dtype=torch.float64), 0.1), "f uses what requires grad"
+    yield call(OF_SHAPE_1_1, normal(3, dtype=torch.float64), 0.1), "one element, in two axes"
     yield call(CUBES, torch.tensor([100.0, -40.0])), "float32, far from zero"
     yield call(LOGSUMEXP, normal(4).bfloat16(), 1e-3), "bfloat16"
 
 
 numerical_gradient.mistake(
-    "These are one-sided differences, (f(x + eps) - f(x)) / eps: their error shrinks with eps, that "
-    "of the central ones with eps². Step to both sides.",
+    "These are one-sided differences, (f(x + eps) - f(x)) / eps: their error shrinks with eps, that of the central ones with eps². Step to both sides.",
     replace("f((flat - step).view(x.shape))", "f(flat.view(x.shape))", "(2 * eps)", "eps"),
 )
 numerical_gradient.mistake(
@@ -118,8 +121,7 @@ numerical_gradient.mistake(
     replace("(2 * eps)", "eps"),
 )
 numerical_gradient.mistake(
-    "You move all elements at once. That is the slope along (1, 1, …, 1), one number; a partial "
-    "derivative moves one element and keeps the rest.",
+    "You move all elements at once. That is the slope along (1, 1, …, 1), one number; a partial derivative moves one element and keeps the rest.",
     replace("step[i] = eps", "step.fill_(eps)"),
 )
 numerical_gradient.mistake(
@@ -127,15 +129,13 @@ numerical_gradient.mistake(
     replace("/ (2 * eps)", "/ (2 * eps)\n        flat = flat - step"),
 )
 numerical_gradient.mistake(
-    "You take the differences in x's own dtype. In float32, f(x ± 1e-6) agree in all but the last "
-    "digits, and their difference is mostly rounding: compute in float64, and cast back.",
+    "You take the differences in x's own dtype. In float32, f(x ± 1e-6) agree in all but the last digits, and their difference is mostly rounding: compute in float64, and cast back.",
     replace(".double()", ""),
 )
 
 
 @numerical_gradient.mistake(
-    "This is autograd's own gradient. The point of a numerical one is that it does not trust autograd: "
-    "call f and nothing else."
+    "This is autograd's own gradient. The point of a numerical one is that it does not trust autograd: call f and nothing else."
 )
 def _(f, x, eps=1e-6):
     p = x.detach().clone().requires_grad_()
@@ -143,8 +143,7 @@ def _(f, x, eps=1e-6):
 
 
 @numerical_gradient.mistake(
-    "You step inside the caller's own x. Adding eps and taking it away again does not give back the "
-    "same bits, and fails on tensors that share or skip storage. Work on a copy."
+    "You step inside the caller's own x. Adding eps and taking it away again does not give back the same bits, and fails on tensors that share or skip storage. Work on a copy."
 )
 def _(f, x, eps=1e-6):
     flat = x.detach().view(-1)
@@ -160,8 +159,7 @@ def _(f, x, eps=1e-6):
 
 
 numerical_gradient.mistake(
-    "Your result is still attached to a graph where x requires grad. A check of gradients must not "
-    "record any: start from x.detach().",
+    "Your result is still attached to a graph where x requires grad. A check of gradients must not record any: start from x.detach().",
     replace("x.detach()", "x", ".item()", ""),
 )
 numerical_gradient.mistake(
@@ -171,13 +169,44 @@ numerical_gradient.mistake(
         "f(flat + step), f(flat - step)",
     ),
 )
+numerical_gradient.mistake(
+    "Your result requires grad where f uses a parameter that does: take the value out, with .item() or detach().",
+    replace(".item()", ""),
+)
+numerical_gradient.mistake(
+    "You call f four times for each element, or more. Two are enough: keep the two values.",
+    replace("(above - below)", "(f((flat + step).view(x.shape)) - f((flat - step).view(x.shape)))"),
+)
+numerical_gradient.mistake(
+    "len(x) counts rows: you move a whole row at once. Every element has a step of its own.",
+    replace(
+        ".flatten()",
+        "",
+        "range(len(flat))",
+        "range(len(flat) if flat.ndim else 1)",
+        "step[i]",
+        "step[i if flat.ndim else ...]",
+        "gradient[i]",
+        "gradient[i if flat.ndim else ...]",
+    ),
+)
+numerical_gradient.mistake(
+    "Your result is in float64. The differences are, but the result has the dtype of x.",
+    replace(".to(x.dtype)", ""),
+)
+numerical_gradient.mistake(
+    "Your result is flat. It has the shape of x.", replace("gradient.view(x.shape)", "gradient")
+)
 
 
-@numerical_gradient.alternative("unit vectors from an identity matrix")
+@numerical_gradient.alternative("all points in one call of f, by vmap")
 def _(f, x, eps=1e-6):
     p = x.detach().double()
-    slopes = [(f(p + eps * e) - f(p - eps * e)) / (2 * eps) for e in directions(p)]
-    return torch.tensor(slopes, dtype=x.dtype).view(x.shape)
+    steps = eps * torch.eye(p.numel(), dtype=p.dtype).view(p.numel(), *p.shape)
+    points = torch.cat([p + steps, p - steps])
+    values = torch.vmap(lambda q: f(q).sum())(points) if len(points) else p.new_zeros(0)
+    above, below = values.detach().chunk(2) if len(points) else (values, values)
+    return ((above - below) / (2 * eps)).view(x.shape).to(x.dtype)
 
 
 @numerical_gradient.alternative("in place on a copy, each element put back from where it was")
@@ -237,7 +266,12 @@ def _():
     yield call(torch.ones(3, 1), normal(3, 1)), "one class: y cannot move"
     yield call(torch.tensor([1.0, 0.0, 0.0]), normal(3)), "all mass on one class"
     yield call(torch.zeros(0, 4), torch.zeros(0, 4)), "no rows"
-    yield call(normal(4, 3).softmax(0).T, normal(4, 3, seed=1).T), "not contiguous"
+    yield (
+        call(
+            draws.scattered(normal(2, 3, 4).softmax(-1)), draws.scattered(normal(2, 3, 4, seed=1))
+        ),
+        "not contiguous",
+    )
     yield call(torch.tensor([0.5, 0.25, 0.25]), torch.ones(3)), "a constant gradient gives zero"
     yield call(normal(2, 9).softmax(-1).bfloat16(), normal(2, 9, seed=1).bfloat16()), "bfloat16"
 
@@ -259,13 +293,11 @@ softmax_vjp.contract(
     )
 )
 softmax_vjp.mistake(
-    "Only the diagonal of the Jacobian is there, y · (1 - y). A softmax is no elementwise function: "
-    "raising one score lowers all other probabilities.",
+    "Only the diagonal of the Jacobian is there, y · (1 - y). A softmax is no elementwise function: raising one score lowers all other probabilities.",
     replace("y * (grad - inner)", "grad * y * (1 - y)"),
 )
 softmax_vjp.mistake(
-    "You add up y · grad over the whole tensor. Every row is a softmax of its own: sum over the last "
-    "axis, with keepdim=True.",
+    "You add up y · grad over the whole tensor. Every row is a softmax of its own: sum over the last axis, with keepdim=True.",
     replace(".sum(dim=-1, keepdim=True)", ".sum()"),
 )
 softmax_vjp.mistake(
@@ -281,15 +313,13 @@ softmax_vjp.mistake(
     replace("inner =", "y = y.softmax(-1)\n    inner ="),
 )
 softmax_vjp.mistake(
-    "You write into the gradient that came in. It belongs to the caller, and other branches of the "
-    "graph may still add to it: an edit in place breaks them.",
+    "You write into the gradient that came in. It belongs to the caller, and other branches of the graph may still add to it: an edit in place breaks them.",
     replace("y * (grad - inner)", "grad.sub_(inner).mul_(y)"),
 )
 
 
 @softmax_vjp.mistake(
-    "The values are right, but you built the Jacobian: V² numbers a row, to multiply them once. For "
-    "V = 50,257 that is 10 GB a token.",
+    "The values are right, but you built the Jacobian: V² numbers a row, to multiply them once. For V = 50,257 that is 10 GB a token.",
     cost=True,
 )
 def _(y, grad):
@@ -308,15 +338,32 @@ def _(y, grad):
     return torch.stack([a * (g - (g * a).sum()) for a, g in rows]).view(y.shape)
 
 
+softmax_vjp.mistake(
+    "You sum over the wrong axis. The classes of a row are the last axis.",
+    replace("dim=-1", "dim=0"),
+)
+softmax_vjp.mistake(
+    "You subtract the plain sum of the gradient. The softmax weighs it: the sum of grad · y.",
+    replace("(grad * y).sum(", "grad.sum("),
+)
+softmax_vjp.mistake(
+    "Without keepdim=True the sums lose their axis: they are not broadcast to their own rows.",
+    replace(", keepdim=True", ""),
+)
+softmax_vjp.mistake(
+    "The signs are swapped: it is grad minus the weighted sum.",
+    replace("grad - inner", "inner - grad"),
+)
+
+
+@softmax_vjp.alternative("the kernel that torch's own backward calls")
+def _(y, grad):
+    return torch._softmax_backward_data(grad, y, -1, y.dtype)
+
+
 @softmax_vjp.alternative("an einsum")
 def _(y, grad):
     return y * grad - y * torch.einsum("...v,...v->...", y, grad).unsqueeze(-1)
-
-
-@softmax_vjp.alternative("in float64, cast back")
-def _(y, grad):
-    p, g = y.double(), grad.double()
-    return (p * (g - (g * p).sum(-1, True))).to(y.dtype)
 
 
 # ------------------------------------------------------------------- cross_entropy_backward
@@ -370,7 +417,7 @@ def _():
     yield call(normal(2, 1), torch.tensor([0, -100])), "one class, and a row that does not count"
     yield call(normal(2, 3), torch.tensor([-100, -100])), "no row counts: zeros, not NaN"
     yield call(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)), "no rows"
-    yield call(normal(5, 3).T, torch.tensor([4, 0, 2])), "not contiguous"
+    yield call(draws.scattered(normal(3, 5)), torch.tensor([4, 0, 2])), "not contiguous"
     yield call(normal(3, 4), torch.tensor([1, 999, 2]), 999), "an ignore_index beyond V"
 
 
@@ -392,13 +439,11 @@ cross_entropy_backward.mistake(
     replace("counts.sum().clamp(min=1)", "max(len(targets), 1)"),
 )
 cross_entropy_backward.mistake(
-    "This is the gradient of the sum. The loss is a mean over the rows that count: divide by their "
-    "number, or the step grows with the batch.",
+    "This is the gradient of the sum. The loss is a mean over the rows that count: divide by their number, or the step grows with the batch.",
     replace(".div_(counts.sum().clamp(min=1))", ""),
 )
 cross_entropy_backward.mistake(
-    "The sign is wrong: a step *against* the gradient has to raise the target's logit, so the "
-    "gradient there is negative.",
+    "The sign is wrong: a step *against* the gradient has to raise the target's logit, so the gradient there is negative.",
     replace("return gradient", "return -gradient"),
 )
 cross_entropy_backward.mistake(
@@ -411,8 +456,7 @@ cross_entropy_backward.mistake(
     ),
 )
 cross_entropy_backward.mistake(
-    "exp overflows: above 88 it is infinite in float32, and inf / inf is NaN. Subtract each row's "
-    "largest logit first, or use softmax.",
+    "exp overflows: above 88 it is infinite in float32, and inf / inf is NaN. Subtract each row's largest logit first, or use softmax.",
     replace("logits.softmax(dim=-1)", "logits.exp() / logits.exp().sum(-1, keepdim=True)"),
 )
 cross_entropy_backward.mistake(
@@ -420,8 +464,7 @@ cross_entropy_backward.mistake(
     replace(".clamp(min=1)", ""),
 )
 cross_entropy_backward.mistake(
-    "You take -100 for the row to skip, whatever ignore_index says. A padding token's own id is as "
-    "common a choice.",
+    "You take -100 for the row to skip, whatever ignore_index says. A padding token's own id is as common a choice.",
     replace(
         "counts = targets != ignore_index",
         "counts = targets != -100",
@@ -430,13 +473,11 @@ cross_entropy_backward.mistake(
     ),
 )
 cross_entropy_backward.mistake(
-    "You turn the caller's logits into probabilities in place. They may be saved for another backward "
-    "pass: an edit in place breaks it.",
+    "You turn the caller's logits into probabilities in place. They may be saved for another backward pass: an edit in place breaks it.",
     replace("    return", "    logits.copy_(logits.softmax(-1))\n    return"),
 )
 cross_entropy_backward.mistake(
-    "The values are right, but one_hot makes an int64 tensor, twice the bytes of the logits, of which "
-    "all but N elements are zero.",
+    "The values are right, but one_hot makes an int64 tensor, twice the bytes of the logits, of which all but N elements are zero.",
     replace(
         "gradient[torch.arange(len(targets)), torch.where(counts, targets, 0)] -= 1.0",
         "gradient -= torch.nn.functional.one_hot(torch.where(counts, targets, 0), logits.size(1))",
@@ -450,6 +491,31 @@ cross_entropy_backward.mistake(
         "for row, target in zip(gradient, torch.where(counts, targets, 0)):\n        row[target] -= 1.0",
     ),
     cost=True,
+)
+cross_entropy_backward.mistake(
+    "`gradient[:, targets]` takes these columns of *every* row. Pair each row with its target: gradient[torch.arange(N), targets].",
+    replace("torch.arange(len(targets))", ":"),
+)
+cross_entropy_backward.mistake(
+    "You index with ignore_index itself, which need not be a column: put another in its place first.",
+    replace("torch.where(counts, targets, 0)", "targets"),
+)
+cross_entropy_backward.mistake(
+    "The softmax goes over the classes, the last axis; yours goes over the rows.",
+    replace("dim=-1", "dim=0"),
+)
+cross_entropy_backward.mistake(
+    "You subtract each row's largest logit in place: the caller's logits are changed.",
+    replace("logits.softmax", "logits.sub_(logits.amax(-1, keepdim=True)).softmax"),
+)
+cross_entropy_backward.mistake(
+    "You divide the softmax by the number of rows, but not the 1 at the target.",
+    replace(
+        "logits.softmax(dim=-1)",
+        "logits.softmax(dim=-1) / counts.sum().clamp(min=1)",
+        ".div_(counts.sum().clamp(min=1))",
+        "",
+    ),
 )
 
 
@@ -490,10 +556,8 @@ straight_through_round = Exercise(
     points=3,
     probe=probes.straight_through,
     hints=(
-        "forward rounds and clamps; backward gets the gradient by the result and returns one gradient "
-        "for each argument of forward: None for low and high.",
-        "Where was nothing clamped? Where the rounded value lies in [low, high], ends included. Save "
-        "that mask with ctx.save_for_backward.",
+        "forward rounds and clamps; backward gets the gradient by the result and returns one gradient for each argument of forward: None for low and high.",
+        "Where was nothing clamped? Where the rounded value lies in [low, high], ends included. Save that mask with ctx.save_for_backward.",
         ("contracts", "Four bytes an element are a float32 tensor. A mask of bools has one."),
     ),
 )
@@ -530,31 +594,32 @@ def _():
     yield call(torch.tensor([NAN, 0.3]), -1, 1), "NaN"
     yield call(torch.zeros(0, 3), -1, 1), "no elements"
     yield call(torch.tensor(0.6), 0, 1), "no axes"
-    yield call(normal(3, 2).T * 3, -2, 2), "not contiguous"
+    yield call(draws.scattered(3 * normal(3, 2)), -2, 2), "not contiguous"
+    yield (
+        call(torch.tensor([0.3, 9.0, -9.0]), -2, 2, grad=torch.tensor([INF, INF, NAN])),
+        "an incoming gradient that is not finite: what was clamped gets zero all the same",
+    )
     yield call(normal(6).bfloat16() * 3, -2, 2), "bfloat16"
 
 
 straight_through_round.contract(
     contracts.saved(
         [call(leaf(normal(8, 125)), -2, 2)],
-        limit=lambda case: case.args[0].numel(),
+        limit=lambda case: case.args[0].numel() + 64,
         says="one byte an element is saved",
         prepare=prepared.applied,
     )
 )
 straight_through_round.mistake(
-    "You return the true derivative of rounding, which is zero almost everywhere: nothing would ever "
-    "be learnt. The straight-through estimate passes the incoming gradient on.",
+    "You return the true derivative of rounding, which is zero almost everywhere: nothing would ever be learnt. The straight-through estimate passes the incoming gradient on.",
     replace("torch.where(inside, grad, 0.0)", "torch.zeros_like(grad)"),
 )
 straight_through_round.mistake(
-    "The gradient passes where x was clamped as well. There the result does not follow x: it must be "
-    "zero, or x drifts away for ever.",
+    "The gradient passes where x was clamped as well. There the result does not follow x: it must be zero, or x drifts away for ever.",
     replace("torch.where(inside, grad, 0.0)", "grad"),
 )
 straight_through_round.mistake(
-    "You compare x itself with low and high. What counts is the rounded value: 127.4 becomes 127, "
-    "which is inside of [-128, 127].",
+    "You compare x itself with low and high. What counts is the rounded value: 127.4 becomes 127, which is inside of [-128, 127].",
     replace("(low <= rounded) & (rounded <= high)", "(low <= x) & (x <= high)"),
 )
 straight_through_round.mistake(
@@ -566,13 +631,11 @@ straight_through_round.mistake(
     replace("rounded.clamp(low, high)", "rounded"),
 )
 straight_through_round.mistake(
-    "You return the mask and forget the gradient that comes in. Backward multiplies: it is a "
-    "vector-Jacobian product, not a derivative.",
+    "You return the mask and forget the gradient that comes in. Backward multiplies: it is a vector-Jacobian product, not a derivative.",
     replace("torch.where(inside, grad, 0.0)", "inside.to(grad.dtype)"),
 )
 straight_through_round.mistake(
-    "You round x in place. The caller's tensor is overwritten, and whoever saved it for backward is "
-    "left with other numbers: use round(), not round_().",
+    "You round x in place. The caller's tensor is overwritten, and whoever saved it for backward is left with other numbers: use round(), not round_().",
     replace("x.round()", "x.round_()"),
 )
 straight_through_round.mistake(
@@ -580,8 +643,7 @@ straight_through_round.mistake(
     replace("x.round()", "(x + 0.5).floor()"),
 )
 straight_through_round.mistake(
-    "You save x or its rounded values and compare in backward: four bytes an element, where a mask of "
-    "bools has one. The mask is all that backward needs.",
+    "You save x or its rounded values and compare in backward: four bytes an element, where a mask of bools has one. The mask is all that backward needs.",
     replace(
         "ctx.save_for_backward((low <= rounded) & (rounded <= high))",
         "ctx.save_for_backward(x)\n        ctx.range = low, high",
@@ -589,6 +651,35 @@ straight_through_round.mistake(
         "(x,), (low, high) = ctx.saved_tensors, ctx.range\n        inside = (low <= x.round()) & (x.round() <= high)",
     ),
     cost=True,
+)
+straight_through_round.mistake(
+    "inf · 0 is NaN: where x was clamped, an infinite gradient must give zero. Use torch.where or masked_fill.",
+    replace("torch.where(inside, grad, 0.0)", "grad * inside"),
+)
+straight_through_round.mistake(
+    "You write into the gradient that came in. Other branches of the graph may still add to it: use masked_fill, not masked_fill_.",
+    replace("torch.where(inside, grad, 0.0)", "grad.masked_fill_(~inside, 0.0)"),
+)
+straight_through_round.mistake(
+    "You keep the mask on the class, where the next call of apply overwrites it. Each call has a ctx of its own.",
+    replace(
+        "ctx.save_for_backward((low <= rounded) & (rounded <= high))",
+        "StraightThroughRound.inside = (low <= rounded) & (rounded <= high)",
+        "(inside,) = ctx.saved_tensors",
+        "inside = StraightThroughRound.inside",
+    ),
+)
+straight_through_round.mistake(
+    "backward returns one gradient for each argument of forward: after that of x, None for low and None for high.",
+    replace(", None, None", ""),
+)
+straight_through_round.mistake(
+    "You cut off the fraction. round() goes to the nearest whole number.",
+    replace("x.round()", "x.trunc()"),
+)
+straight_through_round.mistake(
+    "The mask is upside down: the gradient passes where x was clamped, and nowhere else.",
+    replace("torch.where(inside, grad, 0.0)", "torch.where(inside, 0.0, grad)"),
 )
 
 
@@ -607,19 +698,6 @@ class _SetUpContext(torch.autograd.Function):
     def backward(ctx, grad):
         (clamped,) = ctx.saved_tensors
         return grad.masked_fill(clamped, 0.0), None, None
-
-
-@straight_through_round.alternative("clamp first, torch.where in backward")
-class _ClampFirst(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        result = x.clamp(low, high).round()
-        ctx.save_for_backward(torch.eq(x.round(), result))
-        return result
-
-    @staticmethod
-    def backward(ctx, grad):
-        return torch.where(ctx.saved_tensors[0], grad, 0.0), None, None
 
 
 # --------------------------------------------------------------------------------------- SiLU
@@ -665,37 +743,32 @@ def _(draw):
 @silu.edge
 def _():
     yield call(torch.tensor(0.7)), "no axes"
-    yield call(normal(3, 2).T), "not contiguous"
+    yield call(draws.scattered(normal(3, 2))), "not contiguous"
     yield call(torch.tensor([-200.0, 200.0, -1e4, 1e4])), "where exp(-x) overflows"
 
 
 silu.contract(
     contracts.saved(
         [call(leaf(normal(8, 125)))],
-        limit=lambda case: 4 * case.args[0].numel(),
+        limit=lambda case: 4 * case.args[0].numel() + 64,
         says="x is saved, and nothing else",
         prepare=prepared.applied,
     )
 )
 silu.mistake(
-    "The derivative lacks a term. x · sigmoid(x) is a product: s from the first factor, and "
-    "x · s · (1 - s) from the second.",
+    "The derivative lacks a term. x · sigmoid(x) is a product: s from the first factor, and x · s · (1 - s) from the second.",
     replace("grad * s * (1 + x * (1 - s))", "grad * s"),
 )
 silu.mistake(
-    "You return the derivative and forget the gradient that comes in: backward is a vector-Jacobian "
-    "product, so multiply by it.",
+    "You return the derivative and forget the gradient that comes in: backward is a vector-Jacobian product, so multiply by it.",
     replace("grad * s", "s"),
 )
 silu.mistake(
-    "Your first derivative is right; the second is not. Something in backward is cut off from the "
-    "graph by detach() or .data, so it counts as a constant when backward is differentiated.",
+    "Your first derivative is right; the second is not. Something in backward is cut off from the graph by detach() or .data, so it counts as a constant when backward is differentiated.",
     replace("s = x.sigmoid()", "s = x.detach().sigmoid()"),
 )
 silu.mistake(
-    "Your gradient cannot be differentiated again. What you saved is neither input nor output of "
-    "forward (the finished derivative, the sigmoid, a clone of x), so autograd takes it for a "
-    "constant; or backward is cut off as a whole. Save x itself.",
+    "Your gradient cannot be differentiated again. What you saved is neither input nor output of forward (the finished derivative, the sigmoid, a clone of x), so autograd takes it for a constant; or backward is cut off as a whole. Save x itself.",
     replace(
         "ctx.save_for_backward(x)",
         "s = x.sigmoid()\n        ctx.save_for_backward(s * (1 + x * (1 - s)))",
@@ -704,8 +777,7 @@ silu.mistake(
     ),
 )
 silu.mistake(
-    "You kept x as an attribute of ctx. Autograd does not watch it there: after an edit in place, "
-    "backward computes from other numbers and says nothing. Use ctx.save_for_backward.",
+    "You kept x as an attribute of ctx. Autograd does not watch it there: after an edit in place, backward computes from other numbers and says nothing. Use ctx.save_for_backward.",
     replace("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x"),
 )
 silu.mistake(
@@ -717,6 +789,22 @@ silu.mistake(
         "x, _ = ctx.saved_tensors",
     ),
     cost=True,
+)
+silu.mistake(
+    "You write into the gradient that came in. Other branches of the graph may still add to it: multiply, not mul_.",
+    replace("grad * s", "grad.mul_(s)"),
+)
+silu.mistake(
+    "You keep x on the class, where the next call of apply overwrites it. Each call has a ctx of its own.",
+    replace("ctx.save_for_backward(x)", "SiLU.x = x", "(x,) = ctx.saved_tensors", "x = SiLU.x"),
+)
+silu.mistake(
+    "This is x times the derivative of the sigmoid. The product rule has a second term, s itself.",
+    replace("(1 + x * (1 - s))", "x * (1 - s)"),
+)
+silu.mistake(
+    "This is the derivative of the sigmoid alone. The function is x · sigmoid(x): use the product rule.",
+    replace("(1 + x * (1 - s))", "(1 - s)"),
 )
 
 
@@ -764,8 +852,7 @@ hessian_vector_product = Exercise(
         "grad_outputs=v of a second torch.autograd.grad takes the dot product with v for you.",
         (
             "edge cases",
-            "x.detach().requires_grad_() leaves the caller's x alone. And the gradient of a linear f "
-            "does not depend on x: it has no graph to go back through.",
+            "x.detach().requires_grad_() leaves the caller's x alone. And the gradient of a linear f does not depend on x: it has no graph to go back through.",
         ),
         ("contracts", "n rows of H cost n backward passes and n² numbers. One pass is enough."),
     ),
@@ -791,8 +878,17 @@ def _(draw):
 def _():
     yield call(SUM_CUBED, torch.tensor(1.5), torch.tensor(2.0)), "no axes"
     yield call(LINEAR, normal(3), normal(3, seed=1)), "a linear f has a Hessian of zeros"
-    yield call("lambda x: x.sum()", normal(3), normal(3, seed=1)), "linear, with gradient 1"
-    yield call(QUARTIC, normal(3, 2).T, normal(3, 2, seed=1).T), "not contiguous"
+    x, v = normal(3), normal(3, seed=1)
+    yield call("lambda x: x.sum()", x, v), "linear, with gradient 1"
+    yield call(LINEAR_IN_X, x, v), "linear in x: the gradient requires grad, but not because of x"
+    yield call("lambda x: torch.ones(())", x, v), "a constant: f(x) does not require grad"
+    yield call(CONSTANT_IN_X, x, v), "f(x) requires grad, but not because of x"
+    yield call(WITH_PARAMETER, x, v), "f uses what requires grad"
+    yield call(CUBES, x, v, no_grad=True), "called under torch.no_grad()"
+    yield (
+        call(QUARTIC, draws.scattered(normal(3, 2)), draws.scattered(normal(3, 2, seed=1))),
+        "not contiguous",
+    )
     yield call(MIXED, leaf(normal(3)), normal(3, seed=1)), "x requires grad already"
     yield call(CHAIN, normal(4), torch.zeros(4)), "v is zero"
 
@@ -816,20 +912,17 @@ hessian_vector_product.contract(
     )
 )
 hessian_vector_product.mistake(
-    "The graph is cut between the two derivatives (no create_graph=True, or a detach), so the gradient "
-    "looks like a constant and every product is zero.",
+    "The graph is cut between the two derivatives (no create_graph=True, or a detach), so the gradient looks like a constant and every product is zero.",
     replace("create_graph=True, ", ""),
 )
 hessian_vector_product.mistake(
-    "You differentiate the sum of the gradient and multiply by v afterwards. That scales each row's "
-    "sum; v has to go into the dot product *before* the second derivative.",
+    "You differentiate the sum of the gradient and multiply by v afterwards. That scales each row's sum; v has to go into the dot product *before* the second derivative.",
     replace(
         "gradient, x, grad_outputs=v", "gradient.sum(), x", "return product", "return product * v"
     ),
 )
 hessian_vector_product.mistake(
-    "This is g (g · v), with the outer product of the gradient in the Hessian's place. The two agree "
-    "on average for some losses at their optimum, not for any f.",
+    "This is g (g · v), with the outer product of the gradient in the Hessian's place. The two agree on average for some losses at their optimum, not for any f.",
     replace(
         "    if not gradient",
         "    return (gradient * (gradient * v).sum()).detach()\n    if not gradient",
@@ -842,8 +935,7 @@ hessian_vector_product.mistake(
 
 
 @hessian_vector_product.mistake(
-    "This is a difference of two gradients along v. It is near, but exact only for quadratic f; "
-    "differentiating the gradient costs the same and is exact."
+    "This is a difference of two gradients along v. It is near, but exact only for quadratic f; differentiating the gradient costs the same and is exact."
 )
 def _(f, x, v):
     slope = torch.func.grad(f)
@@ -851,8 +943,7 @@ def _(f, x, v):
 
 
 hessian_vector_product.mistake(
-    "Where f is linear, its gradient does not depend on x and has no graph: the second grad raises. "
-    "The answer there is zeros.",
+    "Where f is linear, its gradient does not depend on x and has no graph: the second grad raises. The answer there is zeros.",
     replace(
         "    if not gradient.requires_grad:  # f is linear\n        return torch.zeros_like(x)\n",
         "",
@@ -861,53 +952,79 @@ hessian_vector_product.mistake(
     ),
 )
 hessian_vector_product.mistake(
-    "You turned requires_grad on for the caller's own x. From then on everything computed from it is "
-    "recorded: use x.detach().requires_grad_(), a new leaf with the same data.",
+    "You turned requires_grad on for the caller's own x. From then on everything computed from it is recorded: use x.detach().requires_grad_(), a new leaf with the same data.",
     replace("x = x.detach().requires_grad_()", "x.requires_grad_()"),
 )
 hessian_vector_product.mistake(
-    "Your result drags its graph along (create_graph=True in the second call, too): it keeps all of f "
-    "alive. Needed only for third derivatives.",
+    "Your result drags its graph along (create_graph=True in the second call, too): it keeps all of f alive. Needed only for third derivatives.",
     replace("grad_outputs=v", "grad_outputs=v, create_graph=True"),
 )
 
 
 @hessian_vector_product.mistake(
-    "The values are right, but the whole Hessian was built: n² numbers for a result of n. For a model "
-    "of 10⁸ parameters that is 40 petabytes.",
+    "The values are right, but the whole Hessian was built: n² numbers for a result of n. For a model of 10⁸ parameters that is 40 petabytes.",
     cost=True,
 )
 def _(f, x, v):
     n = x.numel()
     hessian = torch.func.hessian(f)(x.detach()).reshape(n, n)
-    return (hessian @ v.reshape(n)).view(x.shape)
+    return (hessian @ v.reshape(n)).view(x.shape).detach()
 
 
 hessian_vector_product.mistake(
-    "The values are right, but you go through the Hessian row by row: n backward passes for what one "
-    "can do.",
+    "The values are right, but you go through the Hessian row by row: n backward passes for what one can do.",
     replace(
         "(product,) = torch.autograd.grad(gradient, x, grad_outputs=v, materialize_grads=True)",
-        "rows = [torch.autograd.grad(g, x, retain_graph=True, materialize_grads=True)[0] for g in gradient.flatten()]",
+        "with torch.enable_grad():\n        rows = [torch.autograd.grad(g, x, retain_graph=True, materialize_grads=True)[0] for g in gradient.flatten()]",
         "return product",
         "return torch.stack([(row * v).sum() for row in rows]).view(x.shape)",
     ),
     cost=True,
 )
+hessian_vector_product.mistake(
+    "Without create_graph=True the gradient has no graph of its own, and the second grad raises.",
+    replace(
+        "create_graph=True, ",
+        "",
+        "    if not gradient.requires_grad:  # f is linear\n        return torch.zeros_like(x)\n",
+        "",
+    ),
+)
+hessian_vector_product.mistake(
+    "The second derivative needs v: a gradient of n elements is no single number. Pass grad_outputs=v, or differentiate (gradient * v).sum().",
+    replace("grad_outputs=v, ", ""),
+)
+hessian_vector_product.mistake(
+    "A gradient can require grad because of other tensors that f uses, and still not depend on x: the second grad raises. materialize_grads=True gives zeros there.",
+    replace("gradient, x, grad_outputs=v, materialize_grads=True", "gradient, x, grad_outputs=v"),
+)
+hessian_vector_product.mistake(
+    "Where f is constant, f(x) does not depend on x, and the first grad raises. The answer there is zeros.",
+    replace(
+        "        if not value.requires_grad:  # f is constant\n            return torch.zeros_like(x)\n",
+        "",
+        "create_graph=True, materialize_grads=True",
+        "create_graph=True",
+    ),
+)
+hessian_vector_product.mistake(
+    "Under torch.no_grad() nothing is recorded, so there is nothing to differentiate: switch recording on with torch.enable_grad().",
+    replace("with torch.enable_grad():", "if True:"),
+)
 
 
 @hessian_vector_product.alternative("forward over reverse: torch.func.jvp of torch.func.grad")
 def _(f, x, v):
-    return torch.func.jvp(torch.func.grad(f), (x.detach(),), (v,))[1]
+    return torch.func.jvp(torch.func.grad(f), (x.detach(),), (v,))[1].detach()
 
 
 @hessian_vector_product.alternative("reverse over reverse, with the dot product spelt out")
+@torch.enable_grad()
 def _(f, x, v):
     point = x.detach().clone().requires_grad_(True)
-    gradient = torch.autograd.grad(f(point), point, create_graph=True)[0]
-    dot = (gradient * v).sum()
-    if dot.grad_fn is None:
-        return torch.zeros_like(x).detach()
+    slope = f(point) + 0 * point.sum()  # so that it depends on point, whatever f does
+    gradient = torch.autograd.grad(slope, point, create_graph=True)[0]
+    dot = (gradient * v + 0 * point).sum()
     return torch.autograd.grad(dot, point)[0]
 
 
@@ -922,8 +1039,7 @@ per_sample_gradients = Exercise(
     probe=probes.takes_function,
     hints=(
         "Write the loss of one row first: loss_fn on a batch of one, row[None] and target[None].",
-        "torch.func.grad(f) differentiates by the first argument; torch.func.vmap(g, in_dims=…) maps "
-        "over rows.",
+        "torch.func.grad(f) differentiates by the first argument; torch.func.vmap(g, in_dims=…) maps over rows.",
         "w is the same for all rows: in_dims=(None, 0, 0).",
         (
             "edge cases",
@@ -950,7 +1066,7 @@ def _(draw):
             CROSS_ENTROPY, draw(draws.tensors((D, V), dtype)), x, draw(draws.indices((N,), V))
         )
     else:
-        f = draw(st.sampled_from([SQUARED_ERROR, TANH_ERROR]))
+        f = draw(st.sampled_from([SQUARED_ERROR, TANH_ERROR, BY_LENGTH]))
         y = draw(draws.tensors((N,), dtype))
         yield call(f, draw(draws.tensors((D,), dtype)), x, y)
 
@@ -960,7 +1076,9 @@ def _():
     w, x, y = normal(3), normal(4, 3, seed=1), normal(4, seed=2)
     yield call(SQUARED_ERROR, w, x[:1], y[:1]), "one row"
     yield call(SQUARED_ERROR, leaf(w), x, y), "w requires grad"
-    yield call(TANH_ERROR, w, normal(3, 4).T, y), "not contiguous"
+    yield call(TANH_ERROR, w, draws.scattered(x), y), "not contiguous"
+    yield call(BY_LENGTH, w, x, y), "the loss asks for the number of rows"
+    yield call(WITH_BIAS, w, x, y), "the loss uses what requires grad"
     yield call(CROSS_ENTROPY, normal(3, 5), x, torch.tensor([1, 1, 1, 1])), "one class for all rows"
     yield call(SQUARED_ERROR, normal(3, 2), x, normal(4, 2)), "a vector for each row to fit"
 
@@ -976,16 +1094,14 @@ per_sample_gradients.contract(
     )
 )
 per_sample_gradients.mistake(
-    "Every row of your result is the same: the gradient of the mean loss, repeated. A sum over the "
-    "batch cannot be taken apart afterwards.",
+    "Every row of your result is the same: the gradient of the mean loss, repeated. A sum over the batch cannot be taken apart afterwards.",
     replace(
         "gradients(w, x, y).detach()",
         "torch.func.grad(loss_fn)(w.detach(), x, y).expand(len(x), *w.shape)",
     ),
 )
 per_sample_gradients.mistake(
-    "All are too small by N: these are the rows' shares in the gradient of the mean. Each row's own "
-    "loss is asked for.",
+    "All are too small by N: these are the rows' shares in the gradient of the mean. Each row's own loss is asked for.",
     replace("gradients(w, x, y).detach()", "gradients(w, x, y).detach() / len(x)"),
 )
 per_sample_gradients.mistake(
@@ -993,8 +1109,7 @@ per_sample_gradients.mistake(
     replace("gradients(w, x, y).detach()", "gradients(w, x, y).detach().cumsum(0)"),
 )
 per_sample_gradients.mistake(
-    "You collected w.grad itself N times. It is one tensor, and all entries show its last state, the "
-    "sum: clone it, or better, do not go through .grad.",
+    "You collected w.grad itself N times. It is one tensor, and all entries show its last state, the sum: clone it, or better, do not go through .grad.",
     replace(
         "gradients(w, x, y).detach()", "gradients(w, x, y).detach().sum(0).expand(len(x), *w.shape)"
     ),
@@ -1008,8 +1123,7 @@ per_sample_gradients.mistake(
     replace(".detach()", ""),
 )
 per_sample_gradients.mistake(
-    "You turned requires_grad on for the caller's w, or left something in its .grad. Differentiate by "
-    "a detached copy.",
+    "You turned requires_grad on for the caller's w, or left something in its .grad. Differentiate by a detached copy.",
     replace(
         "return gradients(w, x, y).detach()",
         "result = gradients(w, x, y).detach()\n    w.requires_grad_().grad = result.sum(0)\n    return result",
@@ -1023,14 +1137,18 @@ per_sample_gradients.mistake(
     ),
     cost=True,
 )
-
-
-@per_sample_gradients.alternative("reverse mode Jacobian of the rows' losses")
-def _(loss_fn, w, x, y):
-    def losses(w):
-        return torch.vmap(lambda row, target: loss_fn(w, row[None], target[None]))(x, y)
-
-    return torch.func.jacrev(losses)(w.detach())
+per_sample_gradients.mistake(
+    "The loss takes a batch, and you give it a bare row. A batch of one is row[None], target[None].",
+    replace("row[None], target[None]", "row, target"),
+)
+per_sample_gradients.mistake(
+    "Your result requires grad where the loss uses other parameters: detach the result, not only w.",
+    replace("gradients(w, x, y).detach()", "gradients(w.detach(), x, y)"),
+)
+per_sample_gradients.mistake(
+    "You map over w as well, one row of it for each sample. w is the same for all: in_dims=(None, 0, 0).",
+    replace("in_dims=(None, 0, 0)", "in_dims=0"),
+)
 
 
 @per_sample_gradients.alternative("a copy of w for each row, one backward")
@@ -1038,6 +1156,12 @@ def _(loss_fn, w, x, y):
     copies = w.detach().expand(len(x), *w.shape).clone().requires_grad_()
     losses = torch.vmap(loss_fn)(copies, x.unsqueeze(1), y.unsqueeze(1))
     return torch.autograd.grad(losses.sum(), copies)[0]
+
+
+@per_sample_gradients.alternative("all rows' losses, and their Jacobian")
+def _(loss_fn, w, x, y):
+    losses = torch.func.vmap(loss_fn, in_dims=(None, 0, 0))
+    return torch.func.jacrev(losses)(w, x.unsqueeze(1), y.unsqueeze(1)).detach()
 
 
 # -------------------------------------------------------------------- gradient_accumulation
@@ -1082,7 +1206,7 @@ def _(draw):
         f = CROSS_ENTROPY
     else:
         w, y = draw(draws.tensors((D,), dtype)), draw(draws.tensors((N,), dtype))
-        f = draw(st.sampled_from([SQUARED_ERROR, TANH_ERROR]))
+        f = draw(st.sampled_from([SQUARED_ERROR, TANH_ERROR, BY_LENGTH]))
     grad = {"grad": draw(draws.tensors(tuple(w.shape), dtype))} if before else {}
     yield call(f, w, x, y, size, **grad)
 
@@ -1094,7 +1218,7 @@ def _():
     yield call(SQUARED_ERROR, w, x, y, 4), "the last micro-batch has a single row"
     yield call(SQUARED_ERROR, w, x[:1], y[:1], 1), "one row"
     yield call(TANH_ERROR, w, x, y, 2, grad=normal(3, seed=3)), "w.grad holds something already"
-    yield call(SQUARED_ERROR, w, normal(3, 5).T, y, 2), "not contiguous"
+    yield call(SQUARED_ERROR, w, draws.scattered(x), y, 2), "not contiguous"
 
 
 WIDE = call(TANH_ERROR, normal(4, 500), normal(64, 4, seed=1), normal(64, 500, seed=2), 4)
@@ -1117,23 +1241,19 @@ gradient_accumulation.contract(
     )
 )
 gradient_accumulation.mistake(
-    "The micro-batches' gradients are added, but not averaged: with k pieces you take k times the "
-    "step. Scale each loss before its backward.",
+    "The micro-batches' gradients are added, but not averaged: with k pieces you take k times the step. Scale each loss before its backward.",
     replace(" * (len(rows) / len(x))", "", "loss.detach()", "loss.detach() * (len(rows) / len(x))"),
 )
 gradient_accumulation.mistake(
-    "You divide by the number of micro-batches. That is the mean only if all are of one size: rows of "
-    "a smaller last one count for too much. Weigh each by len(piece) / N.",
+    "You divide by the number of micro-batches. That is the mean only if all are of one size: rows of a smaller last one count for too much. Weigh each by len(piece) / N.",
     replace("(len(rows) / len(x))", "(1 / len(x.split(micro_batch)))"),
 )
 gradient_accumulation.mistake(
-    "The gradient is divided rightly; the loss you return is not the mean over all rows, but that of "
-    "the last micro-batch.",
+    "The gradient is divided rightly; the loss you return is not the mean over all rows, but that of the last micro-batch.",
     replace("total += loss.detach()", "total = loss.detach() * len(x) / len(rows)"),
 )
 gradient_accumulation.mistake(
-    "You clear w.grad between micro-batches, so that only the last one is left in it. To accumulate "
-    "is to leave it alone.",
+    "You clear w.grad between micro-batches, so that only the last one is left in it. To accumulate is to leave it alone.",
     replace(
         "total = w.new_zeros(())",
         "total, before = w.new_zeros(()), w.grad",
@@ -1142,8 +1262,7 @@ gradient_accumulation.mistake(
     ),
 )
 gradient_accumulation.mistake(
-    "You clear w.grad at the start. What it holds already stays in the sum: clearing is the training "
-    "loop's job, after its optimizer's step.",
+    "You clear w.grad at the start. What it holds already stays in the sum: clearing is the training loop's job, after its optimizer's step.",
     replace("total = w.new_zeros(())", "w.grad = None\n    total = w.new_zeros(())"),
 )
 gradient_accumulation.mistake(
@@ -1154,27 +1273,23 @@ gradient_accumulation.mistake(
     ),
 )
 gradient_accumulation.mistake(
-    "The loss you return requires grad: `total += loss` keeps every micro-batch's graph alive, for as "
-    "long as somebody keeps the number. Detach it first.",
+    "The loss you return requires grad: `total += loss` keeps every micro-batch's graph alive, for as long as somebody keeps the number. Detach it first.",
     replace("loss.detach()", "loss"),
 )
 gradient_accumulation.mistake(
-    "Nothing arrives in w.grad: the loss was computed from a detached copy of w, and backward filled "
-    "that copy's grad.",
+    "Nothing arrives in w.grad: the loss was computed from a detached copy of w, and backward filled that copy's grad.",
     replace(
         "total = w.new_zeros(())",
         "w = w.detach().clone().requires_grad_()\n    total = w.new_zeros(())",
     ),
 )
 gradient_accumulation.mistake(
-    "The values are right, but you run the whole batch at once: the memory is that of N rows, and "
-    "accumulation is there to avoid it.",
+    "The values are right, but you run the whole batch at once: the memory is that of N rows, and accumulation is there to avoid it.",
     replace("zip(x.split(micro_batch), y.split(micro_batch), strict=True)", "[(x, y)]"),
     cost=True,
 )
 gradient_accumulation.mistake(
-    "The values are right, but you add up the losses and call backward once: until then the graphs of "
-    "all micro-batches are alive. Call it in the loop.",
+    "The values are right, but you add up the losses and call backward once: until then the graphs of all micro-batches are alive. Call it in the loop.",
     replace(
         "        loss.backward()\n",
         "",
@@ -1184,6 +1299,29 @@ gradient_accumulation.mistake(
         "total.backward()\n    return total.detach()",
     ),
     cost=True,
+)
+gradient_accumulation.mistake(
+    "You divide by the size of a micro-batch. Each piece's mean counts len(piece) / N.",
+    replace("(len(rows) / len(x))", "(1 / micro_batch)"),
+)
+gradient_accumulation.mistake(
+    "The gradient is right; the loss you return is the sum of the pieces' means, not their weighted mean.",
+    replace("loss.detach()", "loss.detach() * len(x) / len(rows)"),
+)
+gradient_accumulation.mistake(
+    "You return a Python number. The loss is a tensor without axes, detached.",
+    replace("return total", "return total.item()"),
+)
+gradient_accumulation.mistake(
+    "You divide w.grad in the end, and with it what it held before. Scale each loss instead.",
+    replace(
+        " * (len(rows) / len(x))",
+        "",
+        "total += loss.detach()",
+        "total += loss.detach() * (len(rows) / len(x))",
+        "return total",
+        "w.grad /= len(x.split(micro_batch))\n    return total",
+    ),
 )
 
 
@@ -1200,18 +1338,6 @@ def _(loss_fn, w, x, y, micro_batch):
     return torch.tensor(sum(losses), dtype=w.dtype)
 
 
-@gradient_accumulation.alternative("the incoming gradient is the weight")
-def _(loss_fn, w, x, y, micro_batch):
-    total = torch.tensor(0.0, dtype=x.dtype)
-    for rows, targets in zip(x.split(micro_batch), y.split(micro_batch)):
-        share = torch.tensor(len(rows) / len(x), dtype=x.dtype)
-        loss = loss_fn(w, rows, targets)
-        loss.backward(share)
-        with torch.no_grad():
-            total = total + loss * share
-    return total
-
-
 gradient_accumulation.equivalent(
     "gradient_accumulation: `zip(x.split(micro_batch), y.split(micro_batch), strict=True)` → `zip(x.split(micro_batch), y.split(micro_batch))`",
     because="by definition x and y have as many rows, so no call has lengths that differ; the flag only guards against a slip",
@@ -1224,6 +1350,7 @@ gradient_accumulation.equivalent(
 
 # ------------------------------------------------------------------------------- saved_bytes
 
+DROPPED = "lambda x: sum((x.sum() + torch.ones(50_000)).sin().sum().item() for _ in range(9)) * x"
 TENSOR_FUNCTIONS = (
     "lambda x: x.exp()",
     "lambda x: x.exp().exp()",
@@ -1247,8 +1374,7 @@ saved_bytes = Exercise(
     points=3,
     probe=probes.takes_function,
     hints=(
-        "torch.autograd.graph.saved_tensors_hooks(pack, unpack): pack sees each tensor that is saved, "
-        "and returns what to keep in its place.",
+        "torch.autograd.graph.saved_tensors_hooks(pack, unpack): pack sees each tensor that is saved, and returns what to keep in its place.",
         "saved.untyped_storage() is what stays in memory. Its nbytes() count, once for each data_ptr().",
         "Keep the storages themselves in your table: a freed one's address can be given out again.",
         ("worked by hand", "Without requires_grad nothing is saved: x.detach().requires_grad_()."),
@@ -1280,6 +1406,7 @@ def _():
     yield call("lambda x: x * x", normal(8, 8)[:2]), "x itself is a slice of something larger"
     yield call("lambda x: x.sin()", leaf(normal(2, 2))), "x requires grad already"
     yield call("lambda x: x * x", normal(1, 4).expand(5, 4)), "five rows, stored once"
+    yield call(DROPPED, normal(2)), "what f drops is freed, and its address is given out again"
 
 
 saved_bytes.mistake(
@@ -1300,8 +1427,7 @@ saved_bytes.mistake(
     replace("storage.nbytes()", "storage.nbytes() // x.element_size()"),
 )
 saved_bytes.mistake(
-    "You tell views apart by where they begin. Two rows of one tensor begin at different addresses "
-    "and live in one storage: compare untyped_storage().data_ptr().",
+    "You tell views apart by where they begin. Two rows of one tensor begin at different addresses and live in one storage: compare untyped_storage().data_ptr().",
     replace("[storage.data_ptr()]", "[saved.data_ptr()]"),
 )
 saved_bytes.mistake(
@@ -1309,8 +1435,7 @@ saved_bytes.mistake(
     replace(".requires_grad_()", ""),
 )
 saved_bytes.mistake(
-    "These are the bytes of the result. What backward needs may be the result, the input, both, or "
-    "neither.",
+    "These are the bytes of the result. What backward needs may be the result, the input, both, or neither.",
     replace(
         "f(x.detach().requires_grad_())",
         "result = f(x.detach().requires_grad_())",
@@ -1319,14 +1444,21 @@ saved_bytes.mistake(
     ),
 )
 saved_bytes.mistake(
-    "You leave x out since it existed before. The graph holds on to it all the same: it stays in "
-    "memory even if the caller drops it.",
+    "You leave x out since it existed before. The graph holds on to it all the same: it stays in memory even if the caller drops it.",
     replace("return sum(", "storages.pop(x.untyped_storage().data_ptr(), None)\n    return sum("),
 )
 saved_bytes.mistake(
-    "You turned requires_grad on for the caller's own x. Use x.detach().requires_grad_(): another leaf "
-    "with the same data.",
+    "You turned requires_grad on for the caller's own x. Use x.detach().requires_grad_(): another leaf with the same data.",
     replace("x.detach().requires_grad_()", "x.requires_grad_()"),
+)
+saved_bytes.mistake(
+    "You add up what every saved tensor shows. Count each storage once, and whole.",
+    replace(
+        "storages[storage.data_ptr()] = storage",
+        "storages[len(storages)] = saved.detach()",
+        "storage.nbytes()",
+        "storage.nbytes",
+    ),
 )
 
 
@@ -1336,22 +1468,6 @@ def _(f, x):
     with measure() as cost:
         f(point)
     return cost.bytes_saved
-
-
-@saved_bytes.alternative("walk the graph from grad_fn, and read what each node saved")
-def _(f, x):
-    todo, storages, seen = [f(x.detach().requires_grad_()).grad_fn], {}, set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        for name in dir(node):
-            saved = getattr(node, name) if name.startswith("_saved_") else None
-            if isinstance(saved, torch.Tensor):
-                storages[saved.untyped_storage().data_ptr()] = saved.untyped_storage().nbytes()
-        todo += [before for before, _ in node.next_functions]
-    return sum(storages.values())
 
 
 saved_bytes.equivalent(

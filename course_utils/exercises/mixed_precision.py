@@ -28,8 +28,7 @@ autocast_dtype = Exercise(
     hints=(
         "There are three kinds of operations: those cast down to `low`, those cast up to float32, and the rest.",
         "The rest follow type promotion: `torch.promote_types` of all the inputs.",
-        "Only two operations of the table are cast down. Which are cast up depends on the device: on a "
-        "CPU three, on CUDA twelve.",
+        "Only two operations of the table are cast down. Which are cast up depends on the device: on a CPU three, on CUDA twelve.",
         ("edge cases", "What does autocast do with float64?"),
     ),
 )
@@ -69,23 +68,19 @@ def _():
 
 
 autocast_dtype.mistake(
-    "You use CUDA's list of float32 operations for the CPU too. On a CPU, softmax, layer_norm, exp and "
-    "sum keep the dtype that they are given.",
+    "You use CUDA's list of float32 operations for the CPU too. On a CPU, softmax, layer_norm, exp and sum keep the dtype that they are given.",
     replace("_FLOAT32[device]", '_FLOAT32["cuda"]'),
 )
 autocast_dtype.mistake(
-    "You use the CPU's short list for CUDA too. There softmax, layer_norm, exp, sum and more are cast "
-    "up to float32.",
+    "You use the CPU's short list for CUDA too. There softmax, layer_norm, exp, sum and more are cast up to float32.",
     replace("_FLOAT32[device]", '_FLOAT32["cpu"]'),
 )
 autocast_dtype.mistake(
-    "You give every operation that is not on a list the low precision. Autocast does not touch these: "
-    "float32 in, float32 out.",
+    "You give every operation that is not on a list the low precision. Autocast does not touch these: float32 in, float32 out.",
     replace("else widest", "else low"),
 )
 autocast_dtype.mistake(
-    "You take the first input's dtype where two meet. Promotion takes the wider one: bfloat16 + float32 "
-    "is float32.",
+    "You take the first input's dtype where two meet. Promotion takes the wider one: bfloat16 + float32 is float32.",
     replace("else widest", "else inputs[0]"),
 )
 autocast_dtype.mistake(
@@ -117,8 +112,7 @@ loss_scale_history = Exercise(
     hints=(
         "What decides whether a step overflows: the gradient alone, or what FP16 has to hold?",
         "Ask torch whether it overflows: `torch.tensor(size * scale).half().isfinite()`.",
-        "Note the scale before you change it. A skipped step sets the count of good steps to 0, and so "
-        "does a growth.",
+        "Note the scale before you change it. A skipped step sets the count of good steps to 0, and so does a growth.",
         (
             "edge cases",
             "65504 is the largest float16, but 65519 still rounds to it; 65520 does not.",
@@ -188,8 +182,7 @@ loss_scale_history.mistake(
     ),
 )
 loss_scale_history.mistake(
-    "You skip from 65504 on. That is the largest float16, but what is less than half a step beyond "
-    "rounds down to it: the first to overflow is 65520.",
+    "You skip from 65504 on. That is the largest float16, but what is less than half a step beyond rounds down to it: the first to overflow is 65520.",
     replace(
         "not bool(torch.tensor(size * scale).half().isfinite())", "not size * scale <= 65504.0"
     ),
@@ -223,12 +216,9 @@ GradScaler = Exercise(
     points=5,
     probe=probes.scaler_run,
     hints=(
-        "Two things have to be remembered between calls: how many good updates in a row, and for each "
-        "optimizer whether it has been unscaled and what was found.",
-        "Key what was found by `id(optimizer)`; its presence says that unscale_ was called. `update` "
-        "clears it.",
-        "Look for inf and NaN with `isfinite().all()` over every gradient, then divide in place: "
-        "`g.div_(scale)`. `step` asks only what was found for *its* optimizer, `update` for any.",
+        "Two things have to be remembered between calls: how many good updates in a row, and for each optimizer whether it has been unscaled and what was found.",
+        "Key what was found by `id(optimizer)`; its presence says that unscale_ was called. `update` clears it.",
+        "Look for inf and NaN with `isfinite().all()` over every gradient, then divide in place: `g.div_(scale)`. `step` asks only what was found for *its* optimizer, `update` for any.",
     ),
 )
 
@@ -401,18 +391,15 @@ GradScaler.mistake(
     ),
 )
 GradScaler.mistake(
-    "Every optimizer skips if one of them overflows. Only the one whose gradients are not finite does; "
-    "the scale is what they share.",
+    "Every optimizer skips if one of them overflows. Only the one whose gradients are not finite does; the scale is what they share.",
     replace("if not self._found_inf[id(optimizer)]:", "if not any(self._found_inf.values()):"),
 )
 GradScaler.mistake(
-    "Your state_dict leaves out the count of good updates: after a resume the scale grows later than it "
-    "would have.",
+    "Your state_dict leaves out the count of good updates: after a resume the scale grows later than it would have.",
     replace('self._growth_tracker = state["_growth_tracker"]', "self._growth_tracker = 0"),
 )
 GradScaler.mistake(
-    "Your count is not reset when the scale grows, so it never equals the interval again: one growth and "
-    "no more.",
+    "Your count is not reset when the scale grows, so it never equals the interval again: one growth and no more.",
     replace("self._growth_factor\n                self._growth_tracker = 0", "self._growth_factor"),
 )
 
@@ -491,11 +478,9 @@ amp_step = Exercise(
     points=3,
     probe=probes.amp_run,
     hints=(
-        "Six calls, each needs what the one before it has done. In which units are the gradients when "
-        "you compare their norm with max_norm?",
+        "Six calls, each needs what the one before it has done. In which units are the gradients when you compare their norm with max_norm?",
         "zero_grad, scale and backward, unscale_, clip, step, update.",
-        "`torch.nn.utils.clip_grad_norm_` returns the norm before clipping. Its parameters are those of "
-        "*all* groups of the optimizer.",
+        "`torch.nn.utils.clip_grad_norm_` returns the norm before clipping. Its parameters are those of *all* groups of the optimizer.",
     ),
 )
 
@@ -558,21 +543,18 @@ clip = torch.nn.utils.clip_grad_norm_
 
 
 amp_step.mistake(
-    "You clip before you unscale. The norm is still that of the scaled gradients, so clipping shrinks "
-    "them by the scale too much.",
+    "You clip before you unscale. The norm is still that of the scaled gradients, so clipping shrinks them by the scale too much.",
     replace("    scaler.unscale_(optimizer)\n", ""),
 )
 amp_step.mistake(
-    "Your clipping also scales small gradients up to max_norm. It may only shorten: the factor "
-    "max_norm / norm must never exceed 1.",
+    "Your clipping also scales small gradients up to max_norm. It may only shorten: the factor max_norm / norm must never exceed 1.",
     replace(
         "norm = torch.nn.utils.clip_grad_norm_(params, max_norm)",
         "norm = torch.nn.utils.get_total_norm([p.grad for p in params])\n    for p in params:\n        p.grad.mul_(max_norm / (norm + 1e-6))",
     ),
 )
 amp_step.mistake(
-    "You call optimizer.step() yourself. After an overflow it writes inf and NaN into the weights; "
-    "scaler.step(optimizer) skips.",
+    "You call optimizer.step() yourself. After an overflow it writes inf and NaN into the weights; scaler.step(optimizer) skips.",
     replace("scaler.step(optimizer)", "optimizer.step()"),
 )
 amp_step.mistake(
@@ -583,8 +565,7 @@ amp_step.mistake(
     ),
 )
 amp_step.mistake(
-    "Without scaler.update() the scale never moves, and the next unscale_ raises: it looks as if it were "
-    "the second for the same step.",
+    "Without scaler.update() the scale never moves, and the next unscale_ raises: it looks as if it were the second for the same step.",
     replace("    scaler.update()\n", ""),
 )
 amp_step.mistake(
@@ -678,16 +659,14 @@ def _():
 
 
 bf16_master_step.mistake(
-    "You update the BF16 weight and copy it to the master: updates below half a step of BF16 are lost, "
-    "all of them, for ever.",
+    "You update the BF16 weight and copy it to the master: updates below half a step of BF16 are lost, all of them, for ever.",
     replace(
         "master.sub_(lr * grad.to(master.dtype))\n        weight.copy_(master)",
         "weight.sub_(lr * grad)\n        master.copy_(weight)",
     ),
 )
 bf16_master_step.mistake(
-    "You start each update from the rounded weight: what the last step kept below BF16's precision is "
-    "thrown away.",
+    "You start each update from the rounded weight: what the last step kept below BF16's precision is thrown away.",
     replace("master.sub_(", "master.copy_(weight.float() - "),
 )
 bf16_master_step.mistake(
@@ -726,15 +705,12 @@ fp8_scaled_matmul = Exercise(
     minutes=25,
     points=4,
     hints=(
-        "Each factor gets a scale of its own, from its own amax. What is the product of the scaled "
-        "factors too large by?",
-        "For each factor: scale, clamp to ±`torch.finfo(dtype).max`, `.to(dtype)`. `power_of_two_scale` "
-        "gives the scale.",
+        "Each factor gets a scale of its own, from its own amax. What is the product of the scaled factors too large by?",
+        "For each factor: scale, clamp to ±`torch.finfo(dtype).max`, `.to(dtype)`. `power_of_two_scale` gives the scale.",
         "Convert back to the dtype of a before `@`: sums are not kept in FP8. Then divide by both scales.",
         (
             "edge cases",
-            "What comes of an amax that was remembered and is too small now? And what is the amax of a "
-            "tensor without elements?",
+            "What comes of an amax that was remembered and is too small now? And what is the amax of a tensor without elements?",
         ),
     ),
 )
@@ -809,13 +785,11 @@ fp8_scaled_matmul.mistake(
     replace("power_of_two_scale(amax, dtype)", "1.0"),
 )
 fp8_scaled_matmul.mistake(
-    "You do not clamp. With an amax from earlier steps a value can lie beyond the range, and a cast to "
-    "E5M2 then gives inf.",
+    "You do not clamp. With an amax from earlier steps a value can lie beyond the range, and a cast to E5M2 then gives inf.",
     replace(".clamp(-limit, limit)", ""),
 )
 fp8_scaled_matmul.mistake(
-    "You leave the given amax aside and measure it again. Delayed scaling exists to spare that pass over "
-    "the tensor, and what lies beyond saturates.",
+    "You leave the given amax aside and measure it again. Delayed scaling exists to spare that pass over the tensor, and what lies beyond saturates.",
     replace("if amax is None:\n            amax", "amax"),
 )
 fp8_scaled_matmul.mistake(
@@ -833,8 +807,7 @@ fp8_scaled_matmul.mistake(
     ),
 )
 fp8_scaled_matmul.mistake(
-    "Your values are right, but you form the products row by row in Python: one kernel for each row, "
-    "where one matrix product does.",
+    "Your values are right, but you form the products row by row in Python: one kernel for each row, where one matrix product does.",
     replace("qa @ qb", "torch.cat([qa[:0] @ qb, *(row[None] @ qb for row in qa)])"),
     cost=True,
 )
