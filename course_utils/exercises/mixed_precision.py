@@ -94,6 +94,14 @@ autocast_dtype.mistake(
         "if op in _LOWER_PRECISION and {torch.float32, low} & {*inputs}",
     ),
 )
+autocast_dtype.mistake(
+    "You send add, mul and cat down with the matrix products. They stay with type promotion.",
+    replace("_LOWER_PRECISION:", '_LOWER_PRECISION | {"add", "mul", "cat"}:'),
+)
+autocast_dtype.mistake(
+    "On a CPU, too, some operations are cast up: cross_entropy, mse_loss and prod.",
+    replace("op in _FLOAT32[device]", 'device == "cuda" and op in _FLOAT32[device]'),
+)
 
 
 @autocast_dtype.alternative("run the operation under autocast, with fake tensors for CUDA")
@@ -151,6 +159,14 @@ def _():
     yield call([0.0, 0.0, 0.0], 8.0, 1), "no gradient cannot overflow"
     yield call([65519.0, 65504.0], 1.0, 5), "beyond 65504, but it rounds to it"
     yield call([65520.0, 1.0], 1.0, 5), "half-way between 65504 and 65536: rounds away, to inf"
+    yield (
+        call([1e5, 1e5], 0.5, 1),
+        "a scale below 1: FP16 has to hold the product, not the gradient",
+    )
+    yield (
+        call([1e-9, 1e-9], 2.0**60),
+        "the product overflows, though the gradient alone rounds to 0",
+    )
     yield call([1.0] * 2001), "the defaults: 2000 good steps, then it grows"
     yield call([1.0, 1.0, 1e9, 1.0, 1.0, 1.0, 1.0], 4.0, 3), "an overflow just before it would grow"
 
@@ -188,8 +204,24 @@ loss_scale_history.mistake(
     ),
 )
 loss_scale_history.mistake(
-    "NaN compares false with everything: `size * scale > limit` lets it pass.",
+    "A NaN passes for a good step. It compares false with everything and is no inf, so neither `> limit` nor isinf finds it: ask isfinite.",
     replace("not bool(torch.tensor(size * scale).half().isfinite())", "size * scale >= 65520.0"),
+)
+loss_scale_history.mistake(
+    "The product is finite in Python, which counts in float64. It is FP16 that has to hold it: cast with half().",
+    replace(".half()", ""),
+)
+loss_scale_history.mistake(
+    "You round the gradient to FP16 before you scale it. Scale first: that is what saves small gradients.",
+    replace("torch.tensor(size * scale).half()", "(torch.tensor(size).half() * scale)"),
+)
+loss_scale_history.mistake(
+    "Yours grows one good step too late: after growth_interval of them, not growth_interval + 1.",
+    replace("good == growth_interval", "good > growth_interval"),
+)
+loss_scale_history.mistake(
+    "You grow every growth_interval steps of the run. What counts are good steps in a row since the last change.",
+    replace("good == growth_interval", "len(scales) % growth_interval == 0"),
 )
 
 
@@ -402,6 +434,56 @@ GradScaler.mistake(
     "Your count is not reset when the scale grows, so it never equals the interval again: one growth and no more.",
     replace("self._growth_factor\n                self._growth_tracker = 0", "self._growth_factor"),
 )
+GradScaler.mistake(
+    "You unscale the first parameter group only. An optimizer may have several.",
+    replace("optimizer.param_groups", "optimizer.param_groups[:1]"),
+)
+GradScaler.mistake(
+    "You put new tensors into .grad. Divide in place: whoever holds the old ones (a flat buffer, DDP's buckets) still sees scaled gradients.",
+    replace(
+        "for g in grads:\n            g.div_(self._scale)",
+        "for p in params:\n            p.grad = None if p.grad is None else p.grad / self._scale",
+    ),
+)
+GradScaler.mistake(
+    "What was found is kept on the class, so all scalers share it. Make it in __init__.",
+    replace(
+        "class GradScaler:",
+        "class GradScaler:\n    _found_inf = {}\n",
+        "        self._found_inf: dict[int, bool] = {}\n",
+        "",
+    ),
+)
+GradScaler.mistake(
+    "update() does not forget which optimizers were unscaled: in the next step unscale_ raises as if it were called twice, or is left out.",
+    replace("\n        self._found_inf.clear()", ""),
+)
+GradScaler.mistake(
+    "step() expects that unscale_ was called. Where it was not, step calls it.",
+    replace(
+        "        if id(optimizer) not in self._found_inf:\n            self.unscale_(optimizer)\n",
+        "",
+    ),
+)
+GradScaler.mistake(
+    "Yours grows one good update too late: after growth_interval of them, not growth_interval + 1.",
+    replace("self._growth_tracker == self", "self._growth_tracker > self"),
+)
+GradScaler.mistake(
+    "The scale backs off only if all optimizers overflow. One is enough.",
+    replace("any(self._found_inf.values())", "all(self._found_inf.values())"),
+)
+GradScaler.mistake(
+    "scale() returns the loss as it is. Multiply it by the scale.",
+    replace("return loss * self._scale", "return loss"),
+)
+GradScaler.mistake(
+    "load_state_dict leaves the settings as they were built: the factors and the interval come from the state, too.",
+    replace(
+        '        self._growth_factor = state["growth_factor"]\n        self._backoff_factor = state["backoff_factor"]\n        self._growth_interval = state["growth_interval"]\n',
+        "",
+    ),
+)
 
 
 @GradScaler.alternative("torch.amp.GradScaler itself, on the CPU")
@@ -444,7 +526,7 @@ class _WithSets:
         for group in optimizer.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    p.grad = p.grad / self.value
+                    p.grad.mul_(1 / self.value)
                     if not math.isfinite(p.grad.abs().sum()):
                         self.bad.add(optimizer)
 
@@ -586,6 +668,20 @@ amp_step.mistake(
         "norm = torch.nn.utils.clip_grad_norm_(params, max_norm)\n    norm = torch.nn.utils.get_total_norm([p.grad for p in params])",
     ),
 )
+amp_step.mistake(
+    "You clip the first parameter group only. The norm is that of all groups together.",
+    replace(
+        'for group in optimizer.param_groups for p in group["params"]',
+        'for p in optimizer.param_groups[0]["params"]',
+    ),
+)
+amp_step.mistake(
+    "You clear the gradients after backward has filled them: nothing is left to step with.",
+    replace(
+        "optimizer.zero_grad()\n    scaler.scale(loss).backward()",
+        "scaler.scale(loss).backward()\n    optimizer.zero_grad()",
+    ),
+)
 
 
 @amp_step.alternative("clip by hand, zero the gradients last")
@@ -648,7 +744,7 @@ def _(draw):
 def _():
     g = torch.ones(3).bfloat16()
     yield call(torch.full((3,), 1.0), 1e-3, *[g] * 40), "forty updates, each too small for bfloat16"
-    yield call(torch.full((3,), 100.0), -0.1, *[g] * 20), "small against a large weight"
+    yield call(torch.full((3,), 100.0), 0.1, *[g] * 20), "small against a large weight"
     yield call(torch.zeros(0, 2), 0.1, torch.zeros(0, 2).bfloat16()), "no elements"
     yield call(torch.tensor(3.0), 0.1, torch.tensor(1.0).bfloat16()), "a single number"
     yield (
@@ -656,6 +752,10 @@ def _():
         "inf and NaN are not this function's to stop",
     )
     yield call(t(1.0), 0.0, t(1.0).bfloat16()), "a learning rate of zero"
+    yield (
+        call(draws.scattered(torch.ones(2, 3)), 0.5, torch.ones(2, 3).bfloat16()),
+        "not contiguous",
+    )
 
 
 bf16_master_step.mistake(
@@ -670,7 +770,7 @@ bf16_master_step.mistake(
     replace("master.sub_(", "master.copy_(weight.float() - "),
 )
 bf16_master_step.mistake(
-    "You forget to round the new master into the weight: the model never learns of it.",
+    "The weight that was handed in stays as it was. Round the new master into it in place, with copy_: `weight = …` only gives the name to another tensor.",
     replace("\n        weight.copy_(master)", ""),
 )
 bf16_master_step.mistake(
@@ -688,12 +788,31 @@ bf16_master_step.mistake(
     "You compute lr · grad in BF16: the product is rounded to 8 bits before it reaches the master.",
     replace("lr * grad.to(master.dtype)", "(lr * grad).to(master.dtype)"),
 )
+bf16_master_step.mistake(
+    "The master that was handed in stays as it was: `master = master - …` only gives the name to another tensor. Update it in place.",
+    replace(
+        "master.sub_(lr * grad.to(master.dtype))", "master = master - lr * grad.to(master.dtype)"
+    ),
+)
+bf16_master_step.mistake(
+    "You put other memory behind the weight (`weight.data = …`). Views of it, and optimizers with flat buffers, keep the old: copy into it.",
+    replace("weight.copy_(master)", "weight.data = master.to(weight.dtype)"),
+)
+bf16_master_step.mistake(
+    "The weight gets an update of its own, in BF16. It is the master's rounded image: copy it.",
+    replace("weight.copy_(master)", "weight.sub_(lr * grad)"),
+)
+bf16_master_step.mistake(
+    "reshape copies what no view can flatten, and you write into the copy: use the weight as it is.",
+    replace("weight.copy_(master)", "weight.reshape(-1).copy_(master.reshape(-1))"),
+)
 
 
-@bf16_master_step.alternative("through .data, in float64, in one expression")
+@bf16_master_step.alternative("torch.optim.SGD on the master")
 def _(weight, master, grad, lr):
-    master.data.copy_(master.double() - lr * grad.double())
-    weight.data.copy_(master.bfloat16() if weight.dtype == torch.bfloat16 else master)
+    master.grad = grad.to(master.dtype)
+    torch.optim.SGD([master], lr=lr).step()
+    weight.data.copy_(master)
 
 
 # ------------------------------------------------------------------------------ fp8_scaled_matmul
@@ -707,7 +826,7 @@ fp8_scaled_matmul = Exercise(
     hints=(
         "Each factor gets a scale of its own, from its own amax. What is the product of the scaled factors too large by?",
         "For each factor: scale, clamp to ±`torch.finfo(dtype).max`, `.to(dtype)`. `power_of_two_scale` gives the scale.",
-        "Convert back to the dtype of a before `@`: sums are not kept in FP8. Then divide by both scales.",
+        "Convert to float32 before `@`: sums are not kept in FP8, and FP16 overflows at 65504. Then divide by both scales, and cast.",
         (
             "edge cases",
             "What comes of an amax that was remembered and is too small now? And what is the amax of a tensor without elements?",
@@ -734,8 +853,9 @@ def _():
 @fp8_scaled_matmul.cases(24)
 def _(draw):
     m, k, n = draw(draws.distinct_sizes(3, 1, 6))
-    a = draw(draws.tensors((m, k), scale=2.0 ** draw(st.integers(-12, 8))))
-    b = draw(draws.tensors((k, n), scale=2.0 ** draw(st.integers(-12, 8))))
+    dtype, reach = draw(st.sampled_from([(F32, 12), (F32, 12), (BF16, 8), (F16, 4)]))
+    a = draw(draws.tensors((m, k), dtype, scale=2.0 ** draw(st.integers(-reach, 5))))
+    b = draw(draws.tensors((k, n), dtype, scale=2.0 ** draw(st.integers(-reach, 5))))
     remembered = [
         factor and factor * float(x.abs().max())
         for x in (a, b)
@@ -763,9 +883,14 @@ def _():
         "without scales one is 0, the other 448",
     )
     yield call(448.0 * one, 448.0 * one), "amax at the largest number itself: scale 1"
-    yield call(torch.ones(2, 5).T, torch.ones(3, 2).T), "transposes, which are not contiguous"
+    x = torch.arange(6.0).view(2, 3)
+    yield call(draws.scattered(x), draws.scattered(x.T)), "not contiguous"
     yield call(matrix([1.0, NAN]), torch.ones(2, 1), E4M3, 1.0), "a NaN stays one"
     yield call(torch.ones(1, 64), 3 * torch.ones(64, 1)), "a sum that FP8 could not hold"
+    halves = torch.ones(1, 512).half(), torch.ones(512, 1).half()
+    yield call(*halves), "float16: 512 scaled ones add up to more than it holds"
+    yield call(600 * one, one, E4M3, 0.0), "an amax of 0 was remembered: scale 1"
+    yield call(-3 * one, one), "a negative number"
 
 
 fp8_scaled_matmul.mistake(
@@ -818,6 +943,28 @@ fp8_scaled_matmul.contract(
             call(torch.ones(16, 24), torch.ones(24, 16)),
         ]
     )
+)
+fp8_scaled_matmul.mistake(
+    "You add up the products in the dtype of the inputs. In float16 the scaled sums overflow: add up in float32.",
+    replace(
+        "rounded(a, amax_a), rounded(b, amax_b)",
+        "rounded(a, amax_a), rounded(b, amax_b)\n    qa, qb = qa.to(a.dtype), qb.to(b.dtype)",
+    ),
+)
+fp8_scaled_matmul.mistake(
+    "Your result is always float32. It has the dtype of a.", replace(".to(a.dtype)", "")
+)
+fp8_scaled_matmul.mistake(
+    "An amax of 0.0 is a remembered value like others. Only None means: measure it.",
+    replace("if amax is None", "if not amax"),
+)
+fp8_scaled_matmul.mistake(
+    "amax is the largest *absolute* value: a tensor of negative numbers has one, too.",
+    replace("x.abs().max()", "x.max()"),
+)
+fp8_scaled_matmul.mistake(
+    "448 is the end of E4M3. E5M2 reaches 57344: ask torch.finfo(dtype).max.",
+    replace("torch.finfo(dtype).max", "448.0"),
 )
 
 

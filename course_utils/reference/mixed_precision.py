@@ -134,7 +134,7 @@ def loss_scale_history(
 
 
 class GradScaler:
-    """Dynamic loss scaling, step for step that of torch.amp.GradScaler.
+    """Dynamic loss scaling by the rule of torch.amp.GradScaler, for factors that are powers of two.
 
     Grows after `growth_interval` good updates in a row, backs off after one with inf or NaN.
     """
@@ -277,7 +277,7 @@ def fp8_scaled_matmul(
     dtype: float8_e4m3fn or float8_e5m2. amax_a, amax_b: the largest |value| to make room for, as
     remembered from earlier steps; None: the tensor's own. What lies beyond saturates at the
     largest finite value. Scales are powers of two (`power_of_two_scale`). Products are summed in
-    float32, as hardware does; the result has the dtype of a. Source: Micikevicius et al. (2022).
+    float32; the result has the dtype of a. Source: Micikevicius et al. (2022).
     """
     limit = torch.finfo(dtype).max
 
