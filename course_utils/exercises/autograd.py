@@ -146,16 +146,14 @@ def _(f, x, eps=1e-6):
     "You step inside the caller's own x. Adding eps and taking it away again does not give back the same bits, and fails on tensors that share or skip storage. Work on a copy."
 )
 def _(f, x, eps=1e-6):
-    flat = x.detach().view(-1)
-    slopes = []
-    for i in range(flat.numel()):
+    flat, gradient = x.detach().view(-1), torch.zeros(x.numel(), dtype=x.dtype)
+    for i in range(x.numel()):
         flat[i] += eps
-        above = f(x.detach().double())
+        above = f(x.detach().double()).item()
         flat[i] -= 2 * eps
-        below = f(x.detach().double())
+        gradient[i] = (above - f(x.detach().double()).item()) / (2 * eps)
         flat[i] += eps
-        slopes.append((above - below) / (2 * eps))
-    return torch.stack(slopes).view(x.shape).to(x.dtype) if slopes else torch.zeros_like(x)
+    return gradient.view(x.shape)
 
 
 numerical_gradient.mistake(
@@ -179,23 +177,7 @@ numerical_gradient.mistake(
 )
 numerical_gradient.mistake(
     "len(x) counts rows: you move a whole row at once. Every element has a step of its own.",
-    replace(
-        ".flatten()",
-        "",
-        "range(len(flat))",
-        "range(len(flat) if flat.ndim else 1)",
-        "step[i]",
-        "step[i if flat.ndim else ...]",
-        "gradient[i]",
-        "gradient[i if flat.ndim else ...]",
-    ),
-)
-numerical_gradient.mistake(
-    "Your result is in float64. The differences are, but the result has the dtype of x.",
-    replace(".to(x.dtype)", ""),
-)
-numerical_gradient.mistake(
-    "Your result is flat. It has the shape of x.", replace("gradient.view(x.shape)", "gradient")
+    replace(".flatten()", ""),
 )
 
 
@@ -224,6 +206,10 @@ def _(f, x, eps=1e-6):
     return gradient.to(x.dtype)
 
 
+numerical_gradient.equivalent(
+    "numerical_gradient: `x.detach()` → `x`",
+    because="only numbers are taken out of what f returns: the graph that it then records is dropped",
+)
 numerical_gradient.equivalent(
     "numerical_gradient: `torch.zeros_like(flat)` → `torch.ones_like(flat)` [#1]",
     because="every element of it is overwritten before it is read",
@@ -276,21 +262,16 @@ def _():
     yield call(normal(2, 9).softmax(-1).bfloat16(), normal(2, 9, seed=1).bfloat16()), "bfloat16"
 
 
+def rows(n, V):
+    """A softmax of n rows, and a gradient for it."""
+    return call(normal(n, V).softmax(-1), normal(n, V, seed=1))
+
+
 softmax_vjp.contract(
-    contracts.largest_tensor(
-        [call(normal(4, 256).softmax(-1), normal(4, 256, seed=1))],
-        limit=2 * 4 * 4 * 256,
-        says="no (V, V) Jacobian",
-    )
+    contracts.largest_tensor([rows(4, 256)], limit=2 * 4 * 4 * 256, says="no (V, V) Jacobian")
 )
 softmax_vjp.contract(
-    contracts.constant_kernels(
-        [
-            call(normal(2, 5).softmax(-1), normal(2, 5, seed=1)),
-            call(normal(20, 50).softmax(-1), normal(20, 50, seed=1)),
-        ],
-        says="no Python loop over rows or classes",
-    )
+    contracts.constant_kernels([rows(2, 5), rows(20, 50)], "no Python loop over rows or classes")
 )
 softmax_vjp.mistake(
     "Only the diagonal of the Jacobian is there, y · (1 - y). A softmax is no elementwise function: raising one score lowers all other probabilities.",
@@ -423,9 +404,7 @@ def _():
 
 cross_entropy_backward.contract(
     contracts.largest_tensor(
-        [call(normal(16, 200), integers(200, 16))],
-        limit=4 * 16 * 200,
-        says="no tensor larger than the logits",
+        [call(normal(16, 200), integers(200, 16))], 4 * 16 * 200, "no tensor larger than the logits"
     )
 )
 cross_entropy_backward.contract(
@@ -670,16 +649,12 @@ straight_through_round.mistake(
     ),
 )
 straight_through_round.mistake(
-    "backward returns one gradient for each argument of forward: after that of x, None for low and None for high.",
-    replace(", None, None", ""),
+    "NaN is neither below low nor above high, so its gradient passes through your mask. Ask what is inside: low <= rounded <= high.",
+    replace("(low <= rounded) & (rounded <= high)", "~((rounded < low) | (rounded > high))"),
 )
 straight_through_round.mistake(
     "You cut off the fraction. round() goes to the nearest whole number.",
     replace("x.round()", "x.trunc()"),
-)
-straight_through_round.mistake(
-    "The mask is upside down: the gradient passes where x was clamped, and nowhere else.",
-    replace("torch.where(inside, grad, 0.0)", "torch.where(inside, 0.0, grad)"),
 )
 
 
@@ -792,7 +767,7 @@ silu.mistake(
 )
 silu.mistake(
     "You write into the gradient that came in. Other branches of the graph may still add to it: multiply, not mul_.",
-    replace("grad * s", "grad.mul_(s)"),
+    replace("grad * s * (1 + x * (1 - s))", "grad.mul_(s * (1 + x * (1 - s)))"),
 )
 silu.mistake(
     "You keep x on the class, where the next call of apply overwrites it. Each call has a ctx of its own.",
@@ -852,7 +827,7 @@ hessian_vector_product = Exercise(
         "grad_outputs=v of a second torch.autograd.grad takes the dot product with v for you.",
         (
             "edge cases",
-            "x.detach().requires_grad_() leaves the caller's x alone. And the gradient of a linear f does not depend on x: it has no graph to go back through.",
+            "x.detach().requires_grad_() leaves the caller's x alone. Where f is linear or constant there may be no graph to go back through: look at requires_grad, and pass materialize_grads=True. torch.enable_grad() records even under no_grad.",
         ),
         ("contracts", "n rows of H cost n backward passes and n² numbers. One pass is enough."),
     ),
@@ -877,8 +852,8 @@ def _(draw):
 @hessian_vector_product.edge
 def _():
     yield call(SUM_CUBED, torch.tensor(1.5), torch.tensor(2.0)), "no axes"
-    yield call(LINEAR, normal(3), normal(3, seed=1)), "a linear f has a Hessian of zeros"
     x, v = normal(3), normal(3, seed=1)
+    yield call(LINEAR, x, v), "a linear f has a Hessian of zeros"
     yield call("lambda x: x.sum()", x, v), "linear, with gradient 1"
     yield call(LINEAR_IN_X, x, v), "linear in x: the gradient requires grad, but not because of x"
     yield call("lambda x: torch.ones(())", x, v), "a constant: f(x) does not require grad"
@@ -889,7 +864,7 @@ def _():
         call(QUARTIC, draws.scattered(normal(3, 2)), draws.scattered(normal(3, 2, seed=1))),
         "not contiguous",
     )
-    yield call(MIXED, leaf(normal(3)), normal(3, seed=1)), "x requires grad already"
+    yield call(MIXED, leaf(x), v), "x requires grad already"
     yield call(CHAIN, normal(4), torch.zeros(4)), "v is zero"
 
 
@@ -903,10 +878,7 @@ hessian_vector_product.contract(
 )
 hessian_vector_product.contract(
     contracts.constant_kernels(
-        [
-            call(MIXED, normal(3), normal(3, seed=1)),
-            call(MIXED, normal(30), normal(30, seed=1)),
-        ],
+        [call(MIXED, normal(n), normal(n, seed=1)) for n in (3, 30)],
         says="as many operations for 30 elements as for 3",
         prepare=prepared.with_its_function,
     )
@@ -1008,6 +980,34 @@ hessian_vector_product.mistake(
     ),
 )
 hessian_vector_product.mistake(
+    "You take for granted that there is something to differentiate. Where f is linear or constant, and under torch.no_grad(), a grad raises.",
+    replace(
+        "with torch.enable_grad():",
+        "if True:",
+        "        if not value.requires_grad:  # f is constant\n            return torch.zeros_like(x)\n",
+        "",
+        "create_graph=True, materialize_grads=True",
+        "create_graph=True",
+        "    if not gradient.requires_grad:  # f is linear\n        return torch.zeros_like(x)\n",
+        "",
+        "grad_outputs=v, materialize_grads=True",
+        "grad_outputs=v",
+    ),
+)
+hessian_vector_product.mistake(
+    "That the gradient requires grad is not enough: f may be constant, or use other parameters, or recording is off, and then a grad raises.",
+    replace(
+        "with torch.enable_grad():",
+        "if True:",
+        "        if not value.requires_grad:  # f is constant\n            return torch.zeros_like(x)\n",
+        "",
+        "create_graph=True, materialize_grads=True",
+        "create_graph=True",
+        "grad_outputs=v, materialize_grads=True",
+        "grad_outputs=v",
+    ),
+)
+hessian_vector_product.mistake(
     "Under torch.no_grad() nothing is recorded, so there is nothing to differentiate: switch recording on with torch.enable_grad().",
     replace("with torch.enable_grad():", "if True:"),
 )
@@ -1043,7 +1043,7 @@ per_sample_gradients = Exercise(
         "w is the same for all rows: in_dims=(None, 0, 0).",
         (
             "edge cases",
-            "If w requires grad, so does everything computed from it: pass w.detach().",
+            "w may require grad, and so may what else the loss uses: detach the result.",
         ),
     ),
 )
@@ -1085,10 +1085,7 @@ def _():
 
 per_sample_gradients.contract(
     contracts.constant_kernels(
-        [
-            call(SQUARED_ERROR, normal(4), normal(3, 4, seed=1), normal(3, seed=2)),
-            call(SQUARED_ERROR, normal(4), normal(30, 4, seed=1), normal(30, seed=2)),
-        ],
+        [call(SQUARED_ERROR, normal(4), normal(N, 4, seed=1), normal(N)) for N in (3, 30)],
         says="no Python loop over the rows",
         prepare=prepared.with_its_function,
     )
@@ -1307,10 +1304,6 @@ gradient_accumulation.mistake(
 gradient_accumulation.mistake(
     "The gradient is right; the loss you return is the sum of the pieces' means, not their weighted mean.",
     replace("loss.detach()", "loss.detach() * len(x) / len(rows)"),
-)
-gradient_accumulation.mistake(
-    "You return a Python number. The loss is a tensor without axes, detached.",
-    replace("return total", "return total.item()"),
 )
 gradient_accumulation.mistake(
     "You divide w.grad in the end, and with it what it held before. Scale each loss instead.",

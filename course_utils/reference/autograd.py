@@ -63,9 +63,9 @@ class StraightThroughRound(torch.autograd.Function):
 
     forward: x to the nearest whole number (halves to the even one), clamped to [low, high].
     backward: the incoming gradient where x rounds to a value inside [low, high], ends included;
-    zero where it was clamped, be the incoming gradient infinite. Saves one byte an element. Source:
-    the straight-through estimator of Bengio, Léonard and Courville (2013), with the clipping of
-    torch.fake_quantize_per_tensor_affine.
+    zero elsewhere (where x was clamped, or is NaN), even if the incoming gradient is infinite.
+    Saves one byte an element. Source: the straight-through estimator of Bengio, Léonard and
+    Courville (2013), with the clipping of torch.fake_quantize_per_tensor_affine.
     """
 
     @staticmethod

@@ -170,7 +170,7 @@ def straight_through(subject: Any, case: Case) -> dict[str, Any]:
     before = fresh(incoming)
     (gradient,) = torch.autograd.grad(result, leaf, incoming, allow_unused=True)
     if not same(incoming, before):
-        seen[labels.changed_argument("grad")] = incoming
+        seen[labels.changed_argument("grad")] = True
     return seen | {"gradient of `x`": gradient}
 
 
