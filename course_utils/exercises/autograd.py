@@ -883,6 +883,19 @@ hessian_vector_product.contract(
         prepare=prepared.with_its_function,
     )
 )
+# What the reference does for functions with little to differentiate, left out:
+of_linear = replace(
+    "    if not gradient.requires_grad:  # f is linear\n        return torch.zeros_like(x)\n", ""
+)
+of_constant = replace(
+    "        if not value.requires_grad:  # f is constant\n            return torch.zeros_like(x)\n",
+    "",
+    "create_graph=True, materialize_grads=True",
+    "create_graph=True",
+)
+of_other_parameters = replace("grad_outputs=v, materialize_grads=True", "grad_outputs=v")
+recording = replace("with torch.enable_grad():", "if True:")
+
 hessian_vector_product.mistake(
     "The graph is cut between the two derivatives (no create_graph=True, or a detach), so the gradient looks like a constant and every product is zero.",
     replace("create_graph=True, ", ""),
@@ -916,12 +929,7 @@ def _(f, x, v):
 
 hessian_vector_product.mistake(
     "Where f is linear, its gradient does not depend on x and has no graph: the second grad raises. The answer there is zeros.",
-    replace(
-        "    if not gradient.requires_grad:  # f is linear\n        return torch.zeros_like(x)\n",
-        "",
-        "(product,) = torch.autograd.grad(gradient, x, grad_outputs=v, materialize_grads=True)",
-        "(product,) = torch.autograd.grad(gradient, x, grad_outputs=v)",
-    ),
+    of_linear + of_other_parameters,
 )
 hessian_vector_product.mistake(
     "You turned requires_grad on for the caller's own x. From then on everything computed from it is recorded: use x.detach().requires_grad_(), a new leaf with the same data.",
@@ -955,12 +963,7 @@ hessian_vector_product.mistake(
 )
 hessian_vector_product.mistake(
     "Without create_graph=True the gradient has no graph of its own, and the second grad raises.",
-    replace(
-        "create_graph=True, ",
-        "",
-        "    if not gradient.requires_grad:  # f is linear\n        return torch.zeros_like(x)\n",
-        "",
-    ),
+    of_linear + replace("create_graph=True, ", ""),
 )
 hessian_vector_product.mistake(
     "The second derivative needs v: a gradient of n elements is no single number. Pass grad_outputs=v, or differentiate (gradient * v).sum().",
@@ -968,48 +971,23 @@ hessian_vector_product.mistake(
 )
 hessian_vector_product.mistake(
     "A gradient can require grad because of other tensors that f uses, and still not depend on x: the second grad raises. materialize_grads=True gives zeros there.",
-    replace("gradient, x, grad_outputs=v, materialize_grads=True", "gradient, x, grad_outputs=v"),
+    of_other_parameters,
 )
 hessian_vector_product.mistake(
     "Where f is constant, f(x) does not depend on x, and the first grad raises. The answer there is zeros.",
-    replace(
-        "        if not value.requires_grad:  # f is constant\n            return torch.zeros_like(x)\n",
-        "",
-        "create_graph=True, materialize_grads=True",
-        "create_graph=True",
-    ),
+    of_constant,
 )
 hessian_vector_product.mistake(
     "You take for granted that there is something to differentiate. Where f is linear or constant, and under torch.no_grad(), a grad raises.",
-    replace(
-        "with torch.enable_grad():",
-        "if True:",
-        "        if not value.requires_grad:  # f is constant\n            return torch.zeros_like(x)\n",
-        "",
-        "create_graph=True, materialize_grads=True",
-        "create_graph=True",
-        "    if not gradient.requires_grad:  # f is linear\n        return torch.zeros_like(x)\n",
-        "",
-        "grad_outputs=v, materialize_grads=True",
-        "grad_outputs=v",
-    ),
+    of_linear + of_constant + of_other_parameters + recording,
 )
 hessian_vector_product.mistake(
     "That the gradient requires grad is not enough: f may be constant, or use other parameters, or recording is off, and then a grad raises.",
-    replace(
-        "with torch.enable_grad():",
-        "if True:",
-        "        if not value.requires_grad:  # f is constant\n            return torch.zeros_like(x)\n",
-        "",
-        "create_graph=True, materialize_grads=True",
-        "create_graph=True",
-        "grad_outputs=v, materialize_grads=True",
-        "grad_outputs=v",
-    ),
+    of_constant + of_other_parameters + recording,
 )
 hessian_vector_product.mistake(
     "Under torch.no_grad() nothing is recorded, so there is nothing to differentiate: switch recording on with torch.enable_grad().",
-    replace("with torch.enable_grad():", "if True:"),
+    recording,
 )
 
 
@@ -1099,17 +1077,15 @@ per_sample_gradients.mistake(
 )
 per_sample_gradients.mistake(
     "All are too small by N: these are the rows' shares in the gradient of the mean. Each row's own loss is asked for.",
-    replace("gradients(w, x, y).detach()", "gradients(w, x, y).detach() / len(x)"),
+    replace(".detach()", ".detach() / len(x)"),
 )
 per_sample_gradients.mistake(
     "The gradients add up from row to row: backward accumulates, and nothing was cleared in between.",
-    replace("gradients(w, x, y).detach()", "gradients(w, x, y).detach().cumsum(0)"),
+    replace(".detach()", ".detach().cumsum(0)"),
 )
 per_sample_gradients.mistake(
     "You collected w.grad itself N times. It is one tensor, and all entries show its last state, the sum: clone it, or better, do not go through .grad.",
-    replace(
-        "gradients(w, x, y).detach()", "gradients(w, x, y).detach().sum(0).expand(len(x), *w.shape)"
-    ),
+    replace(".detach()", ".detach().sum(0).expand(len(x), *w.shape)"),
 )
 per_sample_gradients.mistake(
     "The rows' axis is the last one of your result; it comes first, result[i] belongs to x[i].",

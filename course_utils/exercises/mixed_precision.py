@@ -132,13 +132,8 @@ loss_scale_history = Exercise(
 @loss_scale_history.by_hand
 def _():
     yield call([1.0, 1.0, 1.0], 4.0, 2), ([4.0, 4.0, 8.0], [False, False, False])
-    yield (
-        call([1.0, 100000.0, 1.0, 1.0, 1.0], 4.0, 2),
-        (
-            [4.0, 4.0, 2.0, 2.0, 4.0],
-            [False, True, False, False, False],
-        ),
-    )
+    scales, skipped = [4.0, 4.0, 2.0, 2.0, 4.0], [False, True, False, False, False]
+    yield call([1.0, 100000.0, 1.0, 1.0, 1.0], 4.0, 2), (scales, skipped)
     yield call([3.0, 3.0], 65536.0), ([65536.0, 32768.0], [True, True])
 
 
@@ -262,42 +257,29 @@ def groups(*values):
 
 @GradScaler.by_hand
 def _():
-    yield (
-        call(groups([t(1.0, 2.0)]), {"grads": groups([t(2.0, 4.0)])}, init_scale=8.0),
-        {
-            "scale at the start": 8.0,
-            "step 1: scale afterwards": 8.0,
-            "step 1: steps that each optimizer has taken": [1],
-            "step 1: weights afterwards": groups([t(0.0, 0.0)]),
-        },
-    )
+    def scales(*after):
+        return {f"step {i}: scale afterwards": scale for i, scale in enumerate(after, 1)}
+
+    start, ok = groups([t(1.0, 2.0)]), {"grads": groups([t(2.0, 4.0)])}
+    seen = {
+        "scale at the start": 8.0,
+        "step 1: steps that each optimizer has taken": [1],
+        "step 1: weights afterwards": groups([t(0.0, 0.0)]),
+    }
+    yield call(start, ok, init_scale=8.0), seen | scales(8.0)
     good, bad = {"grads": groups([t(1.0)])}, {"grads": groups([t(NAN)])}
-    yield (
+    yield (  # one good update since the overflow, then two; three steps of 0.5 · 1
         call(groups([t(1.0)]), good, bad, good, good, init_scale=8.0, growth_interval=2),
-        {
-            "step 1: scale afterwards": 8.0,
-            "step 2: scale afterwards": 4.0,
-            "step 3: scale afterwards": 4.0,  # one good update since the overflow
-            "step 4: scale afterwards": 8.0,
-            "step 4: weights afterwards": groups([t(-0.5)]),  # three steps of 0.5 · 1
-        },
+        scales(8.0, 4.0, 4.0, 8.0) | {"step 4: weights afterwards": groups([t(-0.5)])},
     )
+    seen = {
+        "step 1: weights afterwards": start,
+        "step 2: weights afterwards": groups([t(0.0, 0.0)]),
+    }
+    overflow = {"grads": groups([t(INF, 4.0)])}
     yield (
-        call(
-            groups([t(1.0, 2.0)]),
-            {"grads": groups([t(INF, 4.0)])},
-            {"grads": groups([t(2.0, 4.0)])},
-            {"grads": groups([t(2.0, 4.0)])},
-            init_scale=8.0,
-            growth_interval=2,
-        ),
-        {
-            "step 1: scale afterwards": 4.0,
-            "step 1: weights afterwards": groups([t(1.0, 2.0)]),
-            "step 2: scale afterwards": 4.0,
-            "step 2: weights afterwards": groups([t(0.0, 0.0)]),
-            "step 3: scale afterwards": 8.0,
-        },
+        call(start, overflow, ok, ok, init_scale=8.0, growth_interval=2),
+        seen | scales(4.0, 4.0, 8.0),
     )
 
 
@@ -368,18 +350,9 @@ def _():
         call(one, good, "reload", good, init_scale=4.0, growth_interval=2),
         "reloaded while it counts",
     )
+    settings = {"init_scale": 4.0, "backoff_factor": 0.25, "growth_interval": 2}
     yield (
-        call(
-            one,
-            "reload",
-            good,
-            good,
-            bad,
-            bad,
-            init_scale=4.0,
-            backoff_factor=0.25,
-            growth_interval=2,
-        ),
+        call(one, "reload", good, good, bad, bad, **settings),
         "reloaded at the start: another scaler's settings go on",
     )
 
@@ -505,12 +478,8 @@ class _WithSets:
     def __init__(
         self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
     ):
-        self.value, self.up, self.down, self.every = (
-            init_scale,
-            growth_factor,
-            backoff_factor,
-            growth_interval,
-        )
+        self.value, self.up, self.down = init_scale, growth_factor, backoff_factor
+        self.every = growth_interval
         self.left, self.done, self.bad = growth_interval, set(), set()
 
     def get_scale(self):
