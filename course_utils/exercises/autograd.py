@@ -2,10 +2,10 @@
 # ruff: noqa: B905 (mistakes are written as students write them)
 
 import torch
-import torch.nn.functional as F
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.grading.probes import prepared
 from course_utils.meters import measure
 from course_utils.reference import autograd
@@ -21,11 +21,19 @@ MIXED = "lambda x: (x.sin() * x.sum()).sum()"
 SUM_CUBED = "lambda x: x.sum() ** 3"
 COLUMNS = "lambda x: x.cumsum(0).pow(3).sum()"
 LINEAR = "lambda x: (3 * x).sum()"
+OF_SHAPE_1_1 = "lambda x: (x ** 3).sum().view(1, 1)"
+WITH_PARAMETER = "lambda x, w=torch.tensor(2.0, requires_grad=True): (w * x ** 3).sum()"
+LINEAR_IN_X = "lambda x, w=torch.tensor(2.0, requires_grad=True): (w * x).sum()"
+CONSTANT_IN_X = "lambda x, w=torch.tensor(2.0, requires_grad=True): w ** 2"
 CURVED = (CUBES, QUARTIC, LOGSUMEXP, CHAIN, MIXED, SUM_CUBED, COLUMNS)
 
 SQUARED_ERROR = "lambda w, x, y: (x @ w - y).square().mean()"
 CROSS_ENTROPY = "lambda w, x, y: F.cross_entropy(x @ w, y)"
 TANH_ERROR = "lambda w, x, y: ((x @ w).tanh() - y).square().mean()"
+BY_LENGTH = "lambda w, x, y: (x @ w - y).square().sum() / len(x)"
+WITH_BIAS = (
+    "lambda w, x, y, b=torch.tensor(2.0, requires_grad=True): (x @ w + b - y).square().mean()"
+)
 
 
 def normal(*shape, dtype=torch.float32, seed=0):
@@ -40,11 +48,6 @@ def leaf(x):
     return x.clone().requires_grad_()
 
 
-def directions(x):
-    """One unit vector for each element of x, in x's shape."""
-    return torch.eye(x.numel(), dtype=x.dtype).view(x.numel(), *x.shape)
-
-
 # --------------------------------------------------------------------------- numerical_gradient
 
 numerical_gradient = Exercise(
@@ -53,7 +56,7 @@ numerical_gradient = Exercise(
     difficulty=1,
     minutes=12,
     points=2,
-    probe=probes.takes_function,
+    probe=probes.takes_differences,
     # the difference of two nearly equal numbers loses a factor of 1 / eps in accuracy
     length=lambda case: round(eps_of(case) ** -2) if case.args[1].dtype == torch.float64 else 9,
     hints=(
@@ -61,8 +64,7 @@ numerical_gradient = Exercise(
         "The two points are 2·eps apart. All other elements stay where they are.",
         (
             "random cases",
-            "x + 1e-6 is x in float32 where x is 32 or more. Take the differences in float64, and "
-            "return x's dtype.",
+            "x + 1e-6 is x in float32 where x is 32 or more. Take the differences in float64, and return x's dtype.",
         ),
         ("edge cases", "x may be a view with any strides, or require grad. Work on a copy of it."),
     ),
@@ -104,61 +106,36 @@ def _():
         "expanded: rows share their storage, and yet are elements of their own",
     )
     yield call(MIXED, leaf(normal(3, dtype=torch.float64)), 0.1), "x requires grad"
+    yield call(WITH_PARAMETER, normal(3, dtype=torch.float64), 0.1), "f uses what requires grad"
+    yield call(OF_SHAPE_1_1, normal(3, dtype=torch.float64), 0.1), "one element, in two axes"
     yield call(CUBES, torch.tensor([100.0, -40.0])), "float32, far from zero"
     yield call(LOGSUMEXP, normal(4).bfloat16(), 1e-3), "bfloat16"
 
 
-@numerical_gradient.mistake(
-    "These are one-sided differences, (f(x + eps) - f(x)) / eps: their error shrinks with eps, that "
-    "of the central ones with eps². Step to both sides."
+numerical_gradient.mistake(
+    "These are one-sided differences, (f(x + eps) - f(x)) / eps: their error shrinks with eps, that of the central ones with eps². Step to both sides.",
+    replace("f((flat - step).view(x.shape))", "f(flat.view(x.shape))", "(2 * eps)", "eps"),
 )
-def _(f, x, eps=1e-6):
-    p = x.detach().double()
-    slopes = [(f(p + eps * e) - f(p)) / eps for e in directions(p)]
-    return torch.stack(slopes).view(x.shape).to(x.dtype) if slopes else torch.zeros_like(x)
-
-
-@numerical_gradient.mistake(
-    "You divide by eps, but the two points are 2·eps apart: twice the gradient."
+numerical_gradient.mistake(
+    "You divide by eps, but the two points are 2·eps apart: twice the gradient.",
+    replace("(2 * eps)", "eps"),
 )
-def _(f, x, eps=1e-6):
-    return 2 * autograd.numerical_gradient(f, x, eps)
-
-
-@numerical_gradient.mistake(
-    "You move all elements at once. That is the slope along (1, 1, …, 1), one number; a partial "
-    "derivative moves one element and keeps the rest."
+numerical_gradient.mistake(
+    "You move all elements at once. That is the slope along (1, 1, …, 1), one number; a partial derivative moves one element and keeps the rest.",
+    replace("step[i] = eps", "step.fill_(eps)"),
 )
-def _(f, x, eps=1e-6):
-    p = x.detach().double()
-    return torch.full_like(p, (f(p + eps) - f(p - eps)) / (2 * eps)).to(x.dtype)
-
-
-@numerical_gradient.mistake(
-    "An element stays moved when you come to the next one. Put it back, or start from a fresh copy."
+numerical_gradient.mistake(
+    "An element stays moved when you come to the next one. Put it back, or start from a fresh copy.",
+    replace("/ (2 * eps)", "/ (2 * eps)\n        flat = flat - step"),
 )
-def _(f, x, eps=1e-6):
-    p = x.detach().double()
-    slopes = []
-    for e in directions(p):
-        slopes.append((f(p + eps * e) - f(p - eps * e)) / (2 * eps))
-        p = p - eps * e
-    return torch.stack(slopes).view(x.shape).to(x.dtype) if slopes else torch.zeros_like(x)
-
-
-@numerical_gradient.mistake(
-    "You take the differences in x's own dtype. In float32, f(x ± 1e-6) agree in all but the last "
-    "digits, and their difference is mostly rounding: compute in float64, and cast back."
+numerical_gradient.mistake(
+    "You take the differences in x's own dtype. In float32, f(x ± 1e-6) agree in all but the last digits, and their difference is mostly rounding: compute in float64, and cast back.",
+    replace(".double()", ""),
 )
-def _(f, x, eps=1e-6):
-    p = x.detach()
-    slopes = [(f(p + eps * e) - f(p - eps * e)) / (2 * eps) for e in directions(p)]
-    return torch.stack(slopes).view(x.shape) if slopes else torch.zeros_like(x)
 
 
 @numerical_gradient.mistake(
-    "This is autograd's own gradient. The point of a numerical one is that it does not trust autograd: "
-    "call f and nothing else."
+    "This is autograd's own gradient. The point of a numerical one is that it does not trust autograd: call f and nothing else."
 )
 def _(f, x, eps=1e-6):
     p = x.detach().clone().requires_grad_()
@@ -166,44 +143,52 @@ def _(f, x, eps=1e-6):
 
 
 @numerical_gradient.mistake(
-    "You step inside the caller's own x. Adding eps and taking it away again does not give back the "
-    "same bits, and fails on tensors that share or skip storage. Work on a copy."
+    "You step inside the caller's own x. Adding eps and taking it away again does not give back the same bits, and fails on tensors that share or skip storage. Work on a copy."
 )
 def _(f, x, eps=1e-6):
-    flat = x.detach().view(-1)
-    slopes = []
-    for i in range(flat.numel()):
+    flat, gradient = x.detach().view(-1), torch.zeros(x.numel(), dtype=x.dtype)
+    for i in range(x.numel()):
         flat[i] += eps
-        above = f(x.detach().double())
+        above = f(x.detach().double()).item()
         flat[i] -= 2 * eps
-        below = f(x.detach().double())
+        gradient[i] = (above - f(x.detach().double()).item()) / (2 * eps)
         flat[i] += eps
-        slopes.append((above - below) / (2 * eps))
-    return torch.stack(slopes).view(x.shape).to(x.dtype) if slopes else torch.zeros_like(x)
+    return gradient.view(x.shape)
 
 
-@numerical_gradient.mistake(
-    "Your result is still attached to a graph where x requires grad. A check of gradients must not "
-    "record any: start from x.detach()."
+numerical_gradient.mistake(
+    "Your result is still attached to a graph where x requires grad. A check of gradients must not record any: start from x.detach().",
+    replace("x.detach()", "x", ".item()", ""),
 )
-def _(f, x, eps=1e-6):
-    p = x.double()
-    slopes = [(f(p + eps * e) - f(p - eps * e)) / (2 * eps) for e in directions(p.detach())]
-    return torch.stack(slopes).view(x.shape).to(x.dtype) if slopes else torch.zeros_like(x)
-
-
-@numerical_gradient.mistake(
-    "You hand f a flat vector. f may well look at rows and columns: give each point x's shape."
+numerical_gradient.mistake(
+    "You hand f a flat vector. f may well look at rows and columns: give each point x's shape.",
+    replace(
+        "f((flat + step).view(x.shape)), f((flat - step).view(x.shape))",
+        "f(flat + step), f(flat - step)",
+    ),
 )
-def _(f, x, eps=1e-6):
-    return autograd.numerical_gradient(f, x.detach().reshape(-1), eps).view(x.shape)
+numerical_gradient.mistake(
+    "Your result requires grad where f uses a parameter that does: take the value out, with .item() or detach().",
+    replace(".item()", ""),
+)
+numerical_gradient.mistake(
+    "You call f four times for each element, or more. Two are enough: keep the two values.",
+    replace("(above - below)", "(f((flat + step).view(x.shape)) - f((flat - step).view(x.shape)))"),
+)
+numerical_gradient.mistake(
+    "len(x) counts rows: you move a whole row at once. Every element has a step of its own.",
+    replace(".flatten()", ""),
+)
 
 
-@numerical_gradient.alternative("unit vectors from an identity matrix")
+@numerical_gradient.alternative("all points in one call of f, by vmap")
 def _(f, x, eps=1e-6):
     p = x.detach().double()
-    slopes = [(f(p + eps * e) - f(p - eps * e)) / (2 * eps) for e in directions(p)]
-    return torch.tensor(slopes, dtype=x.dtype).view(x.shape)
+    steps = eps * torch.eye(p.numel(), dtype=p.dtype).view(p.numel(), *p.shape)
+    points = torch.cat([p + steps, p - steps])
+    values = torch.vmap(lambda q: f(q).sum())(points) if len(points) else p.new_zeros(0)
+    above, below = values.detach().chunk(2) if len(points) else (values, values)
+    return ((above - below) / (2 * eps)).view(x.shape).to(x.dtype)
 
 
 @numerical_gradient.alternative("in place on a copy, each element put back from where it was")
@@ -221,6 +206,10 @@ def _(f, x, eps=1e-6):
     return gradient.to(x.dtype)
 
 
+numerical_gradient.equivalent(
+    "numerical_gradient: `x.detach()` → `x`",
+    because="only numbers are taken out of what f returns: the graph that it then records is dropped",
+)
 numerical_gradient.equivalent(
     "numerical_gradient: `torch.zeros_like(flat)` → `torch.ones_like(flat)` [#1]",
     because="every element of it is overwritten before it is read",
@@ -263,76 +252,55 @@ def _():
     yield call(torch.ones(3, 1), normal(3, 1)), "one class: y cannot move"
     yield call(torch.tensor([1.0, 0.0, 0.0]), normal(3)), "all mass on one class"
     yield call(torch.zeros(0, 4), torch.zeros(0, 4)), "no rows"
-    yield call(normal(4, 3).softmax(0).T, normal(4, 3, seed=1).T), "not contiguous"
+    yield (
+        call(
+            draws.scattered(normal(2, 3, 4).softmax(-1)), draws.scattered(normal(2, 3, 4, seed=1))
+        ),
+        "not contiguous",
+    )
     yield call(torch.tensor([0.5, 0.25, 0.25]), torch.ones(3)), "a constant gradient gives zero"
     yield call(normal(2, 9).softmax(-1).bfloat16(), normal(2, 9, seed=1).bfloat16()), "bfloat16"
 
 
+def rows(n, V):
+    """A softmax of n rows, and a gradient for it."""
+    return call(normal(n, V).softmax(-1), normal(n, V, seed=1))
+
+
 softmax_vjp.contract(
-    contracts.largest_tensor(
-        [call(normal(4, 256).softmax(-1), normal(4, 256, seed=1))],
-        limit=2 * 4 * 4 * 256,
-        says="no (V, V) Jacobian",
-    )
+    contracts.largest_tensor([rows(4, 256)], limit=2 * 4 * 4 * 256, says="no (V, V) Jacobian")
 )
 softmax_vjp.contract(
-    contracts.constant_kernels(
-        [
-            call(normal(2, 5).softmax(-1), normal(2, 5, seed=1)),
-            call(normal(20, 50).softmax(-1), normal(20, 50, seed=1)),
-        ],
-        says="no Python loop over rows or classes",
-    )
+    contracts.constant_kernels([rows(2, 5), rows(20, 50)], "no Python loop over rows or classes")
+)
+softmax_vjp.mistake(
+    "Only the diagonal of the Jacobian is there, y · (1 - y). A softmax is no elementwise function: raising one score lowers all other probabilities.",
+    replace("y * (grad - inner)", "grad * y * (1 - y)"),
+)
+softmax_vjp.mistake(
+    "You add up y · grad over the whole tensor. Every row is a softmax of its own: sum over the last axis, with keepdim=True.",
+    replace(".sum(dim=-1, keepdim=True)", ".sum()"),
+)
+softmax_vjp.mistake(
+    "The last factor is missing: y multiplies the bracket, for every element.",
+    replace("y * (grad - inner)", "grad - inner"),
+)
+softmax_vjp.mistake(
+    "You subtract the plain mean of the gradient. The softmax weighs it: the sum of grad · y.",
+    replace("(grad * y).sum(", "grad.mean("),
+)
+softmax_vjp.mistake(
+    "You treat y as x and take its softmax again. y is the result of the forward pass already.",
+    replace("inner =", "y = y.softmax(-1)\n    inner ="),
+)
+softmax_vjp.mistake(
+    "You write into the gradient that came in. It belongs to the caller, and other branches of the graph may still add to it: an edit in place breaks them.",
+    replace("y * (grad - inner)", "grad.sub_(inner).mul_(y)"),
 )
 
 
 @softmax_vjp.mistake(
-    "Only the diagonal of the Jacobian is there, y · (1 - y). A softmax is no elementwise function: "
-    "raising one score lowers all other probabilities."
-)
-def _(y, grad):
-    return grad * y * (1 - y)
-
-
-@softmax_vjp.mistake(
-    "You add up y · grad over the whole tensor. Every row is a softmax of its own: sum over the last "
-    "axis, with keepdim=True."
-)
-def _(y, grad):
-    return y * (grad - (grad * y).sum())
-
-
-@softmax_vjp.mistake("The last factor is missing: y multiplies the bracket, for every element.")
-def _(y, grad):
-    return grad - (grad * y).sum(-1, keepdim=True)
-
-
-@softmax_vjp.mistake(
-    "You subtract the plain mean of the gradient. The softmax weighs it: the sum of grad · y."
-)
-def _(y, grad):
-    return y * (grad - grad.mean(-1, keepdim=True))
-
-
-@softmax_vjp.mistake(
-    "You treat y as x and take its softmax again. y is the result of the forward pass already."
-)
-def _(y, grad):
-    y = y.softmax(-1)
-    return y * (grad - (grad * y).sum(-1, keepdim=True))
-
-
-@softmax_vjp.mistake(
-    "You write into the gradient that came in. It belongs to the caller, and other branches of the "
-    "graph may still add to it: an edit in place breaks them."
-)
-def _(y, grad):
-    return grad.sub_((grad * y).sum(-1, keepdim=True)).mul_(y)
-
-
-@softmax_vjp.mistake(
-    "The values are right, but you built the Jacobian: V² numbers a row, to multiply them once. For "
-    "V = 50,257 that is 10 GB a token.",
+    "The values are right, but you built the Jacobian: V² numbers a row, to multiply them once. For V = 50,257 that is 10 GB a token.",
     cost=True,
 )
 def _(y, grad):
@@ -351,15 +319,32 @@ def _(y, grad):
     return torch.stack([a * (g - (g * a).sum()) for a, g in rows]).view(y.shape)
 
 
+softmax_vjp.mistake(
+    "You sum over the wrong axis. The classes of a row are the last axis.",
+    replace("dim=-1", "dim=0"),
+)
+softmax_vjp.mistake(
+    "You subtract the plain sum of the gradient. The softmax weighs it: the sum of grad · y.",
+    replace("(grad * y).sum(", "grad.sum("),
+)
+softmax_vjp.mistake(
+    "Without keepdim=True the sums lose their axis: they are not broadcast to their own rows.",
+    replace(", keepdim=True", ""),
+)
+softmax_vjp.mistake(
+    "The signs are swapped: it is grad minus the weighted sum.",
+    replace("grad - inner", "inner - grad"),
+)
+
+
+@softmax_vjp.alternative("the kernel that torch's own backward calls")
+def _(y, grad):
+    return torch._softmax_backward_data(grad, y, -1, y.dtype)
+
+
 @softmax_vjp.alternative("an einsum")
 def _(y, grad):
     return y * grad - y * torch.einsum("...v,...v->...", y, grad).unsqueeze(-1)
-
-
-@softmax_vjp.alternative("in float64, cast back")
-def _(y, grad):
-    p, g = y.double(), grad.double()
-    return (p * (g - (g * p).sum(-1, True))).to(y.dtype)
 
 
 # ------------------------------------------------------------------- cross_entropy_backward
@@ -413,15 +398,13 @@ def _():
     yield call(normal(2, 1), torch.tensor([0, -100])), "one class, and a row that does not count"
     yield call(normal(2, 3), torch.tensor([-100, -100])), "no row counts: zeros, not NaN"
     yield call(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)), "no rows"
-    yield call(normal(5, 3).T, torch.tensor([4, 0, 2])), "not contiguous"
+    yield call(draws.scattered(normal(3, 5)), torch.tensor([4, 0, 2])), "not contiguous"
     yield call(normal(3, 4), torch.tensor([1, 999, 2]), 999), "an ignore_index beyond V"
 
 
 cross_entropy_backward.contract(
     contracts.largest_tensor(
-        [call(normal(16, 200), integers(200, 16))],
-        limit=4 * 16 * 200,
-        says="no tensor larger than the logits",
+        [call(normal(16, 200), integers(200, 16))], 4 * 16 * 200, "no tensor larger than the logits"
     )
 )
 cross_entropy_backward.contract(
@@ -430,110 +413,89 @@ cross_entropy_backward.contract(
         says="no Python loop over the rows",
     )
 )
-
-
-def softmax_minus_one_hot(logits, targets, ignore_index):
-    """Per row and before the division; rows that do not count are zero."""
-    counts = targets != ignore_index
-    one_hot = F.one_hot(torch.where(counts, targets, 0), logits.size(1))
-    return (logits.softmax(-1) - one_hot) * counts[:, None]
-
-
-@cross_entropy_backward.mistake(
-    "You divide by N. Rows with ignore_index do not count, neither in the sum nor in the number."
+cross_entropy_backward.mistake(
+    "You divide by N. Rows with ignore_index do not count, neither in the sum nor in the number.",
+    replace("counts.sum().clamp(min=1)", "max(len(targets), 1)"),
 )
-def _(logits, targets, ignore_index=-100):
-    return softmax_minus_one_hot(logits, targets, ignore_index) / max(len(targets), 1)
-
-
-@cross_entropy_backward.mistake(
-    "This is the gradient of the sum. The loss is a mean over the rows that count: divide by their "
-    "number, or the step grows with the batch."
+cross_entropy_backward.mistake(
+    "This is the gradient of the sum. The loss is a mean over the rows that count: divide by their number, or the step grows with the batch.",
+    replace(".div_(counts.sum().clamp(min=1))", ""),
 )
-def _(logits, targets, ignore_index=-100):
-    return softmax_minus_one_hot(logits, targets, ignore_index)
-
-
-@cross_entropy_backward.mistake(
-    "The sign is wrong: a step *against* the gradient has to raise the target's logit, so the "
-    "gradient there is negative."
+cross_entropy_backward.mistake(
+    "The sign is wrong: a step *against* the gradient has to raise the target's logit, so the gradient there is negative.",
+    replace("return gradient", "return -gradient"),
 )
-def _(logits, targets, ignore_index=-100):
-    return -autograd.cross_entropy_backward(logits, targets, ignore_index)
-
-
-@cross_entropy_backward.mistake(
-    "Rows with ignore_index still get the softmax as a gradient. Their whole row is zero."
+cross_entropy_backward.mistake(
+    "Rows with ignore_index still get the softmax as a gradient. Their whole row is zero.",
+    replace(
+        "torch.arange(len(targets)), torch.where(counts, targets, 0)",
+        "counts, targets[counts]",
+        "    gradient.masked_fill_(~counts[:, None], 0.0)\n",
+        "",
+    ),
 )
-def _(logits, targets, ignore_index=-100):
-    counts = targets != ignore_index
-    gradient = logits.softmax(-1)
-    gradient[counts, targets[counts]] -= 1
-    return gradient / counts.sum().clamp(min=1)
-
-
-@cross_entropy_backward.mistake(
-    "exp overflows: above 88 it is infinite in float32, and inf / inf is NaN. Subtract each row's "
-    "largest logit first, or use softmax."
+cross_entropy_backward.mistake(
+    "exp overflows: above 88 it is infinite in float32, and inf / inf is NaN. Subtract each row's largest logit first, or use softmax.",
+    replace("logits.softmax(dim=-1)", "logits.exp() / logits.exp().sum(-1, keepdim=True)"),
 )
-def _(logits, targets, ignore_index=-100):
-    counts = targets != ignore_index
-    p = logits.exp() / logits.exp().sum(-1, keepdim=True)
-    one_hot = F.one_hot(torch.where(counts, targets, 0), logits.size(1))
-    return torch.where(counts[:, None], p - one_hot, 0.0) / counts.sum().clamp(min=1)
-
-
-@cross_entropy_backward.mistake(
-    "Where no row counts you divide 0 by 0: NaN, which then spoils every parameter. Return zeros."
+cross_entropy_backward.mistake(
+    "Where no row counts you divide 0 by 0: NaN, which then spoils every parameter. Return zeros.",
+    replace(".clamp(min=1)", ""),
 )
-def _(logits, targets, ignore_index=-100):
-    counts = targets != ignore_index
-    return softmax_minus_one_hot(logits, targets, ignore_index) / counts.sum()
-
-
-@cross_entropy_backward.mistake(
-    "You take -100 for the row to skip, whatever ignore_index says. A padding token's own id is as "
-    "common a choice."
+cross_entropy_backward.mistake(
+    "You take -100 for the row to skip, whatever ignore_index says. A padding token's own id is as common a choice.",
+    replace(
+        "counts = targets != ignore_index",
+        "counts = targets != -100",
+        "torch.where(counts, targets, 0)",
+        "torch.where(targets != ignore_index, targets, 0)",
+    ),
 )
-def _(logits, targets, ignore_index=-100):
-    safe = torch.where(targets == ignore_index, 0, targets) if ignore_index != -100 else targets
-    return autograd.cross_entropy_backward(logits, safe)
-
-
-@cross_entropy_backward.mistake(
-    "You turn the caller's logits into probabilities in place. They may be saved for another backward "
-    "pass: an edit in place breaks it."
+cross_entropy_backward.mistake(
+    "You turn the caller's logits into probabilities in place. They may be saved for another backward pass: an edit in place breaks it.",
+    replace("    return", "    logits.copy_(logits.softmax(-1))\n    return"),
 )
-def _(logits, targets, ignore_index=-100):
-    result = autograd.cross_entropy_backward(logits, targets, ignore_index)
-    logits.copy_(logits.softmax(-1))
-    return result
-
-
-@cross_entropy_backward.mistake(
-    "The values are right, but one_hot makes an int64 tensor, twice the bytes of the logits, of which "
-    "all but N elements are zero.",
+cross_entropy_backward.mistake(
+    "The values are right, but one_hot makes an int64 tensor, twice the bytes of the logits, of which all but N elements are zero.",
+    replace(
+        "gradient[torch.arange(len(targets)), torch.where(counts, targets, 0)] -= 1.0",
+        "gradient -= torch.nn.functional.one_hot(torch.where(counts, targets, 0), logits.size(1))",
+    ),
     cost=True,
 )
-def _(logits, targets, ignore_index=-100):
-    counts = targets != ignore_index
-    gradient = softmax_minus_one_hot(logits, targets, ignore_index)
-    return gradient / counts.sum().clamp(min=1)
-
-
-@cross_entropy_backward.mistake(
-    "The values are right, but you visit the rows one at a time in Python.", cost=True
+cross_entropy_backward.mistake(
+    "The values are right, but you visit the rows one at a time in Python.",
+    replace(
+        "gradient[torch.arange(len(targets)), torch.where(counts, targets, 0)] -= 1.0",
+        "for row, target in zip(gradient, torch.where(counts, targets, 0)):\n        row[target] -= 1.0",
+    ),
+    cost=True,
 )
-def _(logits, targets, ignore_index=-100):
-    gradient = logits.softmax(-1)
-    counted = 0
-    for row, target in zip(gradient, targets.tolist()):
-        if target == ignore_index:
-            row.zero_()
-        else:
-            row[target] -= 1
-            counted += 1
-    return gradient / max(counted, 1)
+cross_entropy_backward.mistake(
+    "`gradient[:, targets]` takes these columns of *every* row. Pair each row with its target: gradient[torch.arange(N), targets].",
+    replace("torch.arange(len(targets))", ":"),
+)
+cross_entropy_backward.mistake(
+    "You index with ignore_index itself, which need not be a column: put another in its place first.",
+    replace("torch.where(counts, targets, 0)", "targets"),
+)
+cross_entropy_backward.mistake(
+    "The softmax goes over the classes, the last axis; yours goes over the rows.",
+    replace("dim=-1", "dim=0"),
+)
+cross_entropy_backward.mistake(
+    "You subtract each row's largest logit in place: the caller's logits are changed.",
+    replace("logits.softmax", "logits.sub_(logits.amax(-1, keepdim=True)).softmax"),
+)
+cross_entropy_backward.mistake(
+    "You divide the softmax by the number of rows, but not the 1 at the target.",
+    replace(
+        "logits.softmax(dim=-1)",
+        "logits.softmax(dim=-1) / counts.sum().clamp(min=1)",
+        ".div_(counts.sum().clamp(min=1))",
+        "",
+    ),
+)
 
 
 @cross_entropy_backward.alternative("scatter_add, and one weight a row")
@@ -573,10 +535,8 @@ straight_through_round = Exercise(
     points=3,
     probe=probes.straight_through,
     hints=(
-        "forward rounds and clamps; backward gets the gradient by the result and returns one gradient "
-        "for each argument of forward: None for low and high.",
-        "Where was nothing clamped? Where the rounded value lies in [low, high], ends included. Save "
-        "that mask with ctx.save_for_backward.",
+        "forward rounds and clamps; backward gets the gradient by the result and returns one gradient for each argument of forward: None for low and high.",
+        "Where was nothing clamped? Where the rounded value lies in [low, high], ends included. Save that mask with ctx.save_for_backward.",
         ("contracts", "Four bytes an element are a float32 tensor. A mask of bools has one."),
     ),
 )
@@ -613,135 +573,89 @@ def _():
     yield call(torch.tensor([NAN, 0.3]), -1, 1), "NaN"
     yield call(torch.zeros(0, 3), -1, 1), "no elements"
     yield call(torch.tensor(0.6), 0, 1), "no axes"
-    yield call(normal(3, 2).T * 3, -2, 2), "not contiguous"
+    yield call(draws.scattered(3 * normal(3, 2)), -2, 2), "not contiguous"
+    yield (
+        call(torch.tensor([0.3, 9.0, -9.0]), -2, 2, grad=torch.tensor([INF, INF, NAN])),
+        "an incoming gradient that is not finite: what was clamped gets zero all the same",
+    )
     yield call(normal(6).bfloat16() * 3, -2, 2), "bfloat16"
 
 
 straight_through_round.contract(
     contracts.saved(
         [call(leaf(normal(8, 125)), -2, 2)],
-        limit=lambda case: case.args[0].numel(),
+        limit=lambda case: case.args[0].numel() + 64,
         says="one byte an element is saved",
         prepare=prepared.applied,
     )
 )
-
-
-class Rounding(torch.autograd.Function):
-    """The right version in pieces, for mistakes that change one of them."""
-
-    @staticmethod
-    def forward(ctx, x, low, high):
-        rounded = x.round()
-        ctx.save_for_backward((low <= rounded) & (rounded <= high))
-        return rounded.clamp(low, high)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * ctx.saved_tensors[0], None, None
-
-
-@straight_through_round.mistake(
-    "You return the true derivative of rounding, which is zero almost everywhere: nothing would ever "
-    "be learnt. The straight-through estimate passes the incoming gradient on."
+straight_through_round.mistake(
+    "You return the true derivative of rounding, which is zero almost everywhere: nothing would ever be learnt. The straight-through estimate passes the incoming gradient on.",
+    replace("torch.where(inside, grad, 0.0)", "torch.zeros_like(grad)"),
 )
-class _TrueDerivative(Rounding):
-    @staticmethod
-    def backward(ctx, grad):
-        return torch.zeros_like(grad), None, None
-
-
-@straight_through_round.mistake(
-    "The gradient passes where x was clamped as well. There the result does not follow x: it must be "
-    "zero, or x drifts away for ever."
+straight_through_round.mistake(
+    "The gradient passes where x was clamped as well. There the result does not follow x: it must be zero, or x drifts away for ever.",
+    replace("torch.where(inside, grad, 0.0)", "grad"),
 )
-class _PassesEverywhere(Rounding):
-    @staticmethod
-    def backward(ctx, grad):
-        return grad, None, None
-
-
-@straight_through_round.mistake(
-    "You compare x itself with low and high. What counts is the rounded value: 127.4 becomes 127, "
-    "which is inside of [-128, 127]."
+straight_through_round.mistake(
+    "You compare x itself with low and high. What counts is the rounded value: 127.4 becomes 127, which is inside of [-128, 127].",
+    replace("(low <= rounded) & (rounded <= high)", "(low <= x) & (x <= high)"),
 )
-class _ComparesX(Rounding):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        ctx.save_for_backward((low <= x) & (x <= high))
-        return x.round().clamp(low, high)
-
-
-@straight_through_round.mistake(
-    "At the ends, low and high, nothing is cut off: the gradient passes there too (<=, not <)."
+straight_through_round.mistake(
+    "At the ends, low and high, nothing is cut off: the gradient passes there too (<=, not <).",
+    replace("(low <= rounded) & (rounded <= high)", "(low < rounded) & (rounded < high)"),
 )
-class _OpenInterval(Rounding):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        rounded = x.round()
-        ctx.save_for_backward((low < rounded) & (rounded < high))
-        return rounded.clamp(low, high)
-
-
-@straight_through_round.mistake("Your forward does not clamp: results leave [low, high].")
-class _NoClamp(Rounding):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        rounded = x.round()
-        ctx.save_for_backward((low <= rounded) & (rounded <= high))
-        return rounded
-
-
-@straight_through_round.mistake(
-    "You return the mask and forget the gradient that comes in. Backward multiplies: it is a "
-    "vector-Jacobian product, not a derivative."
+straight_through_round.mistake(
+    "Your forward does not clamp: results leave [low, high].",
+    replace("rounded.clamp(low, high)", "rounded"),
 )
-class _IgnoresIncoming(Rounding):
-    @staticmethod
-    def backward(ctx, grad):
-        return ctx.saved_tensors[0].to(grad.dtype), None, None
-
-
-@straight_through_round.mistake(
-    "You round x in place. The caller's tensor is overwritten, and whoever saved it for backward is "
-    "left with other numbers: use round(), not round_()."
+straight_through_round.mistake(
+    "You return the mask and forget the gradient that comes in. Backward multiplies: it is a vector-Jacobian product, not a derivative.",
+    replace("torch.where(inside, grad, 0.0)", "inside.to(grad.dtype)"),
 )
-class _InPlace(Rounding):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        x.round_()
-        ctx.save_for_backward((low <= x) & (x <= high))
-        return x.clamp(low, high)
-
-
-@straight_through_round.mistake(
-    "floor(x + 0.5) sends every half up. Halves go to the even neighbour: 0.5 → 0, 1.5 → 2, 2.5 → 2."
+straight_through_round.mistake(
+    "You round x in place. The caller's tensor is overwritten, and whoever saved it for backward is left with other numbers: use round(), not round_().",
+    replace("x.round()", "x.round_()"),
 )
-class _HalvesUp(Rounding):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        rounded = (x + 0.5).floor()
-        ctx.save_for_backward((low <= rounded) & (rounded <= high))
-        return rounded.clamp(low, high)
-
-
-@straight_through_round.mistake(
-    "You save x or its rounded values and compare in backward: four bytes an element, where a mask of "
-    "bools has one. The mask is all that backward needs.",
+straight_through_round.mistake(
+    "floor(x + 0.5) sends every half up. Halves go to the even neighbour: 0.5 → 0, 1.5 → 2, 2.5 → 2.",
+    replace("x.round()", "(x + 0.5).floor()"),
+)
+straight_through_round.mistake(
+    "You save x or its rounded values and compare in backward: four bytes an element, where a mask of bools has one. The mask is all that backward needs.",
+    replace(
+        "ctx.save_for_backward((low <= rounded) & (rounded <= high))",
+        "ctx.save_for_backward(x)\n        ctx.range = low, high",
+        "(inside,) = ctx.saved_tensors",
+        "(x,), (low, high) = ctx.saved_tensors, ctx.range\n        inside = (low <= x.round()) & (x.round() <= high)",
+    ),
     cost=True,
 )
-class _SavesValues(Rounding):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        ctx.save_for_backward(x)
-        ctx.range = low, high
-        return x.round().clamp(low, high)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,), (low, high) = ctx.saved_tensors, ctx.range
-        rounded = x.round()
-        return grad * ((low <= rounded) & (rounded <= high)), None, None
+straight_through_round.mistake(
+    "inf · 0 is NaN: where x was clamped, an infinite gradient must give zero. Use torch.where or masked_fill.",
+    replace("torch.where(inside, grad, 0.0)", "grad * inside"),
+)
+straight_through_round.mistake(
+    "You write into the gradient that came in. Other branches of the graph may still add to it: use masked_fill, not masked_fill_.",
+    replace("torch.where(inside, grad, 0.0)", "grad.masked_fill_(~inside, 0.0)"),
+)
+straight_through_round.mistake(
+    "You keep the mask on the class, where the next call of apply overwrites it. Each call has a ctx of its own.",
+    replace(
+        "ctx.save_for_backward((low <= rounded) & (rounded <= high))",
+        "StraightThroughRound.inside = (low <= rounded) & (rounded <= high)",
+        "(inside,) = ctx.saved_tensors",
+        "inside = StraightThroughRound.inside",
+    ),
+)
+straight_through_round.mistake(
+    "NaN is neither below low nor above high, so its gradient passes through your mask. Ask what is inside: low <= rounded <= high.",
+    replace("(low <= rounded) & (rounded <= high)", "~((rounded < low) | (rounded > high))"),
+)
+straight_through_round.mistake(
+    "You cut off the fraction. round() goes to the nearest whole number.",
+    replace("x.round()", "x.trunc()"),
+)
 
 
 @straight_through_round.alternative("with setup_context, and masked_fill of what was clamped")
@@ -759,19 +673,6 @@ class _SetUpContext(torch.autograd.Function):
     def backward(ctx, grad):
         (clamped,) = ctx.saved_tensors
         return grad.masked_fill(clamped, 0.0), None, None
-
-
-@straight_through_round.alternative("clamp first, torch.where in backward")
-class _ClampFirst(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, low, high):
-        result = x.clamp(low, high).round()
-        ctx.save_for_backward(torch.eq(x.round(), result))
-        return result
-
-    @staticmethod
-    def backward(ctx, grad):
-        return torch.where(ctx.saved_tensors[0], grad, 0.0), None, None
 
 
 # --------------------------------------------------------------------------------------- SiLU
@@ -817,118 +718,69 @@ def _(draw):
 @silu.edge
 def _():
     yield call(torch.tensor(0.7)), "no axes"
-    yield call(normal(3, 2).T), "not contiguous"
+    yield call(draws.scattered(normal(3, 2))), "not contiguous"
     yield call(torch.tensor([-200.0, 200.0, -1e4, 1e4])), "where exp(-x) overflows"
 
 
 silu.contract(
     contracts.saved(
         [call(leaf(normal(8, 125)))],
-        limit=lambda case: 4 * case.args[0].numel(),
+        limit=lambda case: 4 * case.args[0].numel() + 64,
         says="x is saved, and nothing else",
         prepare=prepared.applied,
     )
 )
-
-
-class Swish(torch.autograd.Function):
-    """The right version in pieces, for mistakes that change one of them."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x.sigmoid()
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        s = x.sigmoid()
-        return grad * (s + x * s * (1 - s))
-
-
-@silu.mistake(
-    "The derivative lacks a term. x · sigmoid(x) is a product: s from the first factor, and "
-    "x · s · (1 - s) from the second."
+silu.mistake(
+    "The derivative lacks a term. x · sigmoid(x) is a product: s from the first factor, and x · s · (1 - s) from the second.",
+    replace("grad * s * (1 + x * (1 - s))", "grad * s"),
 )
-class _OneTerm(Swish):
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * ctx.saved_tensors[0].sigmoid()
-
-
-@silu.mistake(
-    "You return the derivative and forget the gradient that comes in: backward is a vector-Jacobian "
-    "product, so multiply by it."
+silu.mistake(
+    "You return the derivative and forget the gradient that comes in: backward is a vector-Jacobian product, so multiply by it.",
+    replace("grad * s", "s"),
 )
-class _ForgetsIncoming(Swish):
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        s = x.sigmoid()
-        return s + x * s * (1 - s)
-
-
-@silu.mistake(
-    "Your first derivative is right; the second is not. Something in backward is cut off from the "
-    "graph by detach() or .data, so it counts as a constant when backward is differentiated."
+silu.mistake(
+    "Your first derivative is right; the second is not. Something in backward is cut off from the graph by detach() or .data, so it counts as a constant when backward is differentiated.",
+    replace("s = x.sigmoid()", "s = x.detach().sigmoid()"),
 )
-class _HiddenDetach(Swish):
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        s = x.detach().sigmoid()
-        return grad * (s + x * s * (1 - s))
-
-
-@silu.mistake(
-    "Your gradient cannot be differentiated again. What you saved is neither input nor output of "
-    "forward (the finished derivative, the sigmoid, a clone of x), so autograd takes it for a "
-    "constant; or backward is cut off as a whole. Save x itself."
+silu.mistake(
+    "Your gradient cannot be differentiated again. What you saved is neither input nor output of forward (the finished derivative, the sigmoid, a clone of x), so autograd takes it for a constant; or backward is cut off as a whole. Save x itself.",
+    replace(
+        "ctx.save_for_backward(x)",
+        "s = x.sigmoid()\n        ctx.save_for_backward(s * (1 + x * (1 - s)))",
+        "(x,) = ctx.saved_tensors\n        s = x.sigmoid()\n        return grad * s * (1 + x * (1 - s))",
+        "return grad * ctx.saved_tensors[0]",
+    ),
 )
-class _SavesDerivative(Swish):
-    @staticmethod
-    def forward(ctx, x):
-        s = x.sigmoid()
-        ctx.save_for_backward(s + x * s * (1 - s))
-        return x * s
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * ctx.saved_tensors[0]
-
-
-@silu.mistake(
-    "You kept x as an attribute of ctx. Autograd does not watch it there: after an edit in place, "
-    "backward computes from other numbers and says nothing. Use ctx.save_for_backward."
+silu.mistake(
+    "You kept x as an attribute of ctx. Autograd does not watch it there: after an edit in place, backward computes from other numbers and says nothing. Use ctx.save_for_backward.",
+    replace("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x"),
 )
-class _Attribute(Swish):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.x = x
-        return x * x.sigmoid()
-
-    @staticmethod
-    def backward(ctx, grad):
-        s = ctx.x.sigmoid()
-        return grad * (s + ctx.x * s * (1 - s))
-
-
-@silu.mistake(
+silu.mistake(
     "You save the result, or the sigmoid, beside x: twice the bytes, to spare one elementwise pass.",
+    replace(
+        "ctx.save_for_backward(x)\n        return x * x.sigmoid()",
+        "y = x * x.sigmoid()\n        ctx.save_for_backward(x, y)\n        return y",
+        "(x,) = ctx.saved_tensors",
+        "x, _ = ctx.saved_tensors",
+    ),
     cost=True,
 )
-class _SavesBoth(Swish):
-    @staticmethod
-    def forward(ctx, x):
-        y = x * x.sigmoid()
-        ctx.save_for_backward(x, y)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, y = ctx.saved_tensors
-        s = x.sigmoid()
-        return grad * (s + y * (1 - s))
+silu.mistake(
+    "You write into the gradient that came in. Other branches of the graph may still add to it: multiply, not mul_.",
+    replace("grad * s * (1 + x * (1 - s))", "grad.mul_(s * (1 + x * (1 - s)))"),
+)
+silu.mistake(
+    "You keep x on the class, where the next call of apply overwrites it. Each call has a ctx of its own.",
+    replace("ctx.save_for_backward(x)", "SiLU.x = x", "(x,) = ctx.saved_tensors", "x = SiLU.x"),
+)
+silu.mistake(
+    "This is x times the derivative of the sigmoid. The product rule has a second term, s itself.",
+    replace("(1 + x * (1 - s))", "x * (1 - s)"),
+)
+silu.mistake(
+    "This is the derivative of the sigmoid alone. The function is x · sigmoid(x): use the product rule.",
+    replace("(1 + x * (1 - s))", "(1 - s)"),
+)
 
 
 @silu.alternative("with setup_context, derivative from y = x · s")
@@ -949,7 +801,7 @@ class _SiluSetUp(torch.autograd.Function):
 
 
 @silu.alternative("autograd inside backward")
-class _Nested(Swish):
+class _Nested(autograd.SiLU):
     @staticmethod
     def backward(ctx, grad):
         (x,) = ctx.saved_tensors
@@ -975,8 +827,7 @@ hessian_vector_product = Exercise(
         "grad_outputs=v of a second torch.autograd.grad takes the dot product with v for you.",
         (
             "edge cases",
-            "x.detach().requires_grad_() leaves the caller's x alone. And the gradient of a linear f "
-            "does not depend on x: it has no graph to go back through.",
+            "x.detach().requires_grad_() leaves the caller's x alone. Where f is linear or constant there may be no graph to go back through: look at requires_grad, and pass materialize_grads=True. torch.enable_grad() records even under no_grad.",
         ),
         ("contracts", "n rows of H cost n backward passes and n² numbers. One pass is enough."),
     ),
@@ -1001,10 +852,19 @@ def _(draw):
 @hessian_vector_product.edge
 def _():
     yield call(SUM_CUBED, torch.tensor(1.5), torch.tensor(2.0)), "no axes"
-    yield call(LINEAR, normal(3), normal(3, seed=1)), "a linear f has a Hessian of zeros"
-    yield call("lambda x: x.sum()", normal(3), normal(3, seed=1)), "linear, with gradient 1"
-    yield call(QUARTIC, normal(3, 2).T, normal(3, 2, seed=1).T), "not contiguous"
-    yield call(MIXED, leaf(normal(3)), normal(3, seed=1)), "x requires grad already"
+    x, v = normal(3), normal(3, seed=1)
+    yield call(LINEAR, x, v), "a linear f has a Hessian of zeros"
+    yield call("lambda x: x.sum()", x, v), "linear, with gradient 1"
+    yield call(LINEAR_IN_X, x, v), "linear in x: the gradient requires grad, but not because of x"
+    yield call("lambda x: torch.ones(())", x, v), "a constant: f(x) does not require grad"
+    yield call(CONSTANT_IN_X, x, v), "f(x) requires grad, but not because of x"
+    yield call(WITH_PARAMETER, x, v), "f uses what requires grad"
+    yield call(CUBES, x, v, no_grad=True), "called under torch.no_grad()"
+    yield (
+        call(QUARTIC, draws.scattered(normal(3, 2)), draws.scattered(normal(3, 2, seed=1))),
+        "not contiguous",
+    )
+    yield call(MIXED, leaf(x), v), "x requires grad already"
     yield call(CHAIN, normal(4), torch.zeros(4)), "v is zero"
 
 
@@ -1018,137 +878,131 @@ hessian_vector_product.contract(
 )
 hessian_vector_product.contract(
     contracts.constant_kernels(
-        [
-            call(MIXED, normal(3), normal(3, seed=1)),
-            call(MIXED, normal(30), normal(30, seed=1)),
-        ],
+        [call(MIXED, normal(n), normal(n, seed=1)) for n in (3, 30)],
         says="as many operations for 30 elements as for 3",
         prepare=prepared.with_its_function,
     )
 )
+# What the reference does for functions with little to differentiate, left out:
+of_linear = replace(
+    "    if not gradient.requires_grad:  # f is linear\n        return torch.zeros_like(x)\n", ""
+)
+of_constant = replace(
+    "        if not value.requires_grad:  # f is constant\n            return torch.zeros_like(x)\n",
+    "",
+    "create_graph=True, materialize_grads=True",
+    "create_graph=True",
+)
+of_other_parameters = replace("grad_outputs=v, materialize_grads=True", "grad_outputs=v")
+recording = replace("with torch.enable_grad():", "if True:")
 
-
-def gradient_of(f, x, create_graph=True):
-    x = x.detach().requires_grad_()
-    return x, torch.autograd.grad(f(x), x, create_graph=create_graph)[0]
+hessian_vector_product.mistake(
+    "The graph is cut between the two derivatives (no create_graph=True, or a detach), so the gradient looks like a constant and every product is zero.",
+    replace("create_graph=True, ", ""),
+)
+hessian_vector_product.mistake(
+    "You differentiate the sum of the gradient and multiply by v afterwards. That scales each row's sum; v has to go into the dot product *before* the second derivative.",
+    replace(
+        "gradient, x, grad_outputs=v", "gradient.sum(), x", "return product", "return product * v"
+    ),
+)
+hessian_vector_product.mistake(
+    "This is g (g · v), with the outer product of the gradient in the Hessian's place. The two agree on average for some losses at their optimum, not for any f.",
+    replace(
+        "    if not gradient",
+        "    return (gradient * (gradient * v).sum()).detach()\n    if not gradient",
+    ),
+)
+hessian_vector_product.mistake(
+    "You multiply by v twice: grad_outputs=v has taken the dot product already.",
+    replace("return product", "return product * v"),
+)
 
 
 @hessian_vector_product.mistake(
-    "The graph is cut between the two derivatives (no create_graph=True, or a detach), so the gradient "
-    "looks like a constant and every product is zero."
+    "This is a difference of two gradients along v. It is near, but exact only for quadratic f; differentiating the gradient costs the same and is exact."
 )
 def _(f, x, v):
-    _, gradient = gradient_of(f, x, create_graph=False)
-    return torch.zeros_like(gradient)
+    slope = torch.func.grad(f)
+    return ((slope(x + 1e-3 * v) - slope(x - 1e-3 * v)) / 2e-3).detach()
 
 
-@hessian_vector_product.mistake(
-    "You differentiate the sum of the gradient and multiply by v afterwards. That scales each row's "
-    "sum; v has to go into the dot product *before* the second derivative."
+hessian_vector_product.mistake(
+    "Where f is linear, its gradient does not depend on x and has no graph: the second grad raises. The answer there is zeros.",
+    of_linear + of_other_parameters,
 )
-def _(f, x, v):
-    x, gradient = gradient_of(f, x)
-    if not gradient.requires_grad:
-        return torch.zeros_like(x)
-    return torch.autograd.grad(gradient.sum(), x)[0] * v
-
-
-@hessian_vector_product.mistake(
-    "This is g (g · v), with the outer product of the gradient in the Hessian's place. The two agree "
-    "on average for some losses at their optimum, not for any f."
+hessian_vector_product.mistake(
+    "You turned requires_grad on for the caller's own x. From then on everything computed from it is recorded: use x.detach().requires_grad_(), a new leaf with the same data.",
+    replace("x = x.detach().requires_grad_()", "x.requires_grad_()"),
 )
-def _(f, x, v):
-    _, g = gradient_of(f, x)
-    return (g * (g * v).sum()).detach()
-
-
-@hessian_vector_product.mistake(
-    "You multiply by v twice: grad_outputs=v has taken the dot product already."
+hessian_vector_product.mistake(
+    "Your result drags its graph along (create_graph=True in the second call, too): it keeps all of f alive. Needed only for third derivatives.",
+    replace("grad_outputs=v", "grad_outputs=v, create_graph=True"),
 )
-def _(f, x, v):
-    return autograd.hessian_vector_product(f, x, v) * v
 
 
 @hessian_vector_product.mistake(
-    "This is a difference of two gradients along v. It is near, but exact only for quadratic f; "
-    "differentiating the gradient costs the same and is exact."
-)
-def _(f, x, v):
-    eps = 1e-3
-    _, above = gradient_of(f, x + eps * v)
-    _, below = gradient_of(f, x - eps * v)
-    return ((above - below) / (2 * eps)).detach()
-
-
-@hessian_vector_product.mistake(
-    "Where f is linear, its gradient does not depend on x and has no graph: the second grad raises. "
-    "The answer there is zeros."
-)
-def _(f, x, v):
-    x, gradient = gradient_of(f, x)
-    return torch.autograd.grad(gradient, x, v)[0]
-
-
-@hessian_vector_product.mistake(
-    "You turned requires_grad on for the caller's own x. From then on everything computed from it is "
-    "recorded: use x.detach().requires_grad_(), a new leaf with the same data."
-)
-def _(f, x, v):
-    result = autograd.hessian_vector_product(f, x, v)
-    x.requires_grad_()
-    return result
-
-
-@hessian_vector_product.mistake(
-    "Your result drags its graph along (create_graph=True in the second call, too): it keeps all of f "
-    "alive. Needed only for third derivatives."
-)
-def _(f, x, v):
-    x, gradient = gradient_of(f, x)
-    if not gradient.requires_grad:
-        return torch.zeros_like(x)
-    return torch.autograd.grad(gradient, x, v, create_graph=True)[0]
-
-
-@hessian_vector_product.mistake(
-    "The values are right, but the whole Hessian was built: n² numbers for a result of n. For a model "
-    "of 10⁸ parameters that is 40 petabytes.",
+    "The values are right, but the whole Hessian was built: n² numbers for a result of n. For a model of 10⁸ parameters that is 40 petabytes.",
     cost=True,
 )
 def _(f, x, v):
     n = x.numel()
     hessian = torch.func.hessian(f)(x.detach()).reshape(n, n)
-    return (hessian @ v.reshape(n)).view(x.shape)
+    return (hessian @ v.reshape(n)).view(x.shape).detach()
 
 
-@hessian_vector_product.mistake(
-    "The values are right, but you go through the Hessian row by row: n backward passes for what one "
-    "can do.",
+hessian_vector_product.mistake(
+    "The values are right, but you go through the Hessian row by row: n backward passes for what one can do.",
+    replace(
+        "(product,) = torch.autograd.grad(gradient, x, grad_outputs=v, materialize_grads=True)",
+        "with torch.enable_grad():\n        rows = [torch.autograd.grad(g, x, retain_graph=True, materialize_grads=True)[0] for g in gradient.flatten()]",
+        "return product",
+        "return torch.stack([(row * v).sum() for row in rows]).view(x.shape)",
+    ),
     cost=True,
 )
-def _(f, x, v):
-    x, gradient = gradient_of(f, x)
-    if not gradient.requires_grad:
-        return torch.zeros_like(x)
-    result = torch.zeros(x.numel(), dtype=x.dtype)
-    for i, g in enumerate(gradient.flatten()):
-        row = torch.autograd.grad(g, x, retain_graph=True, allow_unused=True)[0]
-        result[i] = 0.0 if row is None else (row * v).sum()
-    return result.view(x.shape)
+hessian_vector_product.mistake(
+    "Without create_graph=True the gradient has no graph of its own, and the second grad raises.",
+    of_linear + replace("create_graph=True, ", ""),
+)
+hessian_vector_product.mistake(
+    "The second derivative needs v: a gradient of n elements is no single number. Pass grad_outputs=v, or differentiate (gradient * v).sum().",
+    replace("grad_outputs=v, ", ""),
+)
+hessian_vector_product.mistake(
+    "A gradient can require grad because of other tensors that f uses, and still not depend on x: the second grad raises. materialize_grads=True gives zeros there.",
+    of_other_parameters,
+)
+hessian_vector_product.mistake(
+    "Where f is constant, f(x) does not depend on x, and the first grad raises. The answer there is zeros.",
+    of_constant,
+)
+hessian_vector_product.mistake(
+    "You take for granted that there is something to differentiate. Where f is linear or constant, and under torch.no_grad(), a grad raises.",
+    of_linear + of_constant + of_other_parameters + recording,
+)
+hessian_vector_product.mistake(
+    "That the gradient requires grad is not enough: f may be constant, or use other parameters, or recording is off, and then a grad raises.",
+    of_constant + of_other_parameters + recording,
+)
+hessian_vector_product.mistake(
+    "Under torch.no_grad() nothing is recorded, so there is nothing to differentiate: switch recording on with torch.enable_grad().",
+    recording,
+)
 
 
 @hessian_vector_product.alternative("forward over reverse: torch.func.jvp of torch.func.grad")
 def _(f, x, v):
-    return torch.func.jvp(torch.func.grad(f), (x.detach(),), (v,))[1]
+    return torch.func.jvp(torch.func.grad(f), (x.detach(),), (v,))[1].detach()
 
 
 @hessian_vector_product.alternative("reverse over reverse, with the dot product spelt out")
+@torch.enable_grad()
 def _(f, x, v):
     point = x.detach().clone().requires_grad_(True)
-    gradient = torch.autograd.grad(f(point), point, create_graph=True)[0]
-    dot = (gradient * v).sum()
-    if dot.grad_fn is None:
-        return torch.zeros_like(x).detach()
+    slope = f(point) + 0 * point.sum()  # so that it depends on point, whatever f does
+    gradient = torch.autograd.grad(slope, point, create_graph=True)[0]
+    dot = (gradient * v + 0 * point).sum()
     return torch.autograd.grad(dot, point)[0]
 
 
@@ -1163,12 +1017,11 @@ per_sample_gradients = Exercise(
     probe=probes.takes_function,
     hints=(
         "Write the loss of one row first: loss_fn on a batch of one, row[None] and target[None].",
-        "torch.func.grad(f) differentiates by the first argument; torch.func.vmap(g, in_dims=…) maps "
-        "over rows.",
+        "torch.func.grad(f) differentiates by the first argument; torch.func.vmap(g, in_dims=…) maps over rows.",
         "w is the same for all rows: in_dims=(None, 0, 0).",
         (
             "edge cases",
-            "If w requires grad, so does everything computed from it: pass w.detach().",
+            "w may require grad, and so may what else the loss uses: detach the result.",
         ),
     ),
 )
@@ -1191,7 +1044,7 @@ def _(draw):
             CROSS_ENTROPY, draw(draws.tensors((D, V), dtype)), x, draw(draws.indices((N,), V))
         )
     else:
-        f = draw(st.sampled_from([SQUARED_ERROR, TANH_ERROR]))
+        f = draw(st.sampled_from([SQUARED_ERROR, TANH_ERROR, BY_LENGTH]))
         y = draw(draws.tensors((N,), dtype))
         yield call(f, draw(draws.tensors((D,), dtype)), x, y)
 
@@ -1201,105 +1054,74 @@ def _():
     w, x, y = normal(3), normal(4, 3, seed=1), normal(4, seed=2)
     yield call(SQUARED_ERROR, w, x[:1], y[:1]), "one row"
     yield call(SQUARED_ERROR, leaf(w), x, y), "w requires grad"
-    yield call(TANH_ERROR, w, normal(3, 4).T, y), "not contiguous"
+    yield call(TANH_ERROR, w, draws.scattered(x), y), "not contiguous"
+    yield call(BY_LENGTH, w, x, y), "the loss asks for the number of rows"
+    yield call(WITH_BIAS, w, x, y), "the loss uses what requires grad"
     yield call(CROSS_ENTROPY, normal(3, 5), x, torch.tensor([1, 1, 1, 1])), "one class for all rows"
     yield call(SQUARED_ERROR, normal(3, 2), x, normal(4, 2)), "a vector for each row to fit"
 
 
 per_sample_gradients.contract(
     contracts.constant_kernels(
-        [
-            call(SQUARED_ERROR, normal(4), normal(3, 4, seed=1), normal(3, seed=2)),
-            call(SQUARED_ERROR, normal(4), normal(30, 4, seed=1), normal(30, seed=2)),
-        ],
+        [call(SQUARED_ERROR, normal(4), normal(N, 4, seed=1), normal(N)) for N in (3, 30)],
         says="no Python loop over the rows",
         prepare=prepared.with_its_function,
     )
 )
-
-
-def one_by_one(loss_fn, w, x, y):
-    for i in range(len(x)):
-        copy = w.detach().clone().requires_grad_()
-        yield torch.autograd.grad(loss_fn(copy, x[i : i + 1], y[i : i + 1]), copy)[0]
-
-
-@per_sample_gradients.mistake(
-    "Every row of your result is the same: the gradient of the mean loss, repeated. A sum over the "
-    "batch cannot be taken apart afterwards."
+per_sample_gradients.mistake(
+    "Every row of your result is the same: the gradient of the mean loss, repeated. A sum over the batch cannot be taken apart afterwards.",
+    replace(
+        "gradients(w, x, y).detach()",
+        "torch.func.grad(loss_fn)(w.detach(), x, y).expand(len(x), *w.shape)",
+    ),
 )
-def _(loss_fn, w, x, y):
-    copy = w.detach().clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(loss_fn(copy, x, y), copy)
-    return gradient.expand(len(x), *w.shape)
-
-
-@per_sample_gradients.mistake(
-    "All are too small by N: these are the rows' shares in the gradient of the mean. Each row's own "
-    "loss is asked for."
+per_sample_gradients.mistake(
+    "All are too small by N: these are the rows' shares in the gradient of the mean. Each row's own loss is asked for.",
+    replace(".detach()", ".detach() / len(x)"),
 )
-def _(loss_fn, w, x, y):
-    return torch.stack(list(one_by_one(loss_fn, w, x, y))) / len(x)
-
-
-@per_sample_gradients.mistake(
-    "The gradients add up from row to row: backward accumulates, and nothing was cleared in between."
+per_sample_gradients.mistake(
+    "The gradients add up from row to row: backward accumulates, and nothing was cleared in between.",
+    replace(".detach()", ".detach().cumsum(0)"),
 )
-def _(loss_fn, w, x, y):
-    return torch.stack(list(one_by_one(loss_fn, w, x, y))).cumsum(0)
-
-
-@per_sample_gradients.mistake(
-    "You collected w.grad itself N times. It is one tensor, and all entries show its last state, the "
-    "sum: clone it, or better, do not go through .grad."
+per_sample_gradients.mistake(
+    "You collected w.grad itself N times. It is one tensor, and all entries show its last state, the sum: clone it, or better, do not go through .grad.",
+    replace(".detach()", ".detach().sum(0).expand(len(x), *w.shape)"),
 )
-def _(loss_fn, w, x, y):
-    total = sum(one_by_one(loss_fn, w, x, y))
-    return torch.stack([total] * len(x))
-
-
-@per_sample_gradients.mistake(
-    "The rows' axis is the last one of your result; it comes first, result[i] belongs to x[i]."
+per_sample_gradients.mistake(
+    "The rows' axis is the last one of your result; it comes first, result[i] belongs to x[i].",
+    replace("in_dims=(None, 0, 0)", "in_dims=(None, 0, 0), out_dims=-1"),
 )
-def _(loss_fn, w, x, y):
-    return torch.stack(list(one_by_one(loss_fn, w, x, y)), dim=-1)
-
-
-@per_sample_gradients.mistake(
-    "Your result requires grad where w does: torch.func.grad is itself differentiable. Detach w first."
+per_sample_gradients.mistake(
+    "Your result requires grad where w does: torch.func.grad is itself differentiable. Detach w first.",
+    replace(".detach()", ""),
 )
-def _(loss_fn, w, x, y):
-    def loss_of_one(w, row, target):
-        return loss_fn(w, row[None], target[None])
-
-    return torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0))(w, x, y)
-
-
-@per_sample_gradients.mistake(
-    "You turned requires_grad on for the caller's w, or left something in its .grad. Differentiate by "
-    "a detached copy."
+per_sample_gradients.mistake(
+    "You turned requires_grad on for the caller's w, or left something in its .grad. Differentiate by a detached copy.",
+    replace(
+        "return gradients(w, x, y).detach()",
+        "result = gradients(w, x, y).detach()\n    w.requires_grad_().grad = result.sum(0)\n    return result",
+    ),
 )
-def _(loss_fn, w, x, y):
-    result = torch.stack(list(one_by_one(loss_fn, w, x, y)))
-    w.requires_grad_()
-    w.grad = result.sum(0)
-    return result
-
-
-@per_sample_gradients.mistake(
+per_sample_gradients.mistake(
     "The values are right, but you call backward once for each row; vmap runs all rows in one pass.",
+    replace(
+        "gradients(w, x, y).detach()",
+        "torch.stack([torch.func.grad(loss_of_one)(w, *one).detach() for one in zip(x, y)])",
+    ),
     cost=True,
 )
-def _(loss_fn, w, x, y):
-    return torch.stack(list(one_by_one(loss_fn, w, x, y)))
-
-
-@per_sample_gradients.alternative("reverse mode Jacobian of the rows' losses")
-def _(loss_fn, w, x, y):
-    def losses(w):
-        return torch.vmap(lambda row, target: loss_fn(w, row[None], target[None]))(x, y)
-
-    return torch.func.jacrev(losses)(w.detach())
+per_sample_gradients.mistake(
+    "The loss takes a batch, and you give it a bare row. A batch of one is row[None], target[None].",
+    replace("row[None], target[None]", "row, target"),
+)
+per_sample_gradients.mistake(
+    "Your result requires grad where the loss uses other parameters: detach the result, not only w.",
+    replace("gradients(w, x, y).detach()", "gradients(w.detach(), x, y)"),
+)
+per_sample_gradients.mistake(
+    "You map over w as well, one row of it for each sample. w is the same for all: in_dims=(None, 0, 0).",
+    replace("in_dims=(None, 0, 0)", "in_dims=0"),
+)
 
 
 @per_sample_gradients.alternative("a copy of w for each row, one backward")
@@ -1307,6 +1129,12 @@ def _(loss_fn, w, x, y):
     copies = w.detach().expand(len(x), *w.shape).clone().requires_grad_()
     losses = torch.vmap(loss_fn)(copies, x.unsqueeze(1), y.unsqueeze(1))
     return torch.autograd.grad(losses.sum(), copies)[0]
+
+
+@per_sample_gradients.alternative("all rows' losses, and their Jacobian")
+def _(loss_fn, w, x, y):
+    losses = torch.func.vmap(loss_fn, in_dims=(None, 0, 0))
+    return torch.func.jacrev(losses)(w, x.unsqueeze(1), y.unsqueeze(1)).detach()
 
 
 # -------------------------------------------------------------------- gradient_accumulation
@@ -1351,7 +1179,7 @@ def _(draw):
         f = CROSS_ENTROPY
     else:
         w, y = draw(draws.tensors((D,), dtype)), draw(draws.tensors((N,), dtype))
-        f = draw(st.sampled_from([SQUARED_ERROR, TANH_ERROR]))
+        f = draw(st.sampled_from([SQUARED_ERROR, TANH_ERROR, BY_LENGTH]))
     grad = {"grad": draw(draws.tensors(tuple(w.shape), dtype))} if before else {}
     yield call(f, w, x, y, size, **grad)
 
@@ -1363,7 +1191,7 @@ def _():
     yield call(SQUARED_ERROR, w, x, y, 4), "the last micro-batch has a single row"
     yield call(SQUARED_ERROR, w, x[:1], y[:1], 1), "one row"
     yield call(TANH_ERROR, w, x, y, 2, grad=normal(3, seed=3)), "w.grad holds something already"
-    yield call(SQUARED_ERROR, w, normal(3, 5).T, y, 2), "not contiguous"
+    yield call(SQUARED_ERROR, w, draws.scattered(x), y, 2), "not contiguous"
 
 
 WIDE = call(TANH_ERROR, normal(4, 500), normal(64, 4, seed=1), normal(64, 500, seed=2), 4)
@@ -1385,119 +1213,85 @@ gradient_accumulation.contract(
         prepare=prepared.on_a_leaf,
     )
 )
-
-
-def pieces(loss_fn, w, x, y, size):
-    """Loss and share of each micro-batch."""
-    for rows, targets in zip(x.split(size), y.split(size)):
-        yield loss_fn(w, rows, targets), len(rows) / len(x)
-
-
-@gradient_accumulation.mistake(
-    "The micro-batches' gradients are added, but not averaged: with k pieces you take k times the "
-    "step. Scale each loss before its backward."
+gradient_accumulation.mistake(
+    "The micro-batches' gradients are added, but not averaged: with k pieces you take k times the step. Scale each loss before its backward.",
+    replace(" * (len(rows) / len(x))", "", "loss.detach()", "loss.detach() * (len(rows) / len(x))"),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    total = 0.0
-    for loss, share in pieces(loss_fn, w, x, y, micro_batch):
-        loss.backward()
-        total = total + share * loss.detach()
-    return total
-
-
-@gradient_accumulation.mistake(
-    "You divide by the number of micro-batches. That is the mean only if all are of one size: rows of "
-    "a smaller last one count for too much. Weigh each by len(piece) / N."
+gradient_accumulation.mistake(
+    "You divide by the number of micro-batches. That is the mean only if all are of one size: rows of a smaller last one count for too much. Weigh each by len(piece) / N.",
+    replace("(len(rows) / len(x))", "(1 / len(x.split(micro_batch)))"),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    total, k = torch.zeros((), dtype=w.dtype), len(x.split(micro_batch))
-    for loss, _ in pieces(loss_fn, w, x, y, micro_batch):
-        (loss / k).backward()
-        total += loss.detach() / k
-    return total
-
-
-@gradient_accumulation.mistake(
-    "The gradient is divided rightly; the loss you return is not the mean over all rows, but that of "
-    "the last micro-batch."
+gradient_accumulation.mistake(
+    "The gradient is divided rightly; the loss you return is not the mean over all rows, but that of the last micro-batch.",
+    replace("total += loss.detach()", "total = loss.detach() * len(x) / len(rows)"),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    for loss, share in pieces(loss_fn, w, x, y, micro_batch):
-        (share * loss).backward()
-    return loss.detach()
-
-
-@gradient_accumulation.mistake(
-    "You clear w.grad between micro-batches, so that only the last one is left in it. To accumulate "
-    "is to leave it alone."
+gradient_accumulation.mistake(
+    "You clear w.grad between micro-batches, so that only the last one is left in it. To accumulate is to leave it alone.",
+    replace(
+        "total = w.new_zeros(())",
+        "total, before = w.new_zeros(()), w.grad",
+        "loss.backward()",
+        "w.grad = None if before is None else before.clone()\n        loss.backward()",
+    ),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    total, before = torch.zeros((), dtype=w.dtype), w.grad
-    for loss, share in pieces(loss_fn, w, x, y, micro_batch):
-        w.grad = None if before is None else before.clone()
-        (share * loss).backward()
-        total += share * loss.detach()
-    return total
-
-
-@gradient_accumulation.mistake(
-    "You clear w.grad at the start. What it holds already stays in the sum: clearing is the training "
-    "loop's job, after its optimizer's step."
+gradient_accumulation.mistake(
+    "You clear w.grad at the start. What it holds already stays in the sum: clearing is the training loop's job, after its optimizer's step.",
+    replace("total = w.new_zeros(())", "w.grad = None\n    total = w.new_zeros(())"),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    w.grad = None
-    return autograd.gradient_accumulation(loss_fn, w, x, y, micro_batch)
-
-
-@gradient_accumulation.mistake(
-    "The rows left over after the last whole micro-batch are dropped. They belong to the batch."
+gradient_accumulation.mistake(
+    "The rows left over after the last whole micro-batch are dropped. They belong to the batch.",
+    replace(
+        "total = w.new_zeros(())",
+        "n = len(x) // micro_batch * micro_batch or len(x)\n    x, y = x[:n], y[:n]\n    total = w.new_zeros(())",
+    ),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    n = len(x) // micro_batch * micro_batch or len(x)
-    return autograd.gradient_accumulation(loss_fn, w, x[:n], y[:n], micro_batch)
-
-
-@gradient_accumulation.mistake(
-    "The loss you return requires grad: `total += loss` keeps every micro-batch's graph alive, for as "
-    "long as somebody keeps the number. Detach it first."
+gradient_accumulation.mistake(
+    "The loss you return requires grad: `total += loss` keeps every micro-batch's graph alive, for as long as somebody keeps the number. Detach it first.",
+    replace("loss.detach()", "loss"),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    total = 0.0
-    for loss, share in pieces(loss_fn, w, x, y, micro_batch):
-        (share * loss).backward()
-        total = total + share * loss
-    return total
-
-
-@gradient_accumulation.mistake(
-    "Nothing arrives in w.grad: the loss was computed from a detached copy of w, and backward filled "
-    "that copy's grad."
+gradient_accumulation.mistake(
+    "Nothing arrives in w.grad: the loss was computed from a detached copy of w, and backward filled that copy's grad.",
+    replace(
+        "total = w.new_zeros(())",
+        "w = w.detach().clone().requires_grad_()\n    total = w.new_zeros(())",
+    ),
 )
-def _(loss_fn, w, x, y, micro_batch):
-    copy = w.detach().clone().requires_grad_()
-    return autograd.gradient_accumulation(loss_fn, copy, x, y, micro_batch)
-
-
-@gradient_accumulation.mistake(
-    "The values are right, but you run the whole batch at once: the memory is that of N rows, and "
-    "accumulation is there to avoid it.",
+gradient_accumulation.mistake(
+    "The values are right, but you run the whole batch at once: the memory is that of N rows, and accumulation is there to avoid it.",
+    replace("zip(x.split(micro_batch), y.split(micro_batch), strict=True)", "[(x, y)]"),
     cost=True,
 )
-def _(loss_fn, w, x, y, micro_batch):
-    loss = loss_fn(w, x, y)
-    loss.backward()
-    return loss.detach()
-
-
-@gradient_accumulation.mistake(
-    "The values are right, but you add up the losses and call backward once: until then the graphs of "
-    "all micro-batches are alive. Call it in the loop.",
+gradient_accumulation.mistake(
+    "The values are right, but you add up the losses and call backward once: until then the graphs of all micro-batches are alive. Call it in the loop.",
+    replace(
+        "        loss.backward()\n",
+        "",
+        "loss.detach()",
+        "loss",
+        "return total",
+        "total.backward()\n    return total.detach()",
+    ),
     cost=True,
 )
-def _(loss_fn, w, x, y, micro_batch):
-    total = sum(share * loss for loss, share in pieces(loss_fn, w, x, y, micro_batch))
-    total.backward()
-    return total.detach()
+gradient_accumulation.mistake(
+    "You divide by the size of a micro-batch. Each piece's mean counts len(piece) / N.",
+    replace("(len(rows) / len(x))", "(1 / micro_batch)"),
+)
+gradient_accumulation.mistake(
+    "The gradient is right; the loss you return is the sum of the pieces' means, not their weighted mean.",
+    replace("loss.detach()", "loss.detach() * len(x) / len(rows)"),
+)
+gradient_accumulation.mistake(
+    "You divide w.grad in the end, and with it what it held before. Scale each loss instead.",
+    replace(
+        " * (len(rows) / len(x))",
+        "",
+        "total += loss.detach()",
+        "total += loss.detach() * (len(rows) / len(x))",
+        "return total",
+        "w.grad /= len(x.split(micro_batch))\n    return total",
+    ),
+)
 
 
 @gradient_accumulation.alternative("torch.autograd.grad, added by hand")
@@ -1513,18 +1307,6 @@ def _(loss_fn, w, x, y, micro_batch):
     return torch.tensor(sum(losses), dtype=w.dtype)
 
 
-@gradient_accumulation.alternative("the incoming gradient is the weight")
-def _(loss_fn, w, x, y, micro_batch):
-    total = torch.tensor(0.0, dtype=x.dtype)
-    for rows, targets in zip(x.split(micro_batch), y.split(micro_batch)):
-        share = torch.tensor(len(rows) / len(x), dtype=x.dtype)
-        loss = loss_fn(w, rows, targets)
-        loss.backward(share)
-        with torch.no_grad():
-            total = total + loss * share
-    return total
-
-
 gradient_accumulation.equivalent(
     "gradient_accumulation: `zip(x.split(micro_batch), y.split(micro_batch), strict=True)` → `zip(x.split(micro_batch), y.split(micro_batch))`",
     because="by definition x and y have as many rows, so no call has lengths that differ; the flag only guards against a slip",
@@ -1537,6 +1319,7 @@ gradient_accumulation.equivalent(
 
 # ------------------------------------------------------------------------------- saved_bytes
 
+DROPPED = "lambda x: sum((x.sum() + torch.ones(50_000)).sin().sum().item() for _ in range(9)) * x"
 TENSOR_FUNCTIONS = (
     "lambda x: x.exp()",
     "lambda x: x.exp().exp()",
@@ -1560,8 +1343,7 @@ saved_bytes = Exercise(
     points=3,
     probe=probes.takes_function,
     hints=(
-        "torch.autograd.graph.saved_tensors_hooks(pack, unpack): pack sees each tensor that is saved, "
-        "and returns what to keep in its place.",
+        "torch.autograd.graph.saved_tensors_hooks(pack, unpack): pack sees each tensor that is saved, and returns what to keep in its place.",
         "saved.untyped_storage() is what stays in memory. Its nbytes() count, once for each data_ptr().",
         "Keep the storages themselves in your table: a freed one's address can be given out again.",
         ("worked by hand", "Without requires_grad nothing is saved: x.detach().requires_grad_()."),
@@ -1593,93 +1375,60 @@ def _():
     yield call("lambda x: x * x", normal(8, 8)[:2]), "x itself is a slice of something larger"
     yield call("lambda x: x.sin()", leaf(normal(2, 2))), "x requires grad already"
     yield call("lambda x: x * x", normal(1, 4).expand(5, 4)), "five rows, stored once"
+    yield call(DROPPED, normal(2)), "what f drops is freed, and its address is given out again"
 
 
-@saved_bytes.mistake(
-    "You count every save. x * x saves x twice, but there is only one x in memory: count storages."
+saved_bytes.mistake(
+    "You count every save. x * x saves x twice, but there is only one x in memory: count storages.",
+    replace("[storage.data_ptr()]", "[len(storages)]"),
 )
-def _(f, x):
-    total = 0
-
-    def pack(saved):
-        nonlocal total
-        total += saved.untyped_storage().nbytes()
-        return saved
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        f(x.detach().requires_grad_())
-    return total
-
-
-def saved_of(f, x):
-    kept = []
-
-    def pack(saved):
-        kept.append(saved.detach())
-        return saved
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        result = f(x.detach().requires_grad_())
-    return kept, result
-
-
-@saved_bytes.mistake(
-    "You count what the saved tensors show. A view keeps its whole storage alive: count that."
+saved_bytes.mistake(
+    "You count what the saved tensors show. A view keeps its whole storage alive: count that.",
+    replace(
+        "storages[storage.data_ptr()] = storage",
+        "storages[storage.data_ptr()] = saved.detach()",
+        "storage.nbytes()",
+        "storage.nbytes",
+    ),
 )
-def _(f, x):
-    kept, _ = saved_of(f, x)
-    return sum(
-        {t.untyped_storage().data_ptr(): t.numel() * t.element_size() for t in kept}.values()
-    )
-
-
-@saved_bytes.mistake("You count elements. A float32 element has 4 bytes, a bfloat16 one 2.")
-def _(f, x):
-    return autograd.saved_bytes(f, x) // x.element_size()
-
-
-@saved_bytes.mistake(
-    "You tell views apart by where they begin. Two rows of one tensor begin at different addresses "
-    "and live in one storage: compare untyped_storage().data_ptr()."
+saved_bytes.mistake(
+    "You count elements. A float32 element has 4 bytes, a bfloat16 one 2.",
+    replace("storage.nbytes()", "storage.nbytes() // x.element_size()"),
 )
-def _(f, x):
-    kept, _ = saved_of(f, x)
-    return sum({t.data_ptr(): t.untyped_storage().nbytes() for t in kept}.values())
-
-
-@saved_bytes.mistake("Nothing is saved for an x that does not require grad: make a leaf that does.")
-def _(f, x):
-    return 0
-
-
-@saved_bytes.mistake(
-    "These are the bytes of the result. What backward needs may be the result, the input, both, or "
-    "neither."
+saved_bytes.mistake(
+    "You tell views apart by where they begin. Two rows of one tensor begin at different addresses and live in one storage: compare untyped_storage().data_ptr().",
+    replace("[storage.data_ptr()]", "[saved.data_ptr()]"),
 )
-def _(f, x):
-    return f(x.detach()).untyped_storage().nbytes()
-
-
-@saved_bytes.mistake(
-    "You leave x out since it existed before. The graph holds on to it all the same: it stays in "
-    "memory even if the caller drops it."
+saved_bytes.mistake(
+    "Nothing is saved for an x that does not require grad: make a leaf that does.",
+    replace(".requires_grad_()", ""),
 )
-def _(f, x):
-    kept, _ = saved_of(f, x)
-    own = x.untyped_storage().data_ptr()
-    sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}
-    sizes.pop(own, None)
-    return sum(sizes.values())
-
-
-@saved_bytes.mistake(
-    "You turned requires_grad on for the caller's own x. Use x.detach().requires_grad_(): another leaf "
-    "with the same data."
+saved_bytes.mistake(
+    "These are the bytes of the result. What backward needs may be the result, the input, both, or neither.",
+    replace(
+        "f(x.detach().requires_grad_())",
+        "result = f(x.detach().requires_grad_())",
+        "sum(storage.nbytes() for storage in storages.values())",
+        "result.untyped_storage().nbytes()",
+    ),
 )
-def _(f, x):
-    result = autograd.saved_bytes(f, x)
-    x.requires_grad_()
-    return result
+saved_bytes.mistake(
+    "You leave x out since it existed before. The graph holds on to it all the same: it stays in memory even if the caller drops it.",
+    replace("return sum(", "storages.pop(x.untyped_storage().data_ptr(), None)\n    return sum("),
+)
+saved_bytes.mistake(
+    "You turned requires_grad on for the caller's own x. Use x.detach().requires_grad_(): another leaf with the same data.",
+    replace("x.detach().requires_grad_()", "x.requires_grad_()"),
+)
+saved_bytes.mistake(
+    "You add up what every saved tensor shows. Count each storage once, and whole.",
+    replace(
+        "storages[storage.data_ptr()] = storage",
+        "storages[len(storages)] = saved.detach()",
+        "storage.nbytes()",
+        "storage.nbytes",
+    ),
+)
 
 
 @saved_bytes.alternative("the course's meter")
@@ -1688,22 +1437,6 @@ def _(f, x):
     with measure() as cost:
         f(point)
     return cost.bytes_saved
-
-
-@saved_bytes.alternative("walk the graph from grad_fn, and read what each node saved")
-def _(f, x):
-    todo, storages, seen = [f(x.detach().requires_grad_()).grad_fn], {}, set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        for name in dir(node):
-            saved = getattr(node, name) if name.startswith("_saved_") else None
-            if isinstance(saved, torch.Tensor):
-                storages[saved.untyped_storage().data_ptr()] = saved.untyped_storage().nbytes()
-        todo += [before for before, _ in node.next_functions]
-    return sum(storages.values())
 
 
 saved_bytes.equivalent(

@@ -5,7 +5,7 @@ import math
 import torch
 from hypothesis import strategies as st
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.reference import mixed_precision as mp
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -28,8 +28,7 @@ autocast_dtype = Exercise(
     hints=(
         "There are three kinds of operations: those cast down to `low`, those cast up to float32, and the rest.",
         "The rest follow type promotion: `torch.promote_types` of all the inputs.",
-        "Only two operations of the table are cast down. Which are cast up depends on the device: on a "
-        "CPU three, on CUDA twelve.",
+        "Only two operations of the table are cast down. Which are cast up depends on the device: on a CPU three, on CUDA twelve.",
         ("edge cases", "What does autocast do with float64?"),
     ),
 )
@@ -68,67 +67,41 @@ def _():
         yield call("linear", (BF16, BF16), F16, device), "cast from one half precision to the other"
 
 
-def table(op, inputs, low, device, *, lower=mp._LOWER_PRECISION, full=None, wide=True, rest=None):
-    """The reference with one thing changed, for the mistakes below."""
-    full = mp._FLOAT32[device] if full is None else full
-    widest = inputs[0]
-    for dtype in inputs[1:]:
-        widest = torch.promote_types(widest, dtype)
-    if wide and widest == F64:
-        return widest
-    if op in lower:
-        return low
-    return F32 if op in full else (widest if rest is None else rest)
-
-
-@autocast_dtype.mistake(
-    "You use CUDA's list of float32 operations for the CPU too. On a CPU, softmax, layer_norm, exp and "
-    "sum keep the dtype that they are given."
+autocast_dtype.mistake(
+    "You use CUDA's list of float32 operations for the CPU too. On a CPU, softmax, layer_norm, exp and sum keep the dtype that they are given.",
+    replace("_FLOAT32[device]", '_FLOAT32["cuda"]'),
 )
-def _(op, inputs, low, device="cpu"):
-    return table(op, inputs, low, device, full=mp._FLOAT32["cuda"])
-
-
-@autocast_dtype.mistake(
-    "You use the CPU's short list for CUDA too. There softmax, layer_norm, exp, sum and more are cast "
-    "up to float32."
+autocast_dtype.mistake(
+    "You use the CPU's short list for CUDA too. There softmax, layer_norm, exp, sum and more are cast up to float32.",
+    replace("_FLOAT32[device]", '_FLOAT32["cpu"]'),
 )
-def _(op, inputs, low, device="cpu"):
-    return table(op, inputs, low, device, full=mp._FLOAT32["cpu"])
-
-
-@autocast_dtype.mistake(
-    "You give every operation that is not on a list the low precision. Autocast does not touch these: "
-    "float32 in, float32 out."
+autocast_dtype.mistake(
+    "You give every operation that is not on a list the low precision. Autocast does not touch these: float32 in, float32 out.",
+    replace("else widest", "else low"),
 )
-def _(op, inputs, low, device="cpu"):
-    return table(op, inputs, low, device, rest=low)
-
-
-@autocast_dtype.mistake(
-    "You take the first input's dtype where two meet. Promotion takes the wider one: bfloat16 + float32 "
-    "is float32."
+autocast_dtype.mistake(
+    "You take the first input's dtype where two meet. Promotion takes the wider one: bfloat16 + float32 is float32.",
+    replace("else widest", "else inputs[0]"),
 )
-def _(op, inputs, low, device="cpu"):
-    if F64 in inputs:
-        return F64
-    return table(op, inputs[:1], low, device)
-
-
-@autocast_dtype.mistake(
-    "You cast float64 as well. Autocast leaves it alone: a float64 product stays a float64 product."
+autocast_dtype.mistake(
+    "You cast float64 as well. Autocast leaves it alone: a float64 product stays a float64 product.",
+    replace("    if widest == torch.float64:\n        return widest\n", ""),
 )
-def _(op, inputs, low, device="cpu"):
-    return table(op, inputs, low, device, wide=False)
-
-
-@autocast_dtype.mistake(
-    "You let autocast act only on float32 inputs. It casts what is in the other half precision too."
+autocast_dtype.mistake(
+    "You let autocast act only on float32 inputs. It casts what is in the other half precision too.",
+    replace(
+        "if op in _LOWER_PRECISION",
+        "if op in _LOWER_PRECISION and {torch.float32, low} & {*inputs}",
+    ),
 )
-def _(op, inputs, low, device="cpu"):
-    if op in mp._LOWER_PRECISION and not {F32, low} & set(inputs):
-        return inputs[0]
-    return table(op, inputs, low, device)
+autocast_dtype.mistake(
+    "You send add, mul and cat down with the matrix products. They stay with type promotion.",
+    replace("_LOWER_PRECISION:", '_LOWER_PRECISION | {"add", "mul", "cat"}:'),
+)
+autocast_dtype.mistake(
+    "On a CPU, too, some operations are cast up: cross_entropy, mse_loss and prod.",
+    replace("op in _FLOAT32[device]", 'device == "cuda" and op in _FLOAT32[device]'),
+)
 
 
 @autocast_dtype.alternative("run the operation under autocast, with fake tensors for CUDA")
@@ -147,8 +120,7 @@ loss_scale_history = Exercise(
     hints=(
         "What decides whether a step overflows: the gradient alone, or what FP16 has to hold?",
         "Ask torch whether it overflows: `torch.tensor(size * scale).half().isfinite()`.",
-        "Note the scale before you change it. A skipped step sets the count of good steps to 0, and so "
-        "does a growth.",
+        "Note the scale before you change it. A skipped step sets the count of good steps to 0, and so does a growth.",
         (
             "edge cases",
             "65504 is the largest float16, but 65519 still rounds to it; 65520 does not.",
@@ -160,13 +132,8 @@ loss_scale_history = Exercise(
 @loss_scale_history.by_hand
 def _():
     yield call([1.0, 1.0, 1.0], 4.0, 2), ([4.0, 4.0, 8.0], [False, False, False])
-    yield (
-        call([1.0, 100000.0, 1.0, 1.0, 1.0], 4.0, 2),
-        (
-            [4.0, 4.0, 2.0, 2.0, 4.0],
-            [False, True, False, False, False],
-        ),
-    )
+    scales, skipped = [4.0, 4.0, 2.0, 2.0, 4.0], [False, True, False, False, False]
+    yield call([1.0, 100000.0, 1.0, 1.0, 1.0], 4.0, 2), (scales, skipped)
     yield call([3.0, 3.0], 65536.0), ([65536.0, 32768.0], [True, True])
 
 
@@ -187,85 +154,83 @@ def _():
     yield call([0.0, 0.0, 0.0], 8.0, 1), "no gradient cannot overflow"
     yield call([65519.0, 65504.0], 1.0, 5), "beyond 65504, but it rounds to it"
     yield call([65520.0, 1.0], 1.0, 5), "half-way between 65504 and 65536: rounds away, to inf"
+    yield (
+        call([1e5, 1e5], 0.5, 1),
+        "a scale below 1: FP16 has to hold the product, not the gradient",
+    )
+    yield (
+        call([1e-9, 1e-9], 2.0**60),
+        "the product overflows, though the gradient alone rounds to 0",
+    )
     yield call([1.0] * 2001), "the defaults: 2000 good steps, then it grows"
     yield call([1.0, 1.0, 1e9, 1.0, 1.0, 1.0, 1.0], 4.0, 3), "an overflow just before it would grow"
 
 
-def scale_history(largest, scale, interval, *, reset=True, regrow=True, limit=65520.0, after=False):
-    """The reference with one thing changed, for the mistakes below."""
-    good, scales, skipped = 0, [], []
-    for size in largest:
-        scales.append(scale)
-        bad = not abs(size * scale) < limit
-        skipped.append(bad)
-        if bad:
-            scale, good = scale / 2, 0 if reset else good
-        else:
-            good += 1
-            if good == interval or (not regrow and good > interval):
-                scale, good = scale * 2, 0 if regrow else good
-        if after:
-            scales[-1] = scale
-    return scales, skipped
-
-
-@loss_scale_history.mistake(
-    "Your count of good steps survives an overflow. It starts again at 0: the steps must be good in a row."
+loss_scale_history.mistake(
+    "Your count of good steps survives an overflow. It starts again at 0: the steps must be good in a row.",
+    replace("good = 0 if overflow", "good = good if overflow"),
 )
-def _(largest, init_scale=2.0**16, growth_interval=2000):
-    return scale_history(largest, init_scale, growth_interval, reset=False)
-
-
-@loss_scale_history.mistake(
-    "Your count of good steps is not reset when the scale grows, so it grows again on every good step."
+loss_scale_history.mistake(
+    "Your count of good steps is not reset when the scale grows, so it grows again on every good step.",
+    replace(
+        "good == growth_interval",
+        "good >= growth_interval",
+        "scale, good = scale * 2, 0",
+        "scale *= 2",
+    ),
 )
-def _(largest, init_scale=2.0**16, growth_interval=2000):
-    return scale_history(largest, init_scale, growth_interval, regrow=False)
-
-
-@loss_scale_history.mistake(
-    "You test the gradient before it is scaled. It is the scaled gradient that FP16 has to hold."
+loss_scale_history.mistake(
+    "You test the gradient before it is scaled. It is the scaled gradient that FP16 has to hold.",
+    replace("size * scale", "size"),
 )
-def _(largest, init_scale=2.0**16, growth_interval=2000):
-    scales, good = init_scale, 0
-    out: tuple[list, list] = ([], [])
-    for size in largest:
-        out[0].append(scales)
-        bad = not abs(size) < 65520.0
-        out[1].append(bad)
-        good = 0 if bad else good + 1
-        if bad:
-            scales /= 2
-        elif good == growth_interval:
-            scales, good = scales * 2, 0
-    return out
-
-
-@loss_scale_history.mistake(
-    "You note the scale after its update. The step was run with the one before."
+loss_scale_history.mistake(
+    "You note the scale after its update. The step was run with the one before.",
+    replace(
+        "        scales.append(scale)\n",
+        "",
+        "scale, good = scale * 2, 0",
+        "scale, good = scale * 2, 0\n        scales.append(scale)",
+    ),
 )
-def _(largest, init_scale=2.0**16, growth_interval=2000):
-    return scale_history(largest, init_scale, growth_interval, after=True)
-
-
-@loss_scale_history.mistake(
-    "You skip from 65504 on. That is the largest float16, but what is less than half a step beyond "
-    "rounds down to it: the first to overflow is 65520."
+loss_scale_history.mistake(
+    "You skip from 65504 on. That is the largest float16, but what is less than half a step beyond rounds down to it: the first to overflow is 65520.",
+    replace(
+        "not bool(torch.tensor(size * scale).half().isfinite())", "not size * scale <= 65504.0"
+    ),
 )
-def _(largest, init_scale=2.0**16, growth_interval=2000):
-    return scale_history(largest, init_scale, growth_interval, limit=math.nextafter(65504.0, INF))
-
-
-@loss_scale_history.mistake(
-    "NaN compares false with everything: `size * scale > limit` lets it pass."
+loss_scale_history.mistake(
+    "A NaN passes for a good step. It compares false with everything and is no inf, so neither `> limit` nor isinf finds it: ask isfinite.",
+    replace("not bool(torch.tensor(size * scale).half().isfinite())", "size * scale >= 65520.0"),
 )
-def _(largest, init_scale=2.0**16, growth_interval=2000):
-    return scale_history([0.0 if s != s else s for s in largest], init_scale, growth_interval)
+loss_scale_history.mistake(
+    "The product is finite in Python, which counts in float64. It is FP16 that has to hold it: cast with half().",
+    replace(".half()", ""),
+)
+loss_scale_history.mistake(
+    "You round the gradient to FP16 before you scale it. Scale first: that is what saves small gradients.",
+    replace("torch.tensor(size * scale).half()", "(torch.tensor(size).half() * scale)"),
+)
+loss_scale_history.mistake(
+    "Yours grows one good step too late: after growth_interval of them, not growth_interval + 1.",
+    replace("good == growth_interval", "good > growth_interval"),
+)
+loss_scale_history.mistake(
+    "You grow every growth_interval steps of the run. What counts are good steps in a row since the last change.",
+    replace("good == growth_interval", "len(scales) % growth_interval == 0"),
+)
 
 
 @loss_scale_history.alternative("compare with 65520 in Python")
 def _(largest, init_scale=2.0**16, growth_interval=2000):
-    return scale_history(largest, init_scale, growth_interval)
+    scale, good = init_scale, 0
+    scales: list[float] = []
+    skipped: list[bool] = []
+    for size in largest:
+        scales.append(scale)
+        skipped.append(not abs(size * scale) < 65520.0)
+        good = (good + 1) % growth_interval * (not skipped[-1])
+        scale *= 0.5 if skipped[-1] else 2.0 if good == 0 else 1.0
+    return scales, skipped
 
 
 # ------------------------------------------------------------------------------ GradScaler
@@ -278,12 +243,9 @@ GradScaler = Exercise(
     points=5,
     probe=probes.scaler_run,
     hints=(
-        "Two things have to be remembered between calls: how many good updates in a row, and for each "
-        "optimizer whether it has been unscaled and what was found.",
-        "Key what was found by `id(optimizer)`; its presence says that unscale_ was called. `update` "
-        "clears it.",
-        "Look for inf and NaN with `isfinite().all()` over every gradient, then divide in place: "
-        "`g.div_(scale)`. `step` asks only what was found for *its* optimizer, `update` for any.",
+        "Two things have to be remembered between calls: how many good updates in a row, and for each optimizer whether it has been unscaled and what was found.",
+        "Key what was found by `id(optimizer)`; its presence says that unscale_ was called. `update` clears it.",
+        "Look for inf and NaN with `isfinite().all()` over every gradient, then divide in place: `g.div_(scale)`. `step` asks only what was found for *its* optimizer, `update` for any.",
     ),
 )
 
@@ -295,42 +257,29 @@ def groups(*values):
 
 @GradScaler.by_hand
 def _():
-    yield (
-        call(groups([t(1.0, 2.0)]), {"grads": groups([t(2.0, 4.0)])}, init_scale=8.0),
-        {
-            "scale at the start": 8.0,
-            "step 1: scale afterwards": 8.0,
-            "step 1: steps that each optimizer has taken": [1],
-            "step 1: weights afterwards": groups([t(0.0, 0.0)]),
-        },
-    )
+    def scales(*after):
+        return {f"step {i}: scale afterwards": scale for i, scale in enumerate(after, 1)}
+
+    start, ok = groups([t(1.0, 2.0)]), {"grads": groups([t(2.0, 4.0)])}
+    seen = {
+        "scale at the start": 8.0,
+        "step 1: steps that each optimizer has taken": [1],
+        "step 1: weights afterwards": groups([t(0.0, 0.0)]),
+    }
+    yield call(start, ok, init_scale=8.0), seen | scales(8.0)
     good, bad = {"grads": groups([t(1.0)])}, {"grads": groups([t(NAN)])}
-    yield (
+    yield (  # one good update since the overflow, then two; three steps of 0.5 · 1
         call(groups([t(1.0)]), good, bad, good, good, init_scale=8.0, growth_interval=2),
-        {
-            "step 1: scale afterwards": 8.0,
-            "step 2: scale afterwards": 4.0,
-            "step 3: scale afterwards": 4.0,  # one good update since the overflow
-            "step 4: scale afterwards": 8.0,
-            "step 4: weights afterwards": groups([t(-0.5)]),  # three steps of 0.5 · 1
-        },
+        scales(8.0, 4.0, 4.0, 8.0) | {"step 4: weights afterwards": groups([t(-0.5)])},
     )
+    seen = {
+        "step 1: weights afterwards": start,
+        "step 2: weights afterwards": groups([t(0.0, 0.0)]),
+    }
+    overflow = {"grads": groups([t(INF, 4.0)])}
     yield (
-        call(
-            groups([t(1.0, 2.0)]),
-            {"grads": groups([t(INF, 4.0)])},
-            {"grads": groups([t(2.0, 4.0)])},
-            {"grads": groups([t(2.0, 4.0)])},
-            init_scale=8.0,
-            growth_interval=2,
-        ),
-        {
-            "step 1: scale afterwards": 4.0,
-            "step 1: weights afterwards": groups([t(1.0, 2.0)]),
-            "step 2: scale afterwards": 4.0,
-            "step 2: weights afterwards": groups([t(0.0, 0.0)]),
-            "step 3: scale afterwards": 8.0,
-        },
+        call(start, overflow, ok, ok, init_scale=8.0, growth_interval=2),
+        seen | scales(4.0, 4.0, 8.0),
     )
 
 
@@ -401,125 +350,113 @@ def _():
         call(one, good, "reload", good, init_scale=4.0, growth_interval=2),
         "reloaded while it counts",
     )
+    settings = {"init_scale": 4.0, "backoff_factor": 0.25, "growth_interval": 2}
     yield (
-        call(
-            one,
-            "reload",
-            good,
-            good,
-            bad,
-            bad,
-            init_scale=4.0,
-            backoff_factor=0.25,
-            growth_interval=2,
-        ),
+        call(one, "reload", good, good, bad, bad, **settings),
         "reloaded at the start: another scaler's settings go on",
     )
 
 
-@GradScaler.mistake(
-    "Your gradients are still scaled when the optimizer steps: each update is too large by the scale."
+GradScaler.mistake(
+    "Your gradients are still scaled when the optimizer steps: each update is too large by the scale.",
+    replace("        for g in grads:\n            g.div_(self._scale)\n", ""),
 )
-class _NotUnscaled(mp.GradScaler):
-    def unscale_(self, optimizer):
-        scale, self._scale = self._scale, 1.0
-        super().unscale_(optimizer)
-        self._scale = scale
-
-
-@GradScaler.mistake(
-    "You multiply the gradients by the scale a second time. The backward pass has done that: divide."
+GradScaler.mistake(
+    "You multiply the gradients by the scale a second time. The backward pass has done that: divide.",
+    replace("g.div_", "g.mul_"),
 )
-class _ScaledTwice(mp.GradScaler):
-    def unscale_(self, optimizer):
-        scale, self._scale = self._scale, 1 / self._scale
-        super().unscale_(optimizer)
-        self._scale = scale
-
-
-@GradScaler.mistake(
-    "Your count of good updates is not reset after an overflow: the scale grows too soon."
+GradScaler.mistake(
+    "Your count of good updates is not reset after an overflow: the scale grows too soon.",
+    replace("self._backoff_factor\n            self._growth_tracker = 0", "self._backoff_factor"),
 )
-class _CountKept(mp.GradScaler):
-    def update(self):
-        count, bad = self._growth_tracker, any(self._found_inf.values())
-        super().update()
-        if bad:
-            self._growth_tracker = count
-
-
-@GradScaler.mistake(
-    "The optimizer steps although a gradient is inf or NaN: from then on the weights are, too."
+GradScaler.mistake(
+    "The optimizer steps although a gradient is inf or NaN: from then on the weights are, too.",
+    replace(
+        "if not self._found_inf[id(optimizer)]:\n            optimizer.step()", "optimizer.step()"
+    ),
 )
-class _StepsOnInf(mp.GradScaler):
-    def step(self, optimizer):
-        if id(optimizer) not in self._found_inf:
-            self.unscale_(optimizer)
-        optimizer.step()
-
-
-@GradScaler.mistake(
-    "You test for inf but not for NaN. `isinf` is false for NaN; `isfinite` finds both."
+GradScaler.mistake(
+    "You test for inf but not for NaN. `isinf` is false for NaN; `isfinite` finds both.",
+    replace(
+        "not all(bool(g.isfinite().all()) for g in grads)",
+        "any(bool(g.isinf().any()) for g in grads)",
+    ),
 )
-class _NaNUnseen(mp.GradScaler):
-    def unscale_(self, optimizer):
-        super().unscale_(optimizer)
-        grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
-        self._found_inf[id(optimizer)] = any(bool(g.isinf().any()) for g in grads)
-
-
-@GradScaler.mistake(
-    "You unscale in `step` even if unscale_ was called before: the gradients are divided twice."
+GradScaler.mistake(
+    "You unscale in `step` even if unscale_ was called before: the gradients are divided twice.",
+    replace(
+        "if id(optimizer) not in self._found_inf:\n            self.unscale_(optimizer)",
+        "self._found_inf.pop(id(optimizer), None)\n        self.unscale_(optimizer)",
+    ),
 )
-class _UnscaledTwice(mp.GradScaler):
-    def step(self, optimizer):
-        found = self._found_inf.pop(id(optimizer), False)
-        super().unscale_(optimizer)
-        self._found_inf[id(optimizer)] |= found
-        super().step(optimizer)
-
-
-@GradScaler.mistake(
-    "A second unscale_ before the update must raise RuntimeError; yours divides again, or does nothing."
+GradScaler.mistake(
+    "A second unscale_ before the update must raise RuntimeError; yours divides again, or does nothing.",
+    replace(
+        'raise RuntimeError("unscale_() has already been called since the last update()")', "return"
+    ),
 )
-class _TwiceAllowed(mp.GradScaler):
-    def unscale_(self, optimizer):
-        if id(optimizer) not in self._found_inf:
-            super().unscale_(optimizer)
-
-
-@GradScaler.mistake(
-    "Every optimizer skips if one of them overflows. Only the one whose gradients are not finite does; "
-    "the scale is what they share."
+GradScaler.mistake(
+    "Every optimizer skips if one of them overflows. Only the one whose gradients are not finite does; the scale is what they share.",
+    replace("if not self._found_inf[id(optimizer)]:", "if not any(self._found_inf.values()):"),
 )
-class _AllSkip(mp.GradScaler):
-    def step(self, optimizer):
-        if id(optimizer) not in self._found_inf:
-            self.unscale_(optimizer)
-        if not any(self._found_inf.values()):
-            optimizer.step()
-
-
-@GradScaler.mistake(
-    "Your state_dict leaves out the count of good updates: after a resume the scale grows later than it "
-    "would have."
+GradScaler.mistake(
+    "Your state_dict leaves out the count of good updates: after a resume the scale grows later than it would have.",
+    replace('self._growth_tracker = state["_growth_tracker"]', "self._growth_tracker = 0"),
 )
-class _CountNotSaved(mp.GradScaler):
-    def load_state_dict(self, state):
-        super().load_state_dict({**state, "_growth_tracker": 0})
-
-
-@GradScaler.mistake(
-    "Your count is not reset when the scale grows, so it never equals the interval again: one growth and "
-    "no more."
+GradScaler.mistake(
+    "Your count is not reset when the scale grows, so it never equals the interval again: one growth and no more.",
+    replace("self._growth_factor\n                self._growth_tracker = 0", "self._growth_factor"),
 )
-class _GrowsOnce(mp.GradScaler):
-    def update(self):
-        grows = self._growth_tracker + 1 == self._growth_interval
-        bad = any(self._found_inf.values())
-        super().update()
-        if grows and not bad:
-            self._growth_tracker = self._growth_interval
+GradScaler.mistake(
+    "You unscale the first parameter group only. An optimizer may have several.",
+    replace("optimizer.param_groups", "optimizer.param_groups[:1]"),
+)
+GradScaler.mistake(
+    "You put new tensors into .grad. Divide in place: whoever holds the old ones (a flat buffer, DDP's buckets) still sees scaled gradients.",
+    replace(
+        "for g in grads:\n            g.div_(self._scale)",
+        "for p in params:\n            p.grad = None if p.grad is None else p.grad / self._scale",
+    ),
+)
+GradScaler.mistake(
+    "What was found is kept on the class, so all scalers share it. Make it in __init__.",
+    replace(
+        "class GradScaler:",
+        "class GradScaler:\n    _found_inf = {}\n",
+        "        self._found_inf: dict[int, bool] = {}\n",
+        "",
+    ),
+)
+GradScaler.mistake(
+    "update() does not forget which optimizers were unscaled: in the next step unscale_ raises as if it were called twice, or is left out.",
+    replace("\n        self._found_inf.clear()", ""),
+)
+GradScaler.mistake(
+    "step() expects that unscale_ was called. Where it was not, step calls it.",
+    replace(
+        "        if id(optimizer) not in self._found_inf:\n            self.unscale_(optimizer)\n",
+        "",
+    ),
+)
+GradScaler.mistake(
+    "Yours grows one good update too late: after growth_interval of them, not growth_interval + 1.",
+    replace("self._growth_tracker == self", "self._growth_tracker > self"),
+)
+GradScaler.mistake(
+    "The scale backs off only if all optimizers overflow. One is enough.",
+    replace("any(self._found_inf.values())", "all(self._found_inf.values())"),
+)
+GradScaler.mistake(
+    "scale() returns the loss as it is. Multiply it by the scale.",
+    replace("return loss * self._scale", "return loss"),
+)
+GradScaler.mistake(
+    "load_state_dict leaves the settings as they were built: the factors and the interval come from the state, too.",
+    replace(
+        '        self._growth_factor = state["growth_factor"]\n        self._backoff_factor = state["backoff_factor"]\n        self._growth_interval = state["growth_interval"]\n',
+        "",
+    ),
+)
 
 
 @GradScaler.alternative("torch.amp.GradScaler itself, on the CPU")
@@ -541,12 +478,8 @@ class _WithSets:
     def __init__(
         self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
     ):
-        self.value, self.up, self.down, self.every = (
-            init_scale,
-            growth_factor,
-            backoff_factor,
-            growth_interval,
-        )
+        self.value, self.up, self.down = init_scale, growth_factor, backoff_factor
+        self.every = growth_interval
         self.left, self.done, self.bad = growth_interval, set(), set()
 
     def get_scale(self):
@@ -562,7 +495,7 @@ class _WithSets:
         for group in optimizer.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    p.grad = p.grad / self.value
+                    p.grad.mul_(1 / self.value)
                     if not math.isfinite(p.grad.abs().sum()):
                         self.bad.add(optimizer)
 
@@ -596,11 +529,9 @@ amp_step = Exercise(
     points=3,
     probe=probes.amp_run,
     hints=(
-        "Six calls, each needs what the one before it has done. In which units are the gradients when "
-        "you compare their norm with max_norm?",
+        "Six calls, each needs what the one before it has done. In which units are the gradients when you compare their norm with max_norm?",
         "zero_grad, scale and backward, unscale_, clip, step, update.",
-        "`torch.nn.utils.clip_grad_norm_` returns the norm before clipping. Its parameters are those of "
-        "*all* groups of the optimizer.",
+        "`torch.nn.utils.clip_grad_norm_` returns the norm before clipping. Its parameters are those of *all* groups of the optimizer.",
     ),
 )
 
@@ -659,119 +590,67 @@ def _():
     yield call(w, b, (x, y), max_norm=0.0, scale=8.0), "clipped to nothing"
 
 
-def params_of(optimizer):
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
 clip = torch.nn.utils.clip_grad_norm_
 
 
-@amp_step.mistake(
-    "You clip before you unscale. The norm is still that of the scaled gradients, so clipping shrinks "
-    "them by the scale too much."
+amp_step.mistake(
+    "You clip before you unscale. The norm is still that of the scaled gradients, so clipping shrinks them by the scale too much.",
+    replace("    scaler.unscale_(optimizer)\n", ""),
 )
-def _(loss, optimizer, scaler, max_norm):
-    optimizer.zero_grad()
-    scaler.scale(loss).backward()
-    norm = clip(params_of(optimizer), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    return norm
-
-
-@amp_step.mistake(
-    "Your clipping also scales small gradients up to max_norm. It may only shorten: the factor "
-    "max_norm / norm must never exceed 1."
+amp_step.mistake(
+    "Your clipping also scales small gradients up to max_norm. It may only shorten: the factor max_norm / norm must never exceed 1.",
+    replace(
+        "norm = torch.nn.utils.clip_grad_norm_(params, max_norm)",
+        "norm = torch.nn.utils.get_total_norm([p.grad for p in params])\n    for p in params:\n        p.grad.mul_(max_norm / (norm + 1e-6))",
+    ),
 )
-def _(loss, optimizer, scaler, max_norm):
-    optimizer.zero_grad()
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    grads = [p.grad for p in params_of(optimizer)]
-    norm = torch.stack([g.norm() for g in grads]).norm()
-    for g in grads:
-        g.mul_(max_norm / (norm + 1e-6))
-    scaler.step(optimizer)
-    scaler.update()
-    return norm
-
-
-@amp_step.mistake(
-    "You call optimizer.step() yourself. After an overflow it writes inf and NaN into the weights; "
-    "scaler.step(optimizer) skips."
+amp_step.mistake(
+    "You call optimizer.step() yourself. After an overflow it writes inf and NaN into the weights; scaler.step(optimizer) skips.",
+    replace("scaler.step(optimizer)", "optimizer.step()"),
 )
-def _(loss, optimizer, scaler, max_norm):
-    optimizer.zero_grad()
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    norm = clip(params_of(optimizer), max_norm)
-    optimizer.step()
-    scaler.update()
-    return norm
-
-
-@amp_step.mistake(
-    "You clip after the step: the gradients are used as they are, and then shortened for nobody."
+amp_step.mistake(
+    "You clip after the step: the gradients are used as they are, and then shortened for nobody.",
+    replace(
+        "scaler.unscale_(optimizer)\n    norm = torch.nn.utils.clip_grad_norm_(params, max_norm)\n    scaler.step(optimizer)",
+        "scaler.step(optimizer)\n    norm = torch.nn.utils.clip_grad_norm_(params, max_norm)",
+    ),
 )
-def _(loss, optimizer, scaler, max_norm):
-    optimizer.zero_grad()
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    norm = clip(params_of(optimizer), max_norm)
-    scaler.update()
-    return norm
-
-
-@amp_step.mistake(
-    "Without scaler.update() the scale never moves, and the next unscale_ raises: it looks as if it were "
-    "the second for the same step."
+amp_step.mistake(
+    "Without scaler.update() the scale never moves, and the next unscale_ raises: it looks as if it were the second for the same step.",
+    replace("    scaler.update()\n", ""),
 )
-def _(loss, optimizer, scaler, max_norm):
-    optimizer.zero_grad()
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    norm = clip(params_of(optimizer), max_norm)
-    scaler.step(optimizer)
-    return norm
-
-
-@amp_step.mistake(
-    "The gradients of earlier steps are still there: backward adds to them. Call zero_grad first."
+amp_step.mistake(
+    "The gradients of earlier steps are still there: backward adds to them. Call zero_grad first.",
+    replace("    optimizer.zero_grad()\n", ""),
 )
-def _(loss, optimizer, scaler, max_norm):
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    norm = clip(params_of(optimizer), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    return norm
-
-
-@amp_step.mistake(
-    "You clip each group by itself. The bound is on the norm of all of the optimizer's gradients together."
+amp_step.mistake(
+    "You clip each group by itself. The bound is on the norm of all of the optimizer's gradients together.",
+    replace(
+        "norm = torch.nn.utils.clip_grad_norm_(params, max_norm)",
+        'groups = [group["params"] for group in optimizer.param_groups]\n    norm = torch.stack([torch.nn.utils.clip_grad_norm_(ps, max_norm) for ps in groups]).norm()',
+    ),
 )
-def _(loss, optimizer, scaler, max_norm):
-    optimizer.zero_grad()
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    norms = [clip(group["params"], max_norm) for group in optimizer.param_groups]
-    scaler.step(optimizer)
-    scaler.update()
-    return torch.stack(norms).norm()
-
-
-@amp_step.mistake(
-    "You return the norm after clipping. The one before tells you how the run is doing."
+amp_step.mistake(
+    "You return the norm after clipping. The one before tells you how the run is doing.",
+    replace(
+        "norm = torch.nn.utils.clip_grad_norm_(params, max_norm)",
+        "norm = torch.nn.utils.clip_grad_norm_(params, max_norm)\n    norm = torch.nn.utils.get_total_norm([p.grad for p in params])",
+    ),
 )
-def _(loss, optimizer, scaler, max_norm):
-    optimizer.zero_grad()
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    clip(params_of(optimizer), max_norm)
-    norm = torch.stack([p.grad.norm() for p in params_of(optimizer)]).norm()
-    scaler.step(optimizer)
-    scaler.update()
-    return norm
+amp_step.mistake(
+    "You clip the first parameter group only. The norm is that of all groups together.",
+    replace(
+        'for group in optimizer.param_groups for p in group["params"]',
+        'for p in optimizer.param_groups[0]["params"]',
+    ),
+)
+amp_step.mistake(
+    "You clear the gradients after backward has filled them: nothing is left to step with.",
+    replace(
+        "optimizer.zero_grad()\n    scaler.scale(loss).backward()",
+        "scaler.scale(loss).backward()\n    optimizer.zero_grad()",
+    ),
+)
 
 
 @amp_step.alternative("clip by hand, zero the gradients last")
@@ -834,7 +713,7 @@ def _(draw):
 def _():
     g = torch.ones(3).bfloat16()
     yield call(torch.full((3,), 1.0), 1e-3, *[g] * 40), "forty updates, each too small for bfloat16"
-    yield call(torch.full((3,), 100.0), -0.1, *[g] * 20), "small against a large weight"
+    yield call(torch.full((3,), 100.0), 0.1, *[g] * 20), "small against a large weight"
     yield call(torch.zeros(0, 2), 0.1, torch.zeros(0, 2).bfloat16()), "no elements"
     yield call(torch.tensor(3.0), 0.1, torch.tensor(1.0).bfloat16()), "a single number"
     yield (
@@ -842,64 +721,67 @@ def _():
         "inf and NaN are not this function's to stop",
     )
     yield call(t(1.0), 0.0, t(1.0).bfloat16()), "a learning rate of zero"
+    yield (
+        call(draws.scattered(torch.ones(2, 3)), 0.5, torch.ones(2, 3).bfloat16()),
+        "not contiguous",
+    )
 
 
-@bf16_master_step.mistake(
-    "You update the BF16 weight and copy it to the master: updates below half a step of BF16 are lost, "
-    "all of them, for ever."
+bf16_master_step.mistake(
+    "You update the BF16 weight and copy it to the master: updates below half a step of BF16 are lost, all of them, for ever.",
+    replace(
+        "master.sub_(lr * grad.to(master.dtype))\n        weight.copy_(master)",
+        "weight.sub_(lr * grad)\n        master.copy_(weight)",
+    ),
 )
-def _(weight, master, grad, lr):
-    with torch.no_grad():
-        weight.sub_(lr * grad)
-        master.copy_(weight)
-
-
-@bf16_master_step.mistake(
-    "You start each update from the rounded weight: what the last step kept below BF16's precision is "
-    "thrown away."
+bf16_master_step.mistake(
+    "You start each update from the rounded weight: what the last step kept below BF16's precision is thrown away.",
+    replace("master.sub_(", "master.copy_(weight.float() - "),
 )
-def _(weight, master, grad, lr):
-    with torch.no_grad():
-        master.copy_(weight.float() - lr * grad.float())
-        weight.copy_(master)
-
-
-@bf16_master_step.mistake(
-    "You forget to round the new master into the weight: the model never learns of it."
+bf16_master_step.mistake(
+    "The weight that was handed in stays as it was. Round the new master into it in place, with copy_: `weight = …` only gives the name to another tensor.",
+    replace("\n        weight.copy_(master)", ""),
 )
-def _(weight, master, grad, lr):
-    master.sub_(lr * grad.float())
-
-
-@bf16_master_step.mistake(
-    "You copy the master before you update it: the weight is always one step behind."
+bf16_master_step.mistake(
+    "You copy the master before you update it: the weight is always one step behind.",
+    replace(
+        "master.sub_(lr * grad.to(master.dtype))\n        weight.copy_(master)",
+        "weight.copy_(master)\n        master.sub_(lr * grad.to(master.dtype))",
+    ),
 )
-def _(weight, master, grad, lr):
-    with torch.no_grad():
-        weight.copy_(master)
-        master.sub_(lr * grad.float())
-
-
-@bf16_master_step.mistake("You climb: the update is added. Descent goes against the gradient.")
-def _(weight, master, grad, lr):
-    with torch.no_grad():
-        master.add_(lr * grad.float())
-        weight.copy_(master)
-
-
-@bf16_master_step.mistake(
-    "You compute lr · grad in BF16: the product is rounded to 8 bits before it reaches the master."
+bf16_master_step.mistake(
+    "You climb: the update is added. Descent goes against the gradient.",
+    replace("master.sub_", "master.add_"),
 )
-def _(weight, master, grad, lr):
-    with torch.no_grad():
-        master.sub_((lr * grad).float())
-        weight.copy_(master)
+bf16_master_step.mistake(
+    "You compute lr · grad in BF16: the product is rounded to 8 bits before it reaches the master.",
+    replace("lr * grad.to(master.dtype)", "(lr * grad).to(master.dtype)"),
+)
+bf16_master_step.mistake(
+    "The master that was handed in stays as it was: `master = master - …` only gives the name to another tensor. Update it in place.",
+    replace(
+        "master.sub_(lr * grad.to(master.dtype))", "master = master - lr * grad.to(master.dtype)"
+    ),
+)
+bf16_master_step.mistake(
+    "You put other memory behind the weight (`weight.data = …`). Views of it, and optimizers with flat buffers, keep the old: copy into it.",
+    replace("weight.copy_(master)", "weight.data = master.to(weight.dtype)"),
+)
+bf16_master_step.mistake(
+    "The weight gets an update of its own, in BF16. It is the master's rounded image: copy it.",
+    replace("weight.copy_(master)", "weight.sub_(lr * grad)"),
+)
+bf16_master_step.mistake(
+    "reshape copies what no view can flatten, and you write into the copy: use the weight as it is.",
+    replace("weight.copy_(master)", "weight.reshape(-1).copy_(master.reshape(-1))"),
+)
 
 
-@bf16_master_step.alternative("through .data, in float64, in one expression")
+@bf16_master_step.alternative("torch.optim.SGD on the master")
 def _(weight, master, grad, lr):
-    master.data.copy_(master.double() - lr * grad.double())
-    weight.data.copy_(master.bfloat16() if weight.dtype == torch.bfloat16 else master)
+    master.grad = grad.to(master.dtype)
+    torch.optim.SGD([master], lr=lr).step()
+    weight.data.copy_(master)
 
 
 # ------------------------------------------------------------------------------ fp8_scaled_matmul
@@ -911,15 +793,12 @@ fp8_scaled_matmul = Exercise(
     minutes=25,
     points=4,
     hints=(
-        "Each factor gets a scale of its own, from its own amax. What is the product of the scaled "
-        "factors too large by?",
-        "For each factor: scale, clamp to ±`torch.finfo(dtype).max`, `.to(dtype)`. `power_of_two_scale` "
-        "gives the scale.",
-        "Convert back to the dtype of a before `@`: sums are not kept in FP8. Then divide by both scales.",
+        "Each factor gets a scale of its own, from its own amax. What is the product of the scaled factors too large by?",
+        "For each factor: scale, clamp to ±`torch.finfo(dtype).max`, `.to(dtype)`. `power_of_two_scale` gives the scale.",
+        "Convert to float32 before `@`: sums are not kept in FP8, and FP16 overflows at 65504. Then divide by both scales, and cast.",
         (
             "edge cases",
-            "What comes of an amax that was remembered and is too small now? And what is the amax of a "
-            "tensor without elements?",
+            "What comes of an amax that was remembered and is too small now? And what is the amax of a tensor without elements?",
         ),
     ),
 )
@@ -943,8 +822,9 @@ def _():
 @fp8_scaled_matmul.cases(24)
 def _(draw):
     m, k, n = draw(draws.distinct_sizes(3, 1, 6))
-    a = draw(draws.tensors((m, k), scale=2.0 ** draw(st.integers(-12, 8))))
-    b = draw(draws.tensors((k, n), scale=2.0 ** draw(st.integers(-12, 8))))
+    dtype, reach = draw(st.sampled_from([(F32, 12), (F32, 12), (BF16, 8), (F16, 4)]))
+    a = draw(draws.tensors((m, k), dtype, scale=2.0 ** draw(st.integers(-reach, 5))))
+    b = draw(draws.tensors((k, n), dtype, scale=2.0 ** draw(st.integers(-reach, 5))))
     remembered = [
         factor and factor * float(x.abs().max())
         for x in (a, b)
@@ -972,94 +852,59 @@ def _():
         "without scales one is 0, the other 448",
     )
     yield call(448.0 * one, 448.0 * one), "amax at the largest number itself: scale 1"
-    yield call(torch.ones(2, 5).T, torch.ones(3, 2).T), "transposes, which are not contiguous"
+    x = torch.arange(6.0).view(2, 3)
+    yield call(draws.scattered(x), draws.scattered(x.T)), "not contiguous"
     yield call(matrix([1.0, NAN]), torch.ones(2, 1), E4M3, 1.0), "a NaN stays one"
     yield call(torch.ones(1, 64), 3 * torch.ones(64, 1)), "a sum that FP8 could not hold"
+    halves = torch.ones(1, 512).half(), torch.ones(512, 1).half()
+    yield call(*halves), "float16: 512 scaled ones add up to more than it holds"
+    yield call(600 * one, one, E4M3, 0.0), "an amax of 0 was remembered: scale 1"
+    yield call(-3 * one, one), "a negative number"
 
 
-def fp8(a, b, dtype, amax_a, amax_b, *, clamp=True, use=lambda s: s, undo=lambda s, t: s * t):
-    """The reference with one thing changed, for the mistakes below."""
-    limit = torch.finfo(dtype).max
-    out = []
-    for x, amax in ((a, amax_a), (b, amax_b)):
-        amax = (float(x.abs().max()) if x.numel() else 0.0) if amax is None else amax
-        scale = use(mp.power_of_two_scale(amax, dtype))
-        x_scaled = x * scale
-        if clamp:
-            x_scaled = x_scaled.clamp(-limit, limit)
-        out += [x_scaled.to(dtype).to(x.dtype), scale]
-    return (out[0] @ out[2]) / undo(out[1], out[3])
-
-
-@fp8_scaled_matmul.mistake(
-    "You never divide by the scales: the result is too large by their product."
+fp8_scaled_matmul.mistake(
+    "You never divide by the scales: the result is too large by their product.",
+    replace("(qa @ qb) / (scale_a * scale_b)", "qa @ qb"),
 )
-def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
-    return fp8(a, b, dtype, amax_a, amax_b, undo=lambda s, t: 1.0)
-
-
-@fp8_scaled_matmul.mistake("You divide by one of the two scales only; the product carries both.")
-def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
-    return fp8(a, b, dtype, amax_a, amax_b, undo=lambda s, t: s)
-
-
-@fp8_scaled_matmul.mistake(
-    "Your scale is upside down: amax / max takes the tensor away from FP8's range, not into it."
+fp8_scaled_matmul.mistake(
+    "You divide by one of the two scales only; the product carries both.",
+    replace(" / (scale_a * scale_b)", " / scale_a"),
 )
-def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
-    return fp8(a, b, dtype, amax_a, amax_b, use=lambda s: 1 / s)
-
-
-@fp8_scaled_matmul.mistake("You cast without a scale: small tensors vanish, large ones saturate.")
-def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
-    return fp8(a, b, dtype, amax_a, amax_b, use=lambda s: 1.0)
-
-
-@fp8_scaled_matmul.mistake(
-    "You do not clamp. With an amax from earlier steps a value can lie beyond the range, and a cast to "
-    "E5M2 then gives inf."
+fp8_scaled_matmul.mistake(
+    "Your scale is upside down: amax / max takes the tensor away from FP8's range, not into it.",
+    replace("power_of_two_scale(amax, dtype)", "1 / power_of_two_scale(amax, dtype)"),
 )
-def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
-    return fp8(a, b, dtype, amax_a, amax_b, clamp=False)
-
-
-@fp8_scaled_matmul.mistake(
-    "You leave the given amax aside and measure it again. Delayed scaling exists to spare that pass over "
-    "the tensor, and what lies beyond saturates."
+fp8_scaled_matmul.mistake(
+    "You cast without a scale: small tensors vanish, large ones saturate.",
+    replace("power_of_two_scale(amax, dtype)", "1.0"),
 )
-def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
-    return fp8(a, b, dtype, None, None)
-
-
-@fp8_scaled_matmul.mistake(
-    "You keep the result in FP8 too. Only the factors are; sums need the wider format."
+fp8_scaled_matmul.mistake(
+    "You do not clamp. With an amax from earlier steps a value can lie beyond the range, and a cast to E5M2 then gives inf.",
+    replace(".clamp(-limit, limit)", ""),
 )
-def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
-    out = fp8(a, b, dtype, amax_a, amax_b)
-    amax = float(out.abs().nan_to_num().max()) if out.numel() else 0.0
-    scale = mp.power_of_two_scale(amax, dtype)
-    return (out * scale).to(dtype).to(a.dtype) / scale
-
-
-@fp8_scaled_matmul.mistake("Both factors get the first one's scale. Each has a range of its own.")
-def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
-    if amax_a is None:
-        amax_a = float(a.abs().max()) if a.numel() else 0.0
-    return fp8(a, b, dtype, amax_a, amax_a)
-
-
-@fp8_scaled_matmul.mistake(
-    "Your values are right, but you form the products row by row in Python: one kernel for each row, "
-    "where one matrix product does.",
+fp8_scaled_matmul.mistake(
+    "You leave the given amax aside and measure it again. Delayed scaling exists to spare that pass over the tensor, and what lies beyond saturates.",
+    replace("if amax is None:\n            amax", "amax"),
+)
+fp8_scaled_matmul.mistake(
+    "You keep the result in FP8 too. Only the factors are; sums need the wider format.",
+    replace(
+        "return ((qa @ qb) / (scale_a * scale_b))",
+        "result, scale = rounded((qa @ qb) / (scale_a * scale_b), None)\n    return (result / scale)",
+    ),
+)
+fp8_scaled_matmul.mistake(
+    "Both factors get the first one's scale. Each has a range of its own.",
+    replace(
+        "(qa, scale_a), (qb, scale_b) = rounded(a, amax_a), rounded(b, amax_b)",
+        "qa, scale_a = rounded(a, amax_a)\n    qb, scale_b = rounded(b, limit / scale_a)",
+    ),
+)
+fp8_scaled_matmul.mistake(
+    "Your values are right, but you form the products row by row in Python: one kernel for each row, where one matrix product does.",
+    replace("qa @ qb", "torch.cat([qa[:0] @ qb, *(row[None] @ qb for row in qa)])"),
     cost=True,
 )
-def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
-    if amax_a is None and a.numel():
-        amax_a = float(a.abs().max())
-    rows = [fp8(row[None], b, dtype, amax_a, amax_b) for row in a]
-    return torch.cat(rows) if rows else fp8(a, b, dtype, amax_a, amax_b)
-
-
 fp8_scaled_matmul.contract(
     contracts.constant_kernels(
         [
@@ -1067,6 +912,28 @@ fp8_scaled_matmul.contract(
             call(torch.ones(16, 24), torch.ones(24, 16)),
         ]
     )
+)
+fp8_scaled_matmul.mistake(
+    "You add up the products in the dtype of the inputs. In float16 the scaled sums overflow: add up in float32.",
+    replace(
+        "rounded(a, amax_a), rounded(b, amax_b)",
+        "rounded(a, amax_a), rounded(b, amax_b)\n    qa, qb = qa.to(a.dtype), qb.to(b.dtype)",
+    ),
+)
+fp8_scaled_matmul.mistake(
+    "Your result is always float32. It has the dtype of a.", replace(".to(a.dtype)", "")
+)
+fp8_scaled_matmul.mistake(
+    "An amax of 0.0 is a remembered value like others. Only None means: measure it.",
+    replace("if amax is None", "if not amax"),
+)
+fp8_scaled_matmul.mistake(
+    "amax is the largest *absolute* value: a tensor of negative numbers has one, too.",
+    replace("x.abs().max()", "x.max()"),
+)
+fp8_scaled_matmul.mistake(
+    "448 is the end of E4M3. E5M2 reaches 57344: ask torch.finfo(dtype).max.",
+    replace("torch.finfo(dtype).max", "448.0"),
 )
 
 
@@ -1082,9 +949,9 @@ def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
     back_a, back_b = (
         2.0 ** math.ceil(math.log2(amax / top)) if amax else 1.0 for amax in (amax_a, amax_b)
     )
-    qa = torch.clip(a / back_a, -top, top).to(dtype).to(a.dtype)
-    qb = torch.clip(b / back_b, -top, top).to(dtype).to(b.dtype)
-    return torch.einsum("mk,kn->mn", qa, qb) * back_a * back_b
+    qa = torch.clip(a / back_a, -top, top).to(dtype).float()
+    qb = torch.clip(b / back_b, -top, top).to(dtype).float()
+    return (torch.einsum("mk,kn->mn", qa, qb) * back_a * back_b).to(a.dtype)
 
 
 fp8_scaled_matmul.equivalent(

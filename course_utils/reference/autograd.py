@@ -19,8 +19,8 @@ def numerical_gradient(
     """Gradient of f at x by central differences: (f(x + eps·eᵢ) - f(x - eps·eᵢ)) / (2·eps).
 
     f: returns a tensor of one element. x: left as it is. The differences are taken in float64,
-    whatever x's dtype; the result has the shape and dtype of x and needs no grad. Costs two calls
-    of f for each element.
+    whatever x's dtype; the result has the shape and dtype of x and needs no grad, though f may
+    use tensors that do. Costs two calls of f for each element.
     """
     flat = x.detach().double().flatten()
     gradient = torch.zeros_like(flat)
@@ -28,7 +28,7 @@ def numerical_gradient(
         step = torch.zeros_like(flat)
         step[i] = eps
         above, below = f((flat + step).view(x.shape)), f((flat - step).view(x.shape))
-        gradient[i] = (above - below) / (2 * eps)
+        gradient[i] = (above - below).item() / (2 * eps)
     return gradient.view(x.shape).to(x.dtype)
 
 
@@ -63,9 +63,9 @@ class StraightThroughRound(torch.autograd.Function):
 
     forward: x to the nearest whole number (halves to the even one), clamped to [low, high].
     backward: the incoming gradient where x rounds to a value inside [low, high], ends included;
-    zero where it was clamped. Saves one byte an element. Source: the
-    straight-through estimator of Bengio, Léonard and Courville (2013), with the clipping of
-    torch.fake_quantize_per_tensor_affine.
+    zero elsewhere (where x was clamped, or is NaN), even if the incoming gradient is infinite.
+    Saves one byte an element. Source: the straight-through estimator of Bengio, Léonard and
+    Courville (2013), with the clipping of torch.fake_quantize_per_tensor_affine.
     """
 
     @staticmethod
@@ -79,7 +79,7 @@ class StraightThroughRound(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """grad: of the loss, by the result. Returns one gradient for each argument of forward."""
         (inside,) = ctx.saved_tensors
-        return grad * inside, None, None
+        return torch.where(inside, grad, 0.0), None, None
 
 
 class SiLU(torch.autograd.Function):
@@ -108,15 +108,20 @@ def hessian_vector_product(
 ) -> Float[Tensor, "..."]:
     """H v, for the Hessian H of f at x, at the cost of a few backward passes.
 
-    f: returns a tensor of one element. x, v: of one shape, and left as they are (x gets neither
-    requires_grad nor grad). The Hessian itself, with numel² elements, is never built. Zeros where
-    f is linear. Needs no grad. Source: Pearlmutter (1994).
+    f: returns a tensor of one element, and may use other tensors that require grad. x, v: of one
+    shape, and left as they are (x gets neither requires_grad nor grad). The Hessian itself, with
+    numel² elements, is never built. Zeros where f is linear or constant. Needs no grad, and works
+    under torch.no_grad(). Source: Pearlmutter (1994).
     """
     x = x.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(f(x), x, create_graph=True)
-    if not gradient.requires_grad:  # it does not depend on x: f is linear
+    with torch.enable_grad():
+        value = f(x)
+        if not value.requires_grad:  # f is constant
+            return torch.zeros_like(x)
+        (gradient,) = torch.autograd.grad(value, x, create_graph=True, materialize_grads=True)
+    if not gradient.requires_grad:  # f is linear
         return torch.zeros_like(x)
-    (product,) = torch.autograd.grad(gradient, x, grad_outputs=v)
+    (product,) = torch.autograd.grad(gradient, x, grad_outputs=v, materialize_grads=True)
     return product
 
 
@@ -128,16 +133,17 @@ def per_sample_gradients(
 ) -> Float[Tensor, "N ..."]:
     """Gradient by w of each row's own loss, stacked: result[i] belongs to x[i], y[i].
 
-    loss_fn(w, x, y): the mean loss over the rows of x and y. w: left as it is. No Python loop over
-    the rows. Needs no grad. This is what clipping each sample's gradient, as differentially private
-    training does, starts from.
+    loss_fn(w, x, y): the mean loss over the rows of x and y, which come as a batch even if it is of
+    one; it may use other tensors that require grad. w: left as it is. No Python loop over the rows.
+    Needs no grad. This is what clipping each sample's gradient, as differentially private training
+    does, starts from.
     """
 
     def loss_of_one(w: Tensor, row: Tensor, target: Tensor) -> Tensor:
         return loss_fn(w, row[None], target[None])
 
-    gradients = torch.func.grad(loss_of_one)
-    return torch.func.vmap(gradients, in_dims=(None, 0, 0))(w.detach(), x, y)
+    gradients = torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0))
+    return gradients(w, x, y).detach()
 
 
 def gradient_accumulation(
@@ -162,10 +168,11 @@ def gradient_accumulation(
 
 
 def saved_bytes(f: Callable[[Tensor], Tensor], x: Float[Tensor, "..."]) -> int:
-    """Bytes that autograd keeps for the backward pass of f(x), where x requires grad.
+    """Bytes that autograd saves for backward while it computes f(x), where x requires grad.
 
     x: left as it is. Each storage counts once, however many saved tensors view it, and counts
-    whole, however little of it they see. Result: bytes.
+    whole, however little of it they see. What f computes on the way and drops counts as well.
+    Result: bytes.
     """
     storages = {}
 

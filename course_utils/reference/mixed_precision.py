@@ -134,7 +134,7 @@ def loss_scale_history(
 
 
 class GradScaler:
-    """Dynamic loss scaling, step for step that of torch.amp.GradScaler.
+    """Dynamic loss scaling by the rule of torch.amp.GradScaler, for factors that are powers of two.
 
     Grows after `growth_interval` good updates in a row, backs off after one with inf or NaN.
     """
@@ -277,7 +277,7 @@ def fp8_scaled_matmul(
     dtype: float8_e4m3fn or float8_e5m2. amax_a, amax_b: the largest |value| to make room for, as
     remembered from earlier steps; None: the tensor's own. What lies beyond saturates at the
     largest finite value. Scales are powers of two (`power_of_two_scale`). Products are summed in
-    the dtype of a, which is also the result's. Source: Micikevicius et al. (2022).
+    float32; the result has the dtype of a. Source: Micikevicius et al. (2022).
     """
     limit = torch.finfo(dtype).max
 
@@ -285,7 +285,7 @@ def fp8_scaled_matmul(
         if amax is None:
             amax = float(x.abs().max()) if x.numel() else 0.0
         scale = power_of_two_scale(amax, dtype)
-        return (x * scale).clamp(-limit, limit).to(dtype).to(x.dtype), scale
+        return (x * scale).clamp(-limit, limit).to(dtype).float(), scale
 
     (qa, scale_a), (qb, scale_b) = rounded(a, amax_a), rounded(b, amax_b)
-    return (qa @ qb) / (scale_a * scale_b)
+    return ((qa @ qb) / (scale_a * scale_b)).to(a.dtype)

@@ -103,3 +103,55 @@ def test_an_edit_in_place_is_seen_though_the_leaf_is_spared():
 
     seen = probes.straight_through(InPlace, call(torch.tensor([0.4]), -1, 1))
     assert torch.equal(seen["argument `x` afterwards"], torch.tensor([0.0]))
+
+
+class OnTheClass(ref.StraightThroughRound):
+    """Keeps its mask where the next call overwrites it."""
+
+    @staticmethod
+    def forward(ctx, x, low, high):
+        OnTheClass.inside = (low <= x.round()) & (x.round() <= high)
+        return x.round().clamp(low, high)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.where(OnTheClass.inside, grad, 0.0), None, None
+
+
+def test_state_on_the_class_is_seen():
+    case = call(torch.tensor([0.3, 3.0]), -2, 2)  # the other call clamps neither
+    label = "gradient of `x`"
+    right, wrong = (
+        probes.straight_through(f, case) for f in (ref.StraightThroughRound, OnTheClass)
+    )
+    assert not torch.equal(right[label], wrong[label])
+
+
+def test_an_edit_of_the_incoming_gradient_is_seen():
+    class InPlace(ref.SiLU):
+        @staticmethod
+        def backward(ctx, grad):
+            return grad.mul_(2)
+
+    assert probes.straight_through(InPlace, call(X))["argument `grad` afterwards"] is True
+    assert "argument `grad` afterwards" not in probes.straight_through(ref.SiLU, call(X))
+
+
+def test_a_case_may_switch_recording_off():
+    recorded = []
+    for case in (call(CUBES, X), call(CUBES, X, no_grad=True)):
+        probes.takes_function(lambda f, x: recorded.append(torch.is_grad_enabled()), case)
+    assert recorded == [True, False]
+    said = probes.takes_function.called("hvp", call(CUBES, torch.tensor(2.0), no_grad=True))
+    assert said == f"hvp({CUBES}, tensor(2, float32)) under torch.no_grad()"
+
+
+@pytest.mark.parametrize(("calls", "enough"), [(1, True), (5, True), (6, False)])
+def test_calls_of_the_function_are_counted(calls, enough):
+    def answer(f, x):
+        for _ in range(calls):
+            f(x)
+        return x
+
+    seen = probes.takes_differences(answer, call(CUBES, X))
+    assert seen["two calls of f for each element are enough"] is enough

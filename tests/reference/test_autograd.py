@@ -143,3 +143,44 @@ def test_saved_bytes_are_the_meters(f):
     with measure() as cost:
         f(x)
     assert ref.saved_bytes(f, x) == cost.bytes_saved
+
+
+PARAMETER = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("f", "factor"),
+    [
+        (lambda x: (PARAMETER * x**3).sum(), 12.0),
+        (lambda x: (PARAMETER * x).sum(), 0.0),
+        (lambda x: PARAMETER**2, 0.0),
+        (lambda x: torch.ones(()), 0.0),
+        (lambda x: x.sum(), 0.0),
+    ],
+)
+@pytest.mark.parametrize("recording", [True, False])
+def test_hessian_vector_product_of_any_function(f, factor, recording):
+    x, v = normal(0, 3), normal(1, 3)
+    with torch.set_grad_enabled(recording):
+        got = ref.hessian_vector_product(f, x, v)
+    torch.testing.assert_close(got, factor * x * v)
+    assert not got.requires_grad and PARAMETER.grad is None
+
+
+def test_results_need_no_grad_though_the_function_uses_what_does():
+    x = normal(0, 4, 3)
+    assert not ref.numerical_gradient(lambda x: (PARAMETER * x).sum(), x).requires_grad
+    got = ref.per_sample_gradients(lambda w, x, y: (PARAMETER * x @ w).mean(), x[0], x, x)
+    assert not got.requires_grad
+    torch.testing.assert_close(got, 2 * x)
+
+
+def test_an_infinite_gradient_stops_where_x_was_clamped():
+    x = torch.tensor([0.3, 9.0, float("nan")], requires_grad=True)
+    ref.StraightThroughRound.apply(x, -2, 2).backward(torch.full((3,), float("inf")))
+    assert x.grad.tolist() == [float("inf"), 0.0, 0.0]
+
+
+def test_what_a_function_drops_was_saved_all_the_same():
+    x = torch.ones(1000)
+    assert ref.saved_bytes(lambda x: (x * x).exp().sum().item() * x, x) == 8000

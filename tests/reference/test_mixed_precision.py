@@ -142,3 +142,11 @@ def test_the_fp8_product_is_torchs():
     want = torch._scaled_mm(qa, qb.T, scale_a=undo_a, scale_b=undo_b, out_dtype=torch.float32)
     torch.testing.assert_close(fp8_scaled_matmul(a, b), want)
     assert float((want - a @ b).norm() / (a @ b).norm()) < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_fp8_product_is_summed_in_float32(dtype):
+    ones = torch.ones(1, 512, dtype=dtype)
+    got = fp8_scaled_matmul(ones, ones.T)
+    assert got.dtype == dtype
+    assert got.item() == 512

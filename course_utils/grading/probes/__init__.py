@@ -12,6 +12,7 @@ from course_utils.grading.probes.chapters.autograd import (
     accumulates,
     custom_function,
     straight_through,
+    takes_differences,
     takes_function,
 )
 from course_utils.grading.probes.chapters.caching_allocator import allocator
@@ -104,6 +105,7 @@ __all__ = [
     "steps_on_ranks",
     "straight_through",
     "strides_of",
+    "takes_differences",
     "takes_function",
     "there_and_back",
     "tied",

@@ -31,6 +31,12 @@ FUNCTIONS = frozenset(
         "lambda x: x.sum()",
         "lambda x: x.sum() ** 3",
         "lambda x: x.cumsum(0).pow(3).sum()",
+        "lambda x: (x ** 3).sum().view(1, 1)",
+        "lambda x: torch.ones(())",
+        # the same of a parameter as well
+        "lambda x, w=torch.tensor(2.0, requires_grad=True): (w * x ** 3).sum()",
+        "lambda x, w=torch.tensor(2.0, requires_grad=True): (w * x).sum()",
+        "lambda x, w=torch.tensor(2.0, requires_grad=True): w ** 2",
         # a tensor from a tensor
         "lambda x: x.exp()",
         "lambda x: x.sin()",
@@ -45,10 +51,13 @@ FUNCTIONS = frozenset(
         "lambda x: x[0].sin() + x[1].cos()",
         "lambda x: (x @ x.T).tanh()",
         "lambda x: x.detach().exp() * x",
+        "lambda x: sum((x.sum() + torch.ones(50_000)).sin().sum().item() for _ in range(9)) * x",
         # the mean loss of weights on a batch
         "lambda w, x, y: (x @ w - y).square().mean()",
         "lambda w, x, y: F.cross_entropy(x @ w, y)",
         "lambda w, x, y: ((x @ w).tanh() - y).square().mean()",
+        "lambda w, x, y: (x @ w - y).square().sum() / len(x)",
+        "lambda w, x, y, b=torch.tensor(2.0, requires_grad=True): (x @ w + b - y).square().mean()",
     }
 )
 
@@ -69,15 +78,39 @@ def with_function(case: Case) -> tuple[Any, ...]:
 
 @probe
 def takes_function(subject: Any, case: Case) -> dict[str, Any]:
-    """Call it with the function that the first argument names.
+    """Call it with the function that the first argument names; under torch.no_grad() if the case
+    says `no_grad`.
 
     Besides the result: whether it requires grad, and which arguments are no longer as they were, in
     values, `requires_grad` or `grad`.
     """
-    args = with_function(case)
-    given = named_arguments(subject, args, case.kwargs)
+    return _called_with(with_function(case), subject, case)
+
+
+@probe
+def takes_differences(subject: Any, case: Case) -> dict[str, Any]:
+    """The same, and whether the function was called more than twice for each element of x.
+
+    One call more is allowed, to see what it returns.
+    """
+    f, x, *rest = with_function(case)
+    calls = 0
+
+    def counted(x: Tensor) -> Any:
+        nonlocal calls
+        calls += 1
+        return f(x)
+
+    seen = _called_with((counted, x, *rest), subject, case)
+    return seen | {"two calls of f for each element are enough": calls <= 2 * x.numel() + 1}
+
+
+def _called_with(args: tuple[Any, ...], subject: Any, case: Case) -> dict[str, Any]:
+    kwargs = {name: value for name, value in case.kwargs.items() if name != "no_grad"}
+    given = named_arguments(subject, args, kwargs)
     before = {name: _state(value) for name, value in given.items() if isinstance(value, Tensor)}
-    seen = _result_seen(subject(*args, **case.kwargs))
+    with torch.set_grad_enabled("no_grad" not in case.kwargs):
+        seen = _result_seen(subject(*args, **kwargs))
     for name, (values, *flags) in before.items():
         now, *flags_now = _state(given[name])
         if not same(values, now):
@@ -102,12 +135,16 @@ def _result_seen(result: Any, label: str = "result") -> dict[str, Any]:
 def accumulates(subject: Any, case: Case) -> dict[str, Any]:
     """Call it on a leaf w, the first argument after the function, and see what became of w.grad.
 
-    The case may give, by the keyword `grad`, what w.grad holds before.
+    The case may give, by the keyword `grad`, what w.grad holds before. And w, x and y stay as they are.
     """
     f, w, *rest = with_function(case)
     w = w.detach().clone().requires_grad_()
     w.grad = case.kwargs.get("grad")
+    before = fresh([w.detach(), *rest])
     seen = _result_seen(subject(f, w, *rest), "the mean loss")
+    for name, old, new in zip("wxy", before, [w.detach(), *rest], strict=False):
+        if not same(old, new):
+            seen[labels.changed_argument(name)] = new
     return seen | {"w.grad": w.grad}
 
 
@@ -115,7 +152,9 @@ def accumulates(subject: Any, case: Case) -> dict[str, Any]:
 def straight_through(subject: Any, case: Case) -> dict[str, Any]:
     """Apply a custom Function to an intermediate tensor: its result, and the gradient behind it.
 
-    The tensor is no leaf, so that an edit in place is possible, and seen.
+    The tensor is no leaf, so that an edit in place is possible, and seen. Before backward the
+    Function is applied to other values, which are no business of this call's. The case may give, by
+    the keyword `grad`, the incoming gradient.
     """
     x, *rest = case.args
     leaf = x.detach().requires_grad_()
@@ -126,7 +165,12 @@ def straight_through(subject: Any, case: Case) -> dict[str, Any]:
         seen["argument `x` afterwards"] = between.detach()
     if not result.requires_grad:
         return seen | {labels.NO_GRAD: False}
-    (gradient,) = torch.autograd.grad(result, leaf, _weights(result), allow_unused=True)
+    subject.apply(1.0 - leaf, *rest)
+    incoming = case.kwargs.get("grad", _weights(result))
+    before = fresh(incoming)
+    (gradient,) = torch.autograd.grad(result, leaf, incoming, allow_unused=True)
+    if not same(incoming, before):
+        seen[labels.changed_argument("grad")] = True
     return seen | {"gradient of `x`": gradient}
 
 
@@ -179,17 +223,19 @@ def _called_with_function(name: str, case: Case) -> str:
     before = case.kwargs.get("grad")
     given = ", ".join([source, *map(shown, rest)])
     plain = {key: value for key, value in case.kwargs.items() if key != "grad"}
+    without = " under torch.no_grad()" if plain.pop("no_grad", False) else ""
     given += "".join(f", {key}={shown(value)}" for key, value in plain.items())
-    return f"{name}({given})" + (
-        f", where w.grad was {shown(before)}" if before is not None else ""
-    )
+    called = f"{name}({given}){without}"
+    return called + (f", where w.grad was {shown(before)}" if before is not None else "")
 
 
 def _called_by_apply(name: str, case: Case) -> str:
-    return f"{name}.apply({', '.join(map(shown, case.args))})"
+    called = f"{name}.apply({', '.join(map(shown, case.args))})"
+    incoming = case.kwargs.get("grad")
+    return called + (f", backward from {shown(incoming)}" if incoming is not None else "")
 
 
-takes_function.called = _called_with_function
+takes_function.called = takes_differences.called = _called_with_function
 accumulates.called = _called_with_function
 straight_through.called = _called_by_apply
 custom_function.called = _called_by_apply

@@ -37,11 +37,15 @@ def scaler_run(subject: Any, case: Case) -> dict[str, Any]:
     grads: a list of gradients for each optimizer, None for a parameter without one; fp16: they pass
     through float16 after scaling; explicit: call unscale_ before step, and show the gradients then;
     twice: call it again, which must raise.
+
+    Each parameter has a group of its own. Between the steps another scaler takes a step, which is no
+    business of this one's.
     """
     weights, *steps = case.args
     scaler = subject(**case.kwargs)
     params = [[nn.Parameter(w.clone()) for w in group] for group in weights]
-    optimizers = [CountedSGD(group, lr=0.5) for group in params]
+    optimizers = [CountedSGD([{"params": [p]} for p in group], lr=0.5) for group in params]
+    divided_in_place = True
     seen: dict[str, Any] = {"scale at the start": float(scaler.get_scale())}
     for number, step in enumerate(steps, start=1):
         at = f"step {number}"
@@ -52,6 +56,7 @@ def scaler_run(subject: Any, case: Case) -> dict[str, Any]:
             seen[f"{at}: scale of a new scaler that loaded the state"] = float(scaler.get_scale())
             continue
         _backward(scaler, params, step)
+        left = [p.grad for group in params for p in group]
         for i, optimizer in enumerate(optimizers):
             if step.get("explicit"):
                 scaler.unscale_(optimizer)
@@ -61,13 +66,24 @@ def scaler_run(subject: Any, case: Case) -> dict[str, Any]:
                     partial(scaler.unscale_, optimizer)
                 )
             scaler.step(optimizer)
+        now = [p.grad for group in params for p in group]
+        divided_in_place &= all(a is b for a, b in zip(left, now, strict=True))
+        _overflow_elsewhere(subject)
         scaler.update()
         seen[f"{at}: scale afterwards"] = float(scaler.get_scale())
         seen[f"{at}: steps that each optimizer has taken"] = [o.steps for o in optimizers]
         seen[f"{at}: weights afterwards"] = [
             [p.detach().clone() for p in group] for group in params
         ]
-    return seen
+    return seen | {"each .grad is the tensor that backward left there": divided_in_place}
+
+
+def _overflow_elsewhere(subject: Any) -> None:
+    """A step of another scaler, with an optimizer of its own, whose gradient is infinite."""
+    scaler, p = subject(**_OTHER_SETTINGS), nn.Parameter(torch.ones(1))
+    _backward(scaler, [[p]], {"grads": [[torch.tensor([torch.inf])]]})
+    scaler.step(CountedSGD([p], lr=0.5))
+    scaler.update()
 
 
 def _backward(scaler: Any, params: list[list[nn.Parameter]], step: dict[str, Any]) -> None:
@@ -155,10 +171,12 @@ def master_run(subject: Any, case: Case) -> dict[str, Any]:
     """Take a step for each gradient of the case, on a weight that is a Parameter.
 
     The arguments are the master weights and the learning rate, then the gradients. What is seen is
-    the weight and the master that were made before the first step: both are to change in place.
+    the weight and the master that were made before the first step, laid out as the first argument is:
+    both are to change in place.
     """
     start, lr, *grads = case.args
-    master, weight = start.clone(), nn.Parameter(start.to(grads[0].dtype))
+    master, weight = _laid_out(start, start.dtype), nn.Parameter(_laid_out(start, grads[0].dtype))
+    memory = weight.data_ptr(), master.data_ptr()
     seen: dict[str, Any] = {}
     for grad in grads:
         before = grad.clone()
@@ -172,7 +190,13 @@ def master_run(subject: Any, case: Case) -> dict[str, Any]:
     rounded = master.to(weight.dtype)
     seen["the weight is the master, rounded to nearest"] = same(weight.detach(), rounded)
     seen["either requires grad"] = (weight.requires_grad, master.requires_grad)
-    return seen
+    same_memory = memory == (weight.data_ptr(), master.data_ptr())
+    return seen | {"both are where they were in memory": same_memory}
+
+
+def _laid_out(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same values with the same strides, in new memory."""
+    return torch.empty_strided(x.shape, x.stride(), dtype=dtype).copy_(x)
 
 
 def _called_master(name: str, case: Case) -> str:
