@@ -7,7 +7,7 @@ from math import prod
 import torch
 from hypothesis import strategies as st
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.reference import strides
 
 
@@ -56,28 +56,22 @@ def _():
     yield call((1 << 20, 1), (1 << 20, 1), 1), "more than 2³¹ elements"
 
 
-@flat_index.mistake("You left the offset out: a slice begins in the middle of its storage.")
-def _(index, stride, offset=0):
-    return sum(i * s for i, s in zip(index, stride))
-
-
-@flat_index.mistake(
-    "You multiply the offset along with the steps; it is counted once, in elements, not in rows."
+flat_index.mistake(
+    "You left the offset out: a slice begins in the middle of its storage.",
+    replace("offset + ", ""),
 )
-def _(index, stride, offset=0):
-    return sum(i * s for i, s in zip(index, stride)) + offset * max(stride, default=1)
-
-
-@flat_index.mistake("You count from 1: the first element has index 0, which adds nothing.")
-def _(index, stride, offset=0):
-    return offset + sum((i + 1) * s for i, s in zip(index, stride))
-
-
-@flat_index.mistake(
-    "You pair the first index with the last stride: index[0] belongs to stride[0], the outermost axis."
+flat_index.mistake(
+    "You multiply the offset along with the steps; it is counted once, in elements, not in rows.",
+    replace("offset + ", "offset * max(stride, default=1) + "),
 )
-def _(index, stride, offset=0):
-    return offset + sum(i * s for i, s in zip(index, reversed(stride)))
+flat_index.mistake(
+    "You count from 1: the first element has index 0, which adds nothing.",
+    replace("i * s for", "(i + 1) * s for"),
+)
+flat_index.mistake(
+    "You pair the first index with the last stride: index[0] belongs to stride[0], the outermost axis.",
+    replace("(index, stride", "(index, reversed(stride)"),
+)
 
 
 @flat_index.alternative("a loop")
@@ -147,56 +141,36 @@ def _():
     yield call(0, (2, 0)), "a shape without elements has no first one"
 
 
-@unflatten_index.mistake(
+unflatten_index.mistake(
     "You let the first axis turn fastest. That is column-major order (Fortran, MATLAB); in row-major "
-    "order it is the last."
+    "order it is the last.",
+    replace("reversed(shape)", "shape", "reversed(index)", "index"),
 )
-def _(position, shape):
-    if not 0 <= position < prod(shape):
-        raise IndexError
-    index = []
-    for size in shape:
-        position, i = divmod(position, size)
-        index.append(i)
-    return tuple(index)
-
-
-@unflatten_index.mistake(
-    "You return the numbers in the order in which you found them: last axis first."
+unflatten_index.mistake(
+    "You return the numbers in the order in which you found them: last axis first.",
+    replace("reversed(index)", "index"),
 )
-def _(position, shape):
-    if not 0 <= position < prod(shape):
-        raise IndexError
-    index = []
-    for size in reversed(shape):
-        position, i = divmod(position, size)
-        index.append(i)
-    return tuple(index)
-
-
-@unflatten_index.mistake(
-    "You wrap around instead of raising IndexError: a position outside of the tensor has no index."
+unflatten_index.mistake(
+    "You wrap around instead of raising IndexError: a position outside of the tensor has no index.",
+    replace(
+        "not 0 <= position < prod(shape)",
+        "False",
+        "divmod(position, size)",
+        "divmod(position, max(size, 1))",
+    ),
 )
-def _(position, shape):
-    index = []
-    for size in reversed(shape):
-        position, i = divmod(position, max(size, 1))
-        index.append(i)
-    return tuple(reversed(index))
-
-
-@unflatten_index.mistake(
+unflatten_index.mistake(
     "You divide by the size of the axis at hand, where one step along it skips the product of the "
-    "sizes *inside* it."
+    "sizes *inside* it.",
+    replace(
+        "reversed(shape)",
+        "shape",
+        "position, i = divmod",
+        "i, position = divmod",
+        "reversed(index)",
+        "index",
+    ),
 )
-def _(position, shape):
-    if not 0 <= position < prod(shape):
-        raise IndexError
-    index = []
-    for size in shape:
-        i, position = divmod(position, size)
-        index.append(i)
-    return tuple(index)
 
 
 @unflatten_index.alternative("divide by the row-major strides, outermost axis first")
@@ -243,38 +217,27 @@ def _():
     yield call((5, 1 << 20, 1 << 20)), "more than 2³¹ elements"
 
 
-@contiguous_strides.mistake(
-    "These are column-major strides: your first axis moves by 1. In row-major order the last does."
+contiguous_strides.mistake(
+    "These are column-major strides: your first axis moves by 1. In row-major order the last does.",
+    replace("reversed(shape)", "shape", "reversed(strides)", "strides"),
 )
-def _(shape):
-    result, step = [], 1
-    for size in shape:
-        result.append(step)
-        step *= max(size, 1)
-    return tuple(result)
-
-
-@contiguous_strides.mistake(
+contiguous_strides.mistake(
     "You multiply one size too many: an axis's own size does not enter its stride, only the sizes "
-    "inside it."
+    "inside it.",
+    replace(
+        "strides.append(step)\n        step *= max(size, 1)",
+        "step *= max(size, 1)\n        strides.append(step)",
+    ),
 )
-def _(shape):
-    return tuple(prod(max(size, 1) for size in shape[axis:]) for axis in range(len(shape)))
-
-
-@contiguous_strides.mistake(
-    "Each of your strides is only the size of the next axis. One step also skips all axes further in."
+contiguous_strides.mistake(
+    "Each of your strides is only the size of the next axis. One step also skips all axes further in.",
+    replace("step *= max", "step = max"),
 )
-def _(shape):
-    return tuple(max(size, 1) for size in shape[1:]) + (1,) * (len(shape) > 0)
-
-
-@contiguous_strides.mistake(
+contiguous_strides.mistake(
     "A size of 0 turns all strides to its left into 0. torch counts it as 1: `torch.empty(2, 0, 3)` "
-    "has strides (3, 3, 1)."
+    "has strides (3, 3, 1).",
+    replace("max(size, 1)", "size"),
 )
-def _(shape):
-    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 @contiguous_strides.alternative("a product for each axis")
@@ -331,48 +294,43 @@ def _():
     yield call((4, 3, 1), (1, 4, 1)), "a transpose, and an axis of size one inside it"
 
 
-@is_contiguous.mistake(
-    "You compare axes of size one as well. They are never stepped along: any stride will do."
+is_contiguous.mistake(
+    "You compare axes of size one as well. They are never stepped along: any stride will do.",
+    replace("size == 1", "False"),
 )
-def _(shape, stride):
-    return 0 in shape or tuple(stride) == strides.contiguous_strides(shape)
-
-
-@is_contiguous.mistake(
+is_contiguous.mistake(
     "You only ask that strides fall from left to right. That finds a transpose, but not a slice that "
-    "leaves gaps."
+    "leaves gaps.",
+    replace(
+        "expected = 1",
+        "expected = 0",
+        "step != expected",
+        "step < expected",
+        "expected *= size",
+        "expected = step",
+    ),
 )
-def _(shape, stride):
-    steps = [s for n, s in zip(shape, stride) if n != 1]
-    return 0 in shape or steps == sorted(steps, reverse=True)
-
-
-@is_contiguous.mistake(
+is_contiguous.mistake(
     "You only look at the last stride. With stride 1 there, the rows can still be apart, overlap or "
-    "be the same row."
+    "be the same row.",
+    replace("expected *= size", "return True"),
 )
-def _(shape, stride):
-    steps = [s for n, s in zip(shape, stride) if n != 1]
-    return 0 in shape or not steps or steps[-1] == 1
-
-
-@is_contiguous.mistake(
+is_contiguous.mistake(
     "You check that each axis fits the one inside it, but not that the innermost stride is 1: "
-    "`x[::2]` of a vector has gaps."
+    "`x[::2]` of a vector has gaps.",
+    replace(
+        "expected = 1",
+        "expected = None",
+        "step != expected",
+        "expected not in (None, step)",
+        "expected *= size",
+        "expected = step * size",
+    ),
 )
-def _(shape, stride):
-    axes = [(n, s) for n, s in zip(shape, stride) if n != 1]
-    return 0 in shape or all(s == n2 * s2 for (_, s), (n2, s2) in pairwise(axes))
-
-
-@is_contiguous.mistake("A tensor without elements is contiguous: none of them is out of place.")
-def _(shape, stride):
-    expected = 1
-    for size, step in zip(reversed(shape), reversed(stride)):
-        if size != 1 and step != expected:
-            return False
-        expected *= max(size, 1)
-    return True
+is_contiguous.mistake(
+    "A tensor without elements is contiguous: none of them is out of place.",
+    replace("0 in shape", "False"),
+)
 
 
 @is_contiguous.alternative("list all positions and compare with 0, 1, 2, …")
@@ -441,12 +399,11 @@ def _():
     yield call((3, 0), (1, 3), (0,)), "an empty tensor, transposed"
 
 
-@view_strides.mistake(
+view_strides.mistake(
     "This is what you get if axes of size one are asked to merge: an axis that is never stepped along "
-    "may have any stride. Drop it before you compare."
+    "may have any stride. Drop it before you compare.",
+    replace("if size == 1:", "if False:"),
 )
-def _(shape, stride, new_shape):
-    return merge_and_split(shape, stride, new_shape, keep_ones=True)
 
 
 @view_strides.mistake(
@@ -456,45 +413,28 @@ def _(shape, stride, new_shape):
     return strides.contiguous_strides(new_shape)
 
 
-@view_strides.mistake(
+view_strides.mistake(
     "You say None for every tensor that is not contiguous; some can still be viewed: `x[:, :2]` of a "
-    "3 × 4 tensor as (3, 2, 1)."
+    "3 × 4 tensor as (3, 2, 1).",
+    replace(
+        "    if 0 in shape",
+        "    if not is_contiguous(shape, stride):\n        return None\n    if 0 in shape",
+    ),
 )
-def _(shape, stride, new_shape):
-    if strides.is_contiguous(shape, stride):
-        return strides.contiguous_strides(new_shape)
-    return None
-
-
-@view_strides.mistake(
+view_strides.mistake(
     "You merge axes where the strides only fall, or do not check at all. One step along the outer axis "
-    "must equal the whole way along the inner one."
+    "must equal the whole way along the inner one.",
+    replace("runs and runs[-1][1] == size * step", "runs"),
 )
-def _(shape, stride, new_shape):
-    if 0 in shape:
-        return (1,) * len(new_shape)
-    inner = next((s for n, s in zip(reversed(shape), reversed(stride)) if n > 1), 1)
-    return tuple(inner * step for step in strides.contiguous_strides(new_shape))
-
-
-@view_strides.mistake(
-    "An empty tensor has no element to misplace: every shape without elements is a view of it."
+view_strides.mistake(
+    "An empty tensor has no element to misplace: every shape without elements is a view of it.",
+    replace("(1,) * len(new_shape)", "(1,) * len(new_shape) if shape == new_shape else None"),
 )
-def _(shape, stride, new_shape):
-    if 0 in shape and shape != new_shape:
-        return None
-    return strides.view_strides(shape, stride, new_shape)
-
-
-@view_strides.mistake(
+view_strides.mistake(
     "You merge, but you never split: one axis can become several, with any stride. Start the inner new "
-    "axis with the run's own stride."
+    "axis with the run's own stride.",
+    replace("if size % new_size:", "if new_size not in (1, size):"),
 )
-def _(shape, stride, new_shape):
-    result = strides.view_strides(shape, stride, new_shape)
-    if result is None or 0 in shape:
-        return result
-    return result if len([n for n in new_shape if n > 1]) <= len(merged(shape, stride)) else None
 
 
 def merged(shape, stride, keep_ones=False):
@@ -638,64 +578,41 @@ def _():
 
 
 transpose_view.contract(contracts.shares_storage([call(torch.zeros(64, 128), 0, 1)]))
-
-
-@transpose_view.mistake(
+transpose_view.mistake(
     "You reshaped: the elements keep their old order and only fall into rows of another length. A "
-    "transpose swaps the strides too."
+    "transpose swaps the strides too.",
+    replace("x.as_strided(shape, stride, x.storage_offset())", "x.reshape(shape)"),
 )
-def _(x, dim0, dim1):
-    shape = list(x.shape)
-    shape[dim0], shape[dim1] = shape[dim1], shape[dim0]
-    return x.reshape(shape)
-
-
-@transpose_view.mistake(
-    "Your view begins at slot 0 of the storage. A slice begins elsewhere: pass `x.storage_offset()`."
+transpose_view.mistake(
+    "Your view begins at slot 0 of the storage. A slice begins elsewhere: pass `x.storage_offset()`.",
+    replace("x.storage_offset()", "0"),
 )
-def _(x, dim0, dim1):
-    y = strides.transpose_view(x, dim0, dim1)
-    return y.as_strided(y.shape, y.stride(), 0)
-
-
-@transpose_view.mistake(
+transpose_view.mistake(
     "The elements are right, but `contiguous()` moved them to new slots: the result no longer changes "
-    "when x does."
+    "when x does.",
+    replace("x.storage_offset())", "x.storage_offset()).contiguous()"),
 )
-def _(x, dim0, dim1):
-    return x.transpose(dim0, dim1).contiguous()
-
-
-@transpose_view.mistake(
+transpose_view.mistake(
     "The elements and even the strides are right, but a clone has slots of its own: it no longer "
-    "changes when x does."
+    "changes when x does.",
+    replace("x.storage_offset())", "x.storage_offset()).clone()"),
 )
-def _(x, dim0, dim1):
-    return x.transpose(dim0, dim1).clone()
-
-
-@transpose_view.mistake("You reverse all axes. Only dim0 and dim1 change places.")
-def _(x, dim0, dim1):
-    return x.permute(*reversed(range(x.ndim)))
-
-
-@transpose_view.mistake(
+transpose_view.mistake(
+    "You reverse all axes. Only dim0 and dim1 change places.",
+    replace(
+        "per_axis[dim0], per_axis[dim1] = per_axis[dim1], per_axis[dim0]", "per_axis.reverse()"
+    ),
+)
+transpose_view.mistake(
     "You compute the strides of a contiguous tensor and swap those. Start from `x.stride()`: x may be a "
-    "view itself."
+    "view itself.",
+    replace("x.stride()", "contiguous_strides(x.shape)"),
 )
-def _(x, dim0, dim1):
-    y = x.contiguous().transpose(dim0, dim1)
-    return x.as_strided(y.shape, y.stride(), x.storage_offset())
-
-
-@transpose_view.mistake(
+transpose_view.mistake(
     "You make a whole tensor only to learn a transposed shape; a list of sizes is enough.",
+    replace("list(x.shape)", "list(x.clone().shape)"),
     cost=True,
 )
-def _(x, dim0, dim1):
-    shape, stride = torch.empty(x.shape).transpose(dim0, dim1).shape, list(x.stride())
-    stride[dim0], stride[dim1] = stride[dim1], stride[dim0]
-    return x.as_strided(shape, stride, x.storage_offset())
 
 
 @transpose_view.alternative("an order of axes, applied to shape and strides")
@@ -766,56 +683,32 @@ broadcast_view.contract(
         [call(torch.zeros(64), (512, 64)), call(torch.zeros(64, 1), (64, 512))]
     )
 )
-
-
-@broadcast_view.mistake(
-    "The elements are right, but you stored every repetition. With stride 0 they share one slot."
+broadcast_view.mistake(
+    "The elements are right, but you stored every repetition. With stride 0 they share one slot.",
+    replace("x.storage_offset())", "x.storage_offset()).clone()"),
 )
-def _(x, shape):
-    try:
-        return x.expand(shape).clone()
-    except RuntimeError as error:
-        raise ValueError from error
-
-
-@broadcast_view.mistake(
-    "You line the axes up from the left, with new axes on the right. Broadcasting matches from the right."
+broadcast_view.mistake(
+    "You line the axes up from the left, with new axes on the right. Broadcasting matches from the right.",
+    replace(
+        "(1,) * new + tuple(x.shape), (0,) * new + x.stride()",
+        "tuple(x.shape) + (1,) * new, x.stride() + (0,) * new",
+    ),
 )
-def _(x, shape):
-    new = len(shape) - x.ndim
-    if new < 0:
-        raise ValueError
-    return strides.broadcast_view(x.view(x.shape + (1,) * new) if new else x, shape)
-
-
-@broadcast_view.mistake(
-    "Your view begins at slot 0 of the storage. A slice begins elsewhere: pass `x.storage_offset()`."
+broadcast_view.mistake(
+    "Your view begins at slot 0 of the storage. A slice begins elsewhere: pass `x.storage_offset()`.",
+    replace("x.storage_offset()", "0"),
 )
-def _(x, shape):
-    y = strides.broadcast_view(x, shape)
-    return y.as_strided(y.shape, y.stride(), 0)
-
-
-@broadcast_view.mistake(
+broadcast_view.mistake(
     "You let any axis repeat. Only a size of one can grow; for others there is nothing sensible to "
-    "repeat, so raise ValueError."
+    "repeat, so raise ValueError.",
+    replace("old not in (1, size)", "False"),
 )
-def _(x, shape):
-    new = len(shape) - x.ndim
-    if new < 0:
-        raise ValueError
-    stride = [0] * new + [s if n == m else 0 for n, m, s in zip(x.shape, shape[new:], x.stride())]
-    return x.as_strided(shape, stride, x.storage_offset())
-
-
-@broadcast_view.mistake(
+broadcast_view.mistake(
     "You let torch broadcast x against a full tensor of that shape: the result is a view, but the other "
     "tensor was allocated.",
+    replace("x.as_strided(shape, stride, x.storage_offset())", "x.expand_as(x.new_empty(shape))"),
     cost=True,
 )
-def _(x, shape):
-    strides.broadcast_view(x, shape)
-    return torch.broadcast_tensors(x, torch.empty(shape))[0]
 
 
 @broadcast_view.alternative("insert the new axes first, then expand")
@@ -915,61 +808,35 @@ def _():
 sliding_windows.contract(
     contracts.shares_storage([call(torch.zeros(4096), 512), call(torch.zeros(4, 1024), 16, 4)])
 )
-
-
-@sliding_windows.mistake(
-    "You put windows side by side, without overlap: their starts are `step` apart, not `size`."
+sliding_windows.mistake(
+    "You put windows side by side, without overlap: their starts are `step` apart, not `size`.",
+    replace("// step", "// size", "step * inner", "size * inner"),
 )
-def _(x, size, step=1):
-    strides.sliding_windows(x, size, step)
-    return x.unfold(-1, size, size)
-
-
-@sliding_windows.mistake(
-    "One window is missing: the last one still fits. There are (L - size) // step + 1."
+sliding_windows.mistake(
+    "One window is missing: the last one still fits. There are (L - size) // step + 1.",
+    replace("// step + 1", "// step"),
 )
-def _(x, size, step=1):
-    return strides.sliding_windows(x, size, step)[..., :-1, :]
-
-
-@sliding_windows.mistake(
-    "You take x's last stride to be 1. x may be a slice or a transpose: use `x.stride(-1)`."
+sliding_windows.mistake(
+    "You take x's last stride to be 1. x may be a slice or a transpose: use `x.stride(-1)`.",
+    replace("step * inner, inner", "step, 1"),
 )
-def _(x, size, step=1):
-    y = strides.sliding_windows(x, size, step)
-    *outer, _, _ = y.stride()
-    return y.as_strided(y.shape, (*outer, step, 1), x.storage_offset())
-
-
-@sliding_windows.mistake("You ignore `step`: your windows start at every element.")
-def _(x, size, step=1):
-    strides.sliding_windows(x, size, step)
-    return strides.sliding_windows(x, size)
-
-
-@sliding_windows.mistake(
-    "The elements are right, but each window is a copy of its own. Overlapping windows can share slots."
+sliding_windows.mistake(
+    "You ignore `step`: your windows start at every element.",
+    replace("// step + 1", "+ 1", "step * inner", "inner"),
 )
-def _(x, size, step=1):
-    return strides.sliding_windows(x, size, step).clone()
-
-
-@sliding_windows.mistake(
-    "You swapped the last two axes: windows[..., i, j] is element j of window i."
+sliding_windows.mistake(
+    "The elements are right, but each window is a copy of its own. Overlapping windows can share slots.",
+    replace("x.storage_offset())", "x.storage_offset()).clone()"),
 )
-def _(x, size, step=1):
-    return strides.sliding_windows(x, size, step).transpose(-1, -2)
-
-
-@sliding_windows.mistake(
+sliding_windows.mistake(
+    "You swapped the last two axes: windows[..., i, j] is element j of window i.",
+    replace("x.storage_offset())", "x.storage_offset()).transpose(-1, -2)"),
+)
+sliding_windows.mistake(
     "You make a tensor of all the starts only to count them; (L - size) // step + 1 does it.",
+    replace("(length - size) // step + 1", "len(x.new_empty(length - size + 1)[::step])"),
     cost=True,
 )
-def _(x, size, step=1):
-    strides.sliding_windows(x, size, step)
-    n = len(torch.arange(0, x.size(-1) - size + 1, step))
-    *outer, inner = x.stride()
-    return x.as_strided((*x.shape[:-1], n, size), (*outer, step * inner, inner), x.storage_offset())
 
 
 @sliding_windows.alternative("torch's own unfold, with the errors asked for")
@@ -1032,58 +899,33 @@ def _():
 
 
 diagonal_view.contract(contracts.shares_storage([call(torch.zeros(8, 128, 128), 3)]))
-
-
-@diagonal_view.mistake(
-    "You step by one row: that walks down a column. The diagonal moves one row *and* one column on."
+diagonal_view.mistake(
+    "You step by one row: that walks down a column. The diagonal moves one row *and* one column on.",
+    replace("row + column", "row"),
 )
-def _(x, offset=0):
-    y = strides.diagonal_view(x, offset)
-    *outer, _ = y.stride()
-    return y.as_strided(y.shape, (*outer, x.stride(-2)), y.storage_offset())
-
-
-@diagonal_view.mistake(
+diagonal_view.mistake(
     "You take the diagonal's length from a square matrix. It ends where rows or columns run out, "
-    "whichever is first."
+    "whichever is first.",
+    replace("min(n - top, m - left)", "n - abs(offset)"),
 )
-def _(x, offset=0):
-    y = strides.diagonal_view(x, offset)
-    n = max(x.size(-2) - abs(offset), 0)
-    return y.as_strided((*y.shape[:-1], n), y.stride(), y.storage_offset())
-
-
-@diagonal_view.mistake(
-    "You mixed up the signs: a positive offset lies to the right of the main diagonal, a negative below."
+diagonal_view.mistake(
+    "You mixed up the signs: a positive offset lies to the right of the main diagonal, a negative below.",
+    replace("max(-offset, 0), max(offset, 0)", "max(offset, 0), max(-offset, 0)"),
 )
-def _(x, offset=0):
-    return strides.diagonal_view(x, -offset)
-
-
-@diagonal_view.mistake(
+diagonal_view.mistake(
     "You ignore x's own offset: a slice begins in the middle of its storage. Start from "
-    "`x.storage_offset()`."
+    "`x.storage_offset()`.",
+    replace("x.storage_offset() + ", ""),
 )
-def _(x, offset=0):
-    y = strides.diagonal_view(x, offset)
-    return y.as_strided(y.shape, y.stride(), y.storage_offset() - x.storage_offset())
-
-
-@diagonal_view.mistake(
-    "The elements are right, but it is a copy: filling it would leave x as it was."
+diagonal_view.mistake(
+    "The elements are right, but it is a copy: filling it would leave x as it was.",
+    replace(", start)", ", start).clone()"),
 )
-def _(x, offset=0):
-    return x.diagonal(offset, -2, -1).clone()
-
-
-@diagonal_view.mistake(
+diagonal_view.mistake(
     "You copy the whole matrix only to learn how long its diagonal is; sizes and offset say it.",
+    replace("x.shape", "x.clone().shape"),
     cost=True,
 )
-def _(x, offset=0):
-    length = x.clone().diagonal(offset, -2, -1).size(-1)
-    y = strides.diagonal_view(x, offset)
-    return y[..., :length]
 
 
 @diagonal_view.alternative("slice to the corner where it starts, then step by row + column")
@@ -1170,70 +1012,38 @@ def _():
 
 
 toeplitz_view.contract(contracts.shares_storage([call(torch.zeros(4, 64, 127))]))
-
-
-@toeplitz_view.mistake(
+toeplitz_view.mistake(
     "Your rows shift the other way: each begins one place further *right*. Going down a row in T goes "
-    "left in x, so subtract the column's stride."
+    "left in x, so subtract the column's stride.",
+    replace("row - column", "row + column", " + (n - 1) * column", ""),
 )
-def _(x):
-    y = strides.toeplitz_view(x)
-    *outer, row, column = x.stride()
-    return x.as_strided(y.shape, (*outer, row + column, column), x.storage_offset())
-
-
-@toeplitz_view.mistake(
+toeplitz_view.mistake(
     "You do not shift at all: these are the last columns of x. Each row has to begin one place further "
-    "left than the row above."
+    "left than the row above.",
+    replace("row - column", "row"),
 )
-def _(x):
-    strides.toeplitz_view(x)
-    return x[..., x.size(-2) - 1 :]
-
-
-@toeplitz_view.mistake(
-    "You start at x[0, 0]. The first row reads from relative position 0, which is column n - 1."
+toeplitz_view.mistake(
+    "You start at x[0, 0]. The first row reads from relative position 0, which is column n - 1.",
+    replace(" + (n - 1) * column", ""),
 )
-def _(x):
-    y = strides.toeplitz_view(x)
-    return y.as_strided(y.shape, y.stride(), x.storage_offset())
-
-
-@toeplitz_view.mistake(
-    "You take the strides of x to be (p, 1). x may be a slice with gaps: start from `x.stride()`."
+toeplitz_view.mistake(
+    "You take the strides of x to be (p, 1). x may be a slice with gaps: start from `x.stride()`.",
+    replace("row, column = x.stride()", "_, _ = x.stride()\n    row, column = p, 1"),
 )
-def _(x):
-    y = strides.toeplitz_view(x)
-    *outer, _, _ = y.stride()
-    p = x.size(-1)
-    return x.as_strided(y.shape, (*outer, p - 1, 1), x.storage_offset() + x.size(-2) - 1)
-
-
-@toeplitz_view.mistake(
-    "The elements are right, but you gathered them into new memory. Shifted rows are only other strides."
+toeplitz_view.mistake(
+    "The elements are right, but you gathered them into new memory. Shifted rows are only other strides.",
+    replace(", start)", ", start).clone()"),
 )
-def _(x):
-    n, m = strides.toeplitz_view(x).shape[-2:]
-    i, j = torch.arange(n)[:, None], torch.arange(m)
-    return x[..., i, j - i + n - 1]
-
-
-@toeplitz_view.mistake(
-    "You return the rows in reverse order: T[0, 0] is x[0, n - 1], in the first row of x."
+toeplitz_view.mistake(
+    "You return the rows in reverse order: T[0, 0] is x[0, n - 1], in the first row of x.",
+    replace(", start)", ", start).flip(-2)"),
 )
-def _(x):
-    y = strides.toeplitz_view(x)
-    return y if y.size(-2) == 1 else y.flip(-2)
-
-
-@toeplitz_view.mistake(
+toeplitz_view.mistake(
     "You pad the scores first, as the published versions do; that copies them all. Their strides are "
     "enough.",
+    replace("    start =", "    x.new_empty(*batch, n, p + 1)\n    start ="),
     cost=True,
 )
-def _(x):
-    torch.nn.functional.pad(x, (1, 0))
-    return strides.toeplitz_view(x)
 
 
 @toeplitz_view.alternative("drop the first n - 1 columns, then lean the rows")

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.reference import tensors
 
 NAN, INF = float("nan"), float("inf")
@@ -77,34 +77,25 @@ def _():
     yield call(torch.where(real, 1, 9), 9), "more tokens than eight bits or float16 can count"
 
 
-@sequence_lengths.mistake("You counted the padding. The real tokens are where ids != pad_id.")
-def _(ids, pad_id):
-    return (ids == pad_id).sum(dim=1)
-
-
-@sequence_lengths.mistake(
-    "You summed down the columns: dim is the axis that disappears, so dim=1 leaves one number a row."
+sequence_lengths.mistake(
+    "You counted the padding. The real tokens are where ids != pad_id.", replace("!=", "==")
 )
-def _(ids, pad_id):
-    return (ids != pad_id).sum(dim=0)
-
-
-@sequence_lengths.mistake(
+sequence_lengths.mistake(
+    "You summed down the columns: dim is the axis that disappears, so dim=1 leaves one number a row.",
+    replace("dim=1", "dim=0"),
+)
+sequence_lengths.mistake(
     "You counted ids other than 0. Padding is whatever pad_id says (GPT-2's is 50256), and 0 may "
-    "be a token like any other."
+    "be a token like any other.",
+    replace("!= pad_id", "!= 0"),
 )
-def _(ids, pad_id):
-    return (ids != 0).sum(dim=1)
-
-
-@sequence_lengths.mistake("You counted the whole batch; each row has a length of its own: dim=1.")
-def _(ids, pad_id):
-    return (ids != pad_id).sum()
-
-
-@sequence_lengths.mistake("One axis too many: without keepdim=True the summed axis disappears.")
-def _(ids, pad_id):
-    return (ids != pad_id).sum(dim=1, keepdim=True)
+sequence_lengths.mistake(
+    "You counted the whole batch; each row has a length of its own: dim=1.", replace("dim=1", "")
+)
+sequence_lengths.mistake(
+    "One axis too many: without keepdim=True the summed axis disappears.",
+    replace("dim=1", "dim=1, keepdim=True"),
+)
 
 
 @sequence_lengths.alternative("a loop over the rows")
@@ -186,41 +177,27 @@ last_token_states.contract(
         says="nothing larger than `hidden` itself",
     )
 )
-
-
-@last_token_states.mistake(
+last_token_states.mistake(
     "You took the last position of every row. In a short row that is padding: its last token is at "
-    "lengths - 1."
+    "lengths - 1.",
+    replace("rows, lengths - 1", ":, -1"),
 )
-def _(hidden, lengths):
-    return hidden[:, -1]
-
-
-@last_token_states.mistake(
-    "You indexed with lengths itself: positions count from 0, so the last token is at lengths - 1."
+last_token_states.mistake(
+    "You indexed with lengths itself: positions count from 0, so the last token is at lengths - 1.",
+    replace("lengths - 1", "lengths"),
 )
-def _(hidden, lengths):
-    return hidden[torch.arange(len(hidden)), lengths]
-
-
-@last_token_states.mistake(
+last_token_states.mistake(
     "`:` takes every row, then lengths - 1 picks columns for all of them: B × B states. To walk "
-    "rows and columns in step, give the rows as an index tensor too."
+    "rows and columns in step, give the rows as an index tensor too.",
+    replace("rows, lengths", ":, lengths"),
 )
-def _(hidden, lengths):
-    return hidden[:, lengths - 1]
-
-
-@last_token_states.mistake("You took the first token's state, not the last one's.")
-def _(hidden, lengths):
-    return hidden[:, 0]
-
-
-@last_token_states.mistake(
-    "You used the longest row's length for all rows; each has a last token of its own."
+last_token_states.mistake(
+    "You took the first token's state, not the last one's.", replace("rows, lengths - 1", ":, 0")
 )
-def _(hidden, lengths):
-    return hidden[:, int(lengths.max()) - 1 if len(lengths) else 0]
+last_token_states.mistake(
+    "You used the longest row's length for all rows; each has a last token of its own.",
+    replace("lengths - 1", "lengths.max() - 1"),
+)
 
 
 @last_token_states.mistake(
@@ -298,43 +275,30 @@ def _():
     yield call(torch.tensor([[False, True], [True, True], [False, False]]).T), "not contiguous"
 
 
-@padding_to_attention_mask.mistake(
+padding_to_attention_mask.mistake(
     "The mask is upside down: the argument is True at padding, the result must be True at the keys "
-    "that may be attended to. This one attends to nothing but padding."
+    "that may be attended to. This one attends to nothing but padding.",
+    replace("~", ""),
 )
-def _(padding):
-    return padding[:, None, None, :]
-
-
-@padding_to_attention_mask.mistake(
+padding_to_attention_mask.mistake(
     "T stands in the axis of the queries. Scores are (B, heads, queries, keys), and it is the keys "
-    "that must be hidden: (B, 1, 1, T)."
+    "that must be hidden: (B, 1, 1, T).",
+    replace("None, None, :", "None, :, None"),
 )
-def _(padding):
-    return ~padding[:, None, :, None]
-
-
-@padding_to_attention_mask.mistake(
-    "(B, 1, T) has three axes. Against (B, heads, queries, keys) it would line B up with the heads."
+padding_to_attention_mask.mistake(
+    "(B, 1, T) has three axes. Against (B, heads, queries, keys) it would line B up with the heads.",
+    replace("None, None", "None"),
 )
-def _(padding):
-    return ~padding[:, None, :]
-
-
-@padding_to_attention_mask.mistake(
+padding_to_attention_mask.mistake(
     "This is an additive mask (0 and minus infinity, to be added to the scores). Here a boolean one "
-    "is asked for."
+    "is asked for.",
+    replace("~padding", "torch.zeros(padding.shape).masked_fill(padding, -math.inf)"),
 )
-def _(padding):
-    return torch.zeros(padding.shape).masked_fill(padding, -INF)[:, None, None, :]
-
-
-@padding_to_attention_mask.mistake(
+padding_to_attention_mask.mistake(
     "You wrote the axis of the queries out in full. Size one is enough, since broadcasting repeats "
-    "it: (B, 1, 1, T), not (B, 1, T, T)."
+    "it: (B, 1, 1, T), not (B, 1, T, T).",
+    replace(":]", ":].expand(-1, -1, padding.size(1), -1)"),
 )
-def _(padding):
-    return ~padding[:, None, None, :].expand(-1, -1, padding.size(1), -1)
 
 
 @padding_to_attention_mask.alternative("unsqueeze and a comparison")
@@ -383,40 +347,28 @@ def _():
 causal_mask.contract(
     contracts.constant_kernels([call(4, 6), call(64, 96)], says="no Python loop over the rows")
 )
-
-
-@causal_mask.mistake(
+causal_mask.mistake(
     "Your triangle starts in the upper left corner. The queries are the last T positions, so when "
-    "S > T the first of them may already see S - T earlier keys."
+    "S > T the first of them may already see S - T earlier keys.",
+    replace("diagonal=S - T", ""),
 )
-def _(T, S):
-    return torch.ones(T, S, dtype=torch.bool).tril()
-
-
-@causal_mask.mistake(
+causal_mask.mistake(
     "A token may attend to itself: the diagonal belongs to the mask. Yours leaves the first token "
-    "nothing to attend to, and its softmax would be NaN."
+    "nothing to attend to, and its softmax would be NaN.",
+    replace("S - T", "S - T - 1"),
 )
-def _(T, S):
-    return torch.ones(T, S, dtype=torch.bool).tril(S - T - 1)
-
-
-@causal_mask.mistake(
+causal_mask.mistake(
     "Upside down: this is True where attention is forbidden (the convention of masked_fill). Here "
-    "True means allowed."
+    "True means allowed.",
+    replace("tril(diagonal=S - T)", "triu(diagonal=S - T + 1)"),
 )
-def _(T, S):
-    return torch.ones(T, S, dtype=torch.bool).triu(S - T + 1)
-
-
-@causal_mask.mistake("The right triangle in float32. A mask of this kind is torch.bool.")
-def _(T, S):
-    return torch.ones(T, S).tril(S - T)
-
-
-@causal_mask.mistake("The sign is reversed: diagonal = S - T moves the edge to the right.")
-def _(T, S):
-    return torch.ones(T, S, dtype=torch.bool).tril(T - S)
+causal_mask.mistake(
+    "The right triangle in float32. A mask of this kind is torch.bool.",
+    replace(", dtype=torch.bool", ""),
+)
+causal_mask.mistake(
+    "The sign is reversed: diagonal = S - T moves the edge to the right.", replace("S - T", "T - S")
+)
 
 
 @causal_mask.mistake(
@@ -516,48 +468,31 @@ def _():
     yield call(normal(1, 4, 2), gaps), "the kept positions are not the first ones"
 
 
-@masked_mean.mistake(
+masked_mean.mistake(
     "You multiplied by the mask. 0 · NaN is NaN and 0 · inf is NaN, so what stands in the padding "
-    "leaks into the mean; torch.where or masked_fill chooses instead."
+    "leaks into the mean; torch.where or masked_fill chooses instead.",
+    replace("torch.where(keep[:, :, None], x, 0.0)", "(x * keep[:, :, None])"),
 )
-def _(x, keep):
-    return (x * keep[..., None]).sum(1) / keep.sum(1, keepdim=True).clamp(min=1)
-
-
-@masked_mean.mistake(
-    "You divided by T: the padding counts as zeros and pulls the mean of short rows towards zero."
+masked_mean.mistake(
+    "You divided by T: the padding counts as zeros and pulls the mean of short rows towards zero.",
+    replace("total / count", "total / x.size(1)"),
 )
-def _(x, keep):
-    return torch.where(keep[..., None], x, 0.0).mean(dim=1)
-
-
-@masked_mean.mistake(
-    "A row that keeps nothing is 0 / 0 = NaN. Its count must be raised to 1 before you divide."
+masked_mean.mistake(
+    "A row that keeps nothing is 0 / 0 = NaN. Its count must be raised to 1 before you divide.",
+    replace(".clamp(min=1)", ""),
 )
-def _(x, keep):
-    return torch.where(keep[..., None], x, 0.0).sum(1) / keep.sum(1, keepdim=True)
-
-
-@masked_mean.mistake(
-    "You divided by the number of tokens in the whole batch. Each row has a count of its own."
+masked_mean.mistake(
+    "You divided by the number of tokens in the whole batch. Each row has a count of its own.",
+    replace("keep.sum(dim=1, keepdim=True)", "keep.sum()"),
 )
-def _(x, keep):
-    return torch.where(keep[..., None], x, 0.0).sum(1) / keep.sum().clamp(min=1)
-
-
-@masked_mean.mistake(
-    "The mask is not used: this is the mean over all T positions, padding included."
+masked_mean.mistake(
+    "The mask is not used: this is the mean over all T positions, padding included.",
+    replace("total / count", "x.mean(dim=1)"),
 )
-def _(x, keep):
-    return x.mean(dim=1)
-
-
-@masked_mean.mistake(
-    "Your result is float32 whatever came in. A mean has its argument's dtype: bfloat16 stays so."
+masked_mean.mistake(
+    "Your result is float32 whatever came in. A mean has its argument's dtype: bfloat16 stays so.",
+    replace("x, 0.0", "x.float(), 0.0"),
 )
-def _(x, keep):
-    kept = torch.where(keep[..., None], x.float(), 0.0)
-    return kept.sum(1) / keep.sum(1, keepdim=True).clamp(min=1)
 
 
 @masked_mean.alternative("masked_fill, float64 inside")
@@ -640,41 +575,28 @@ one_hot_by_scatter.contract(
         says="no (V, V) tensor",
     )
 )
-
-
-@one_hot_by_scatter.mistake(
+one_hot_by_scatter.mistake(
     "int64, as torch.nn.functional.one_hot gives: eight bytes an element, and no matmul takes it "
-    "beside float weights. Float32 is asked for."
+    "beside float weights. Float32 is asked for.",
+    replace("vocab_size, device", "vocab_size, dtype=torch.int64, device", "1.0", "1"),
 )
-def _(ids, vocab_size):
-    return F.one_hot(ids, vocab_size)
-
-
-@one_hot_by_scatter.mistake(
+one_hot_by_scatter.mistake(
     "One row for each sequence instead of one for each token: the T tokens share it, and their order "
-    "is lost. The zeros must be (B, T, vocab_size)."
+    "is lost. The zeros must be (B, T, vocab_size).",
+    replace("*ids.shape", "len(ids)", "ids[..., None]", "ids"),
 )
-def _(ids, vocab_size):
-    return torch.zeros(ids.size(0), vocab_size).scatter_(1, ids, 1.0)
-
-
-@one_hot_by_scatter.mistake("You wrote the id itself at its place; one-hot means a 1 there.")
-def _(ids, vocab_size):
-    zeros = torch.zeros(*ids.shape, vocab_size)
-    return zeros.scatter_(-1, ids[..., None], ids[..., None].float())
-
-
-@one_hot_by_scatter.mistake("Zeros and ones changed places: start from zeros and write ones.")
-def _(ids, vocab_size):
-    return torch.ones(*ids.shape, vocab_size).scatter_(-1, ids[..., None], 0.0)
-
-
-@one_hot_by_scatter.mistake(
-    "You marked the ids counted from 1. Ids count from 0, so id 0 belongs to the first column."
+one_hot_by_scatter.mistake(
+    "You wrote the id itself at its place; one-hot means a 1 there.",
+    replace("1.0", "ids[..., None].float()"),
 )
-def _(ids, vocab_size):
-    zeros = torch.zeros(*ids.shape, vocab_size)
-    return zeros.scatter_(-1, (ids[..., None] - 1) % vocab_size, 1.0)
+one_hot_by_scatter.mistake(
+    "Zeros and ones changed places: start from zeros and write ones.",
+    replace("torch.zeros", "torch.ones", "1.0", "0.0"),
+)
+one_hot_by_scatter.mistake(
+    "You marked the ids counted from 1. Ids count from 0, so id 0 belongs to the first column.",
+    replace("ids[..., None]", "(ids[..., None] - 1) % vocab_size"),
+)
 
 
 @one_hot_by_scatter.mistake(
@@ -793,45 +715,32 @@ gather_log_probs.contract(
         says="no (B, T, B, T) tensor",
     )
 )
-
-
-@gather_log_probs.mistake(
+gather_log_probs.mistake(
     "log(softmax(x)) leaves the log scale and comes back: a probability below 1e-45 rounds to 0, and "
-    "its log is -inf. log_softmax subtracts instead of dividing."
+    "its log is -inf. log_softmax subtracts instead of dividing.",
+    replace("log_softmax(dim=-1)", "softmax(dim=-1).log()"),
 )
-def _(logits, targets):
-    return logits.softmax(-1).log().gather(-1, targets[..., None])[..., 0]
-
-
-@gather_log_probs.mistake(
+gather_log_probs.mistake(
     "These are the targets' logits, not yet normalised: they are not log-probabilities until the "
-    "log-sum-exp over the vocabulary is subtracted."
+    "log-sum-exp over the vocabulary is subtracted.",
+    replace(".log_softmax(dim=-1)", ""),
 )
-def _(logits, targets):
-    return logits.gather(-1, targets[..., None])[..., 0]
-
-
-@gather_log_probs.mistake(
+gather_log_probs.mistake(
     "You normalised over the positions. The probabilities that sum to 1 are those of the words at "
-    "one position: dim=-1."
+    "one position: dim=-1.",
+    replace("log_softmax(dim=-1)", "log_softmax(dim=1)"),
 )
-def _(logits, targets):
-    return logits.log_softmax(1).gather(-1, targets[..., None])[..., 0]
-
-
-@gather_log_probs.mistake("These are probabilities; their logarithm is asked for.")
-def _(logits, targets):
-    return logits.softmax(-1).gather(-1, targets[..., None])[..., 0]
-
-
-@gather_log_probs.mistake("The sign is the loss's: a log-probability is never above zero.")
-def _(logits, targets):
-    return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
-
-
-@gather_log_probs.mistake("You kept the axis that gather left behind, of size one: squeeze it.")
-def _(logits, targets):
-    return logits.log_softmax(-1).gather(-1, targets[..., None])
+gather_log_probs.mistake(
+    "These are probabilities; their logarithm is asked for.", replace("log_softmax", "softmax")
+)
+gather_log_probs.mistake(
+    "The sign is the loss's: a log-probability is never above zero.",
+    replace("return log_probs", "return -log_probs"),
+)
+gather_log_probs.mistake(
+    "You kept the axis that gather left behind, of size one: squeeze it.",
+    replace(".squeeze(-1)", ""),
+)
 
 
 @gather_log_probs.mistake(
@@ -937,43 +846,29 @@ pairwise_sq_distances.contract(
         says="no Python loop over the points or their coordinates",
     )
 )
-
-
-@pairwise_sq_distances.mistake(
+pairwise_sq_distances.mistake(
     "Some of your squared distances are negative: |x|² + |y|² - 2 x·y rounds a little below zero "
-    "where x is near y, and the square root of that is NaN. Raise them to zero."
+    "where x is near y, and the square root of that is NaN. Raise them to zero.",
+    replace(".clamp(min=0)", ""),
 )
-def _(x, y):
-    return x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T
-
-
-@pairwise_sq_distances.mistake("These are distances; their squares are asked for.")
-def _(x, y):
-    return (x[:, None] - y).square().sum(-1).sqrt()
-
-
-@pairwise_sq_distances.mistake("The cross term counts twice: |x|² + |y|² - 2 x·y.")
-def _(x, y):
-    return (x.square().sum(1)[:, None] + y.square().sum(1) - x @ y.T).clamp(min=0)
-
-
-@pairwise_sq_distances.mistake("This is (M, N): rows belong to x, columns to y.")
-def _(x, y):
-    return (y[:, None] - x).square().sum(-1)
-
-
-@pairwise_sq_distances.mistake(
-    "You took the mean over the D coordinates. A squared distance is their sum."
+pairwise_sq_distances.mistake(
+    "These are distances; their squares are asked for.",
+    replace(".clamp(min=0)", ".clamp(min=0).sqrt()"),
 )
-def _(x, y):
-    return (x[:, None] - y).square().mean(-1)
-
-
-@pairwise_sq_distances.mistake(
-    "The sign of the cross term: (x - y)² has minus 2 x·y. This is the distance from x to -y."
+pairwise_sq_distances.mistake(
+    "The cross term counts twice: |x|² + |y|² - 2 x·y.", replace("2 * x", "x")
 )
-def _(x, y):
-    return (x.square().sum(1)[:, None] + y.square().sum(1) + 2 * x @ y.T).clamp(min=0)
+pairwise_sq_distances.mistake(
+    "This is (M, N): rows belong to x, columns to y.", replace(".clamp(min=0)", ".clamp(min=0).T")
+)
+pairwise_sq_distances.mistake(
+    "You took the mean over the D coordinates. A squared distance is their sum.",
+    replace(".clamp(min=0)", ".clamp(min=0) / x.size(1)"),
+)
+pairwise_sq_distances.mistake(
+    "The sign of the cross term: (x - y)² has minus 2 x·y. This is the distance from x to -y.",
+    replace("- 2", "+ 2"),
+)
 
 
 @pairwise_sq_distances.mistake(
@@ -1058,62 +953,34 @@ def _():
     yield call(20000, 1, 1.5, generator=5), "one input feature"
 
 
-@xavier_uniform.mistake(
+xavier_uniform.mistake(
     "Your bound is the standard deviation sqrt(2 / (fan_in + fan_out)). A uniform number on [-a, a] "
-    "has variance a²/3, so a is sqrt(3) times larger."
+    "has variance a²/3, so a is sqrt(3) times larger.",
+    replace("6.0", "2.0"),
 )
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    bound = gain * math.sqrt(2 / (fan_in + fan_out))
-    return bound * (2 * torch.rand(fan_out, fan_in, generator=generator) - 1)
-
-
-@xavier_uniform.mistake(
-    "Your numbers run from 0 to a: torch.rand was scaled but not shifted, so their mean is not zero."
+xavier_uniform.mistake(
+    "Your numbers run from 0 to a: torch.rand was scaled but not shifted, so their mean is not zero.",
+    replace("2.0 * torch", "torch", " - 1.0", ""),
 )
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    bound = gain * math.sqrt(6 / (fan_in + fan_out))
-    return bound * torch.rand(fan_out, fan_in, generator=generator)
-
-
-@xavier_uniform.mistake(
+xavier_uniform.mistake(
     "You used fan_in alone. That keeps the variance on the way forward (He, LeCun); Glorot's "
-    "compromise with the way back is fan_in + fan_out."
+    "compromise with the way back is fan_in + fan_out.",
+    replace("6.0 / (fan_in + fan_out)", "3.0 / fan_in"),
 )
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    bound = gain * math.sqrt(3 / fan_in)
-    return bound * (2 * torch.rand(fan_out, fan_in, generator=generator) - 1)
-
-
-@xavier_uniform.mistake(
-    "A normal distribution with Glorot's variance (torch's xavier_normal_); a uniform one is asked for."
+xavier_uniform.mistake(
+    "A normal distribution with Glorot's variance (torch's xavier_normal_); a uniform one is asked for.",
+    replace("6.0", "2.0", "2.0 * torch.rand(", "torch.randn(", " - 1.0", ""),
 )
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    return (
-        gain * math.sqrt(2 / (fan_in + fan_out)) * torch.randn(fan_out, fan_in, generator=generator)
-    )
-
-
-@xavier_uniform.mistake(
-    "The shape is (fan_in, fan_out). torch.nn.Linear keeps its weight as (out, in) and computes x @ W.T."
+xavier_uniform.mistake(
+    "The shape is (fan_in, fan_out). torch.nn.Linear keeps its weight as (out, in) and computes x @ W.T.",
+    replace("rand(fan_out, fan_in", "rand(fan_in, fan_out"),
 )
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    bound = gain * math.sqrt(6 / (fan_in + fan_out))
-    return bound * (2 * torch.rand(fan_in, fan_out, generator=generator) - 1)
-
-
-@xavier_uniform.mistake(
+xavier_uniform.mistake(
     "You did not hand the generator on: the numbers come from torch's global one, and whoever seeded "
-    "the generator does not get the same weights again."
+    "the generator does not get the same weights again.",
+    replace(", generator=generator", ""),
 )
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    bound = gain * math.sqrt(6 / (fan_in + fan_out))
-    return bound * (2 * torch.rand(fan_out, fan_in) - 1)
-
-
-@xavier_uniform.mistake("The gain is not used. It multiplies the bound.")
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    bound = math.sqrt(6 / (fan_in + fan_out))
-    return bound * (2 * torch.rand(fan_out, fan_in, generator=generator) - 1)
+xavier_uniform.mistake("The gain is not used. It multiplies the bound.", replace("gain * ", ""))
 
 
 @xavier_uniform.alternative("torch's own, in place on an empty tensor")
