@@ -1,7 +1,6 @@
 """Exercises of chapter 2, strides: from the address of one element to a view that shifts rows."""
 # ruff: noqa: B905 (mistakes are written as students write them)
 
-from itertools import pairwise
 from math import prod
 
 import torch
@@ -56,21 +55,23 @@ def _():
     yield call((1 << 20, 1), (1 << 20, 1), 1), "more than 2³¹ elements"
 
 
-flat_index.mistake(
-    "You left the offset out: a slice begins in the middle of its storage.",
-    replace("offset + ", ""),
-)
-flat_index.mistake(
-    "You multiply the offset along with the steps; it is counted once, in elements, not in rows.",
-    replace("offset + ", "offset * max(stride, default=1) + "),
-)
-flat_index.mistake(
-    "You count from 1: the first element has index 0, which adds nothing.",
-    replace("i * s for", "(i + 1) * s for"),
-)
-flat_index.mistake(
-    "You pair the first index with the last stride: index[0] belongs to stride[0], the outermost axis.",
-    replace("(index, stride", "(index, reversed(stride)"),
+flat_index.slips(
+    {
+        replace("offset + ", ""): "You left the offset out: a slice begins in the middle of its "
+        "storage.",
+        replace("offset + ", "offset * max(stride, default=1) + "): "You multiply the offset "
+        "along with the steps; it is counted once, in elements, not in rows.",
+        replace("i * s for", "(i + 1) * s for"): "You count from 1: the first element has index "
+        "0, which adds nothing.",
+        replace("(index, stride", "(index, reversed(stride)"): "You pair the first index with the "
+        "last stride: index[0] belongs to stride[0], the outermost axis.",
+        replace(
+            "sum(i * s for i, s in zip(index, stride, strict=True))",
+            "index[0] * stride[0] + index[1] * stride[1]",
+        ): "You wrote out two axes. An index has as many entries as there are axes: sum over all of "
+        "them.",
+        replace("offset + sum", "offset + offset + sum"): "You counted the offset twice.",
+    }
 )
 
 
@@ -103,6 +104,7 @@ unflatten_index = Exercise(
     difficulty=1,
     minutes=10,
     points=1,
+    probe=probes.a_tuple,
     hints=(
         "Which of the numbers in the index changes with every step? Start with that axis.",
         "`divmod(position, size)` gives how often the last axis went round, and where it stands.",
@@ -141,35 +143,41 @@ def _():
     yield call(0, (2, 0)), "a shape without elements has no first one"
 
 
-unflatten_index.mistake(
-    "You let the first axis turn fastest. That is column-major order (Fortran, MATLAB); in row-major "
-    "order it is the last.",
-    replace("reversed(shape)", "shape", "reversed(index)", "index"),
-)
-unflatten_index.mistake(
-    "You return the numbers in the order in which you found them: last axis first.",
-    replace("reversed(index)", "index"),
-)
-unflatten_index.mistake(
-    "You wrap around instead of raising IndexError: a position outside of the tensor has no index.",
-    replace(
-        "not 0 <= position < prod(shape)",
-        "False",
-        "divmod(position, size)",
-        "divmod(position, max(size, 1))",
-    ),
-)
-unflatten_index.mistake(
-    "You divide by the size of the axis at hand, where one step along it skips the product of the "
-    "sizes *inside* it.",
-    replace(
-        "reversed(shape)",
-        "shape",
-        "position, i = divmod",
-        "i, position = divmod",
-        "reversed(index)",
-        "index",
-    ),
+unflatten_index.slips(
+    {
+        replace(
+            "reversed(shape)", "shape", "reversed(index)", "index"
+        ): "You let the first axis turn fastest. That is column-major order (Fortran, MATLAB); in "
+        "row-major order it is the last.",
+        replace("reversed(index)", "index"): "You return the numbers in the order in which you "
+        "found them: last axis first.",
+        replace(
+            "not 0 <= position < prod(shape)",
+            "False",
+            "divmod(position, size)",
+            "divmod(position, max(size, 1))",
+        ): "You wrap around instead of raising IndexError: a position outside of the tensor has no "
+        "index.",
+        replace(
+            "reversed(shape)",
+            "shape",
+            "position, i = divmod",
+            "i, position = divmod",
+            "reversed(index)",
+            "index",
+        ): "You divide by the size of the axis at hand, where one step along it skips the product of "
+        "the sizes *inside* it.",
+        replace("tuple(reversed(index))", "index[::-1]"): "You return a list. As an index a list "
+        "is something else than a tuple: x[[1, 2]] takes two rows, x[(1, 2)] is the element x[1, "
+        "2].",
+        replace("< prod(shape)", "<= prod(shape)"): "You let the position prod(shape) through. "
+        "Positions count from 0, so the last one is prod(shape) - 1.",
+        replace(
+            "not 0 <= position < prod(shape)", "position >= prod(shape)"
+        ): "You let negative positions through. Positions count from 0 upwards.",
+        replace("IndexError", "ValueError"): "You raise ValueError. A position without an element "
+        "is an IndexError, as for a list.",
+    }
 )
 
 
@@ -188,6 +196,7 @@ contiguous_strides = Exercise(
     difficulty=1,
     minutes=10,
     points=1,
+    probe=probes.a_tuple,
     hints=(
         "What is the stride of the last axis, whatever the shape? And of the one before it?",
         "One step along an axis skips everything inside it: the product of all later sizes.",
@@ -217,26 +226,26 @@ def _():
     yield call((5, 1 << 20, 1 << 20)), "more than 2³¹ elements"
 
 
-contiguous_strides.mistake(
-    "These are column-major strides: your first axis moves by 1. In row-major order the last does.",
-    replace("reversed(shape)", "shape", "reversed(strides)", "strides"),
-)
-contiguous_strides.mistake(
-    "You multiply one size too many: an axis's own size does not enter its stride, only the sizes "
-    "inside it.",
-    replace(
-        "strides.append(step)\n        step *= max(size, 1)",
-        "step *= max(size, 1)\n        strides.append(step)",
-    ),
-)
-contiguous_strides.mistake(
-    "Each of your strides is only the size of the next axis. One step also skips all axes further in.",
-    replace("step *= max", "step = max"),
-)
-contiguous_strides.mistake(
-    "A size of 0 turns all strides to its left into 0. torch counts it as 1: `torch.empty(2, 0, 3)` "
-    "has strides (3, 3, 1).",
-    replace("max(size, 1)", "size"),
+contiguous_strides.slips(
+    {
+        replace(
+            "reversed(shape)", "shape", "reversed(strides)", "strides"
+        ): "These are column-major strides: your first axis moves by 1. In row-major order the last "
+        "does.",
+        replace(
+            "strides.append(step)\n        step *= max(size, 1)",
+            "step *= max(size, 1)\n        strides.append(step)",
+        ): "You multiply one size too many: an axis's own size does not enter its stride, only the "
+        "sizes inside it.",
+        replace("step *= max", "step = max"): "Each of your strides is only the size of the next "
+        "axis. One step also skips all axes further in.",
+        replace("max(size, 1)", "size"): "A size of 0 turns all strides to its left into 0. torch "
+        "counts it as 1: `torch.empty(2, 0, 3)` has strides (3, 3, 1).",
+        replace("[], 1", "[], 4"): "These are bytes (of float32). PyTorch counts strides in "
+        "elements: the innermost is 1.",
+        replace("tuple(reversed(strides))", "strides[::-1]"): "You return a list. x.stride() is a "
+        "tuple, and a list never equals a tuple.",
+    }
 )
 
 
@@ -294,42 +303,33 @@ def _():
     yield call((4, 3, 1), (1, 4, 1)), "a transpose, and an axis of size one inside it"
 
 
-is_contiguous.mistake(
-    "You compare axes of size one as well. They are never stepped along: any stride will do.",
-    replace("size == 1", "False"),
-)
-is_contiguous.mistake(
-    "You only ask that strides fall from left to right. That finds a transpose, but not a slice that "
-    "leaves gaps.",
-    replace(
-        "expected = 1",
-        "expected = 0",
-        "step != expected",
-        "step < expected",
-        "expected *= size",
-        "expected = step",
-    ),
-)
-is_contiguous.mistake(
-    "You only look at the last stride. With stride 1 there, the rows can still be apart, overlap or "
-    "be the same row.",
-    replace("expected *= size", "return True"),
-)
-is_contiguous.mistake(
-    "You check that each axis fits the one inside it, but not that the innermost stride is 1: "
-    "`x[::2]` of a vector has gaps.",
-    replace(
-        "expected = 1",
-        "expected = None",
-        "step != expected",
-        "expected not in (None, step)",
-        "expected *= size",
-        "expected = step * size",
-    ),
-)
-is_contiguous.mistake(
-    "A tensor without elements is contiguous: none of them is out of place.",
-    replace("0 in shape", "False"),
+is_contiguous.slips(
+    {
+        replace("size == 1", "False"): "You compare axes of size one as well. They are never "
+        "stepped along: any stride will do.",
+        replace(
+            "expected = 1",
+            "expected = 0",
+            "step != expected",
+            "step < expected",
+            "expected *= size",
+            "expected = step",
+        ): "You only ask that strides fall from left to right. That finds a transpose, but not a "
+        "slice that leaves gaps.",
+        replace("expected *= size", "return True"): "You only look at the last stride. With "
+        "stride 1 there, the rows can still be apart, overlap or be the same row.",
+        replace(
+            "expected = 1",
+            "expected = None",
+            "step != expected",
+            "expected not in (None, step)",
+            "expected *= size",
+            "expected = step * size",
+        ): "You check that each axis fits the one inside it, but not that the innermost stride is 1: "
+        "`x[::2]` of a vector has gaps.",
+        replace("0 in shape", "False"): "A tensor without elements is contiguous: none of them is "
+        "out of place.",
+    }
 )
 
 
@@ -399,10 +399,35 @@ def _():
     yield call((3, 0), (1, 3), (0,)), "an empty tensor, transposed"
 
 
-view_strides.mistake(
-    "This is what you get if axes of size one are asked to merge: an axis that is never stepped along "
-    "may have any stride. Drop it before you compare.",
-    replace("if size == 1:", "if False:"),
+view_strides.slips(
+    {
+        replace("if size == 1:", "if False:"): "This is what you get if axes of size one are "
+        "asked to merge: an axis that is never stepped along may have any stride. Drop it before "
+        "you compare.",
+        replace(
+            "    if 0 in shape",
+            "    if not is_contiguous(shape, stride):\n        return None\n    if 0 in shape",
+        ): "You say None for every tensor that is not contiguous; some can still be viewed: `x[:, "
+        ":2]` of a 3 × 4 tensor as (3, 2, 1).",
+        replace("runs and runs[-1][1] == size * step", "runs"): "You merge axes where the strides "
+        "only fall, or do not check at all. One step along the outer axis must equal the whole "
+        "way along the inner one.",
+        replace(
+            "(1,) * len(new_shape)", "(1,) * len(new_shape) if shape == new_shape else None"
+        ): "An empty tensor has no element to misplace: every shape without elements is a view of it.",
+        replace(
+            "if size % new_size:", "if new_size not in (1, size):"
+        ): "You merge, but you never split: one axis can become several, with any stride. Start the "
+        "inner new axis with the run's own stride.",
+        replace("if 0 in shape", "if False"): "A tensor without elements divides by zero in your "
+        "split. Every shape without elements is a view of it: answer that first.",
+        replace("return None", "raise ValueError"): "You raise where the view must copy. None is "
+        "asked for there.",
+        replace("== size * step", "== runs[-1][0] * step"): "You multiply by the outer axis's own "
+        "size. Two axes merge where the outer stride is the inner stride times the inner size.",
+        replace("reversed(strides)", "strides"): "Your new axes are in reverse order: they were "
+        "found from the right.",
+    }
 )
 
 
@@ -411,30 +436,6 @@ view_strides.mistake(
 )
 def _(shape, stride, new_shape):
     return strides.contiguous_strides(new_shape)
-
-
-view_strides.mistake(
-    "You say None for every tensor that is not contiguous; some can still be viewed: `x[:, :2]` of a "
-    "3 × 4 tensor as (3, 2, 1).",
-    replace(
-        "    if 0 in shape",
-        "    if not is_contiguous(shape, stride):\n        return None\n    if 0 in shape",
-    ),
-)
-view_strides.mistake(
-    "You merge axes where the strides only fall, or do not check at all. One step along the outer axis "
-    "must equal the whole way along the inner one.",
-    replace("runs and runs[-1][1] == size * step", "runs"),
-)
-view_strides.mistake(
-    "An empty tensor has no element to misplace: every shape without elements is a view of it.",
-    replace("(1,) * len(new_shape)", "(1,) * len(new_shape) if shape == new_shape else None"),
-)
-view_strides.mistake(
-    "You merge, but you never split: one axis can become several, with any stride. Start the inner new "
-    "axis with the run's own stride.",
-    replace("if size % new_size:", "if new_size not in (1, size):"),
-)
 
 
 def merged(shape, stride, keep_ones=False):
@@ -578,35 +579,30 @@ def _():
 
 
 transpose_view.contract(contracts.shares_storage([call(torch.zeros(64, 128), 0, 1)]))
-transpose_view.mistake(
-    "You reshaped: the elements keep their old order and only fall into rows of another length. A "
-    "transpose swaps the strides too.",
-    replace("x.as_strided(shape, stride, x.storage_offset())", "x.reshape(shape)"),
-)
-transpose_view.mistake(
-    "Your view begins at slot 0 of the storage. A slice begins elsewhere: pass `x.storage_offset()`.",
-    replace("x.storage_offset()", "0"),
-)
-transpose_view.mistake(
-    "The elements are right, but `contiguous()` moved them to new slots: the result no longer changes "
-    "when x does.",
-    replace("x.storage_offset())", "x.storage_offset()).contiguous()"),
-)
-transpose_view.mistake(
-    "The elements and even the strides are right, but a clone has slots of its own: it no longer "
-    "changes when x does.",
-    replace("x.storage_offset())", "x.storage_offset()).clone()"),
-)
-transpose_view.mistake(
-    "You reverse all axes. Only dim0 and dim1 change places.",
-    replace(
-        "per_axis[dim0], per_axis[dim1] = per_axis[dim1], per_axis[dim0]", "per_axis.reverse()"
-    ),
-)
-transpose_view.mistake(
-    "You compute the strides of a contiguous tensor and swap those. Start from `x.stride()`: x may be a "
-    "view itself.",
-    replace("x.stride()", "contiguous_strides(x.shape)"),
+transpose_view.slips(
+    {
+        replace(
+            "x.as_strided(shape, stride, x.storage_offset())", "x.reshape(shape)"
+        ): "You reshaped: the elements keep their old order and only fall into rows of another "
+        "length. A transpose swaps the strides too.",
+        replace("x.storage_offset()", "0"): "Your view begins at slot 0 of the storage. A slice "
+        "begins elsewhere: pass `x.storage_offset()`.",
+        replace(
+            "x.storage_offset())", "x.storage_offset()).contiguous()"
+        ): "The elements are right, but `contiguous()` moved them to new slots: the result no longer "
+        "changes when x does.",
+        replace("x.storage_offset())", "x.storage_offset()).clone()"): "The elements and even the "
+        "strides are right, but a clone has slots of its own: it no longer changes when x does.",
+        replace(
+            "per_axis[dim0], per_axis[dim1] = per_axis[dim1], per_axis[dim0]", "per_axis.reverse()"
+        ): "You reverse all axes. Only dim0 and dim1 change places.",
+        replace("x.stride()", "contiguous_strides(x.shape)"): "You compute the strides of a "
+        "contiguous tensor and swap those. Start from `x.stride()`: x may be a view itself.",
+        replace("in (shape, stride)", "in (shape,)"): "You swapped the sizes but not the strides, "
+        "so the elements are read in an order that nobody asked for.",
+        replace("in (shape, stride)", "in (stride,)"): "You swapped the strides but not the "
+        "sizes. The two axes exchange both.",
+    }
 )
 transpose_view.mistake(
     "You make a whole tensor only to learn a transposed shape; a list of sizes is enough.",
@@ -683,25 +679,24 @@ broadcast_view.contract(
         [call(torch.zeros(64), (512, 64)), call(torch.zeros(64, 1), (64, 512))]
     )
 )
-broadcast_view.mistake(
-    "The elements are right, but you stored every repetition. With stride 0 they share one slot.",
-    replace("x.storage_offset())", "x.storage_offset()).clone()"),
-)
-broadcast_view.mistake(
-    "You line the axes up from the left, with new axes on the right. Broadcasting matches from the right.",
-    replace(
-        "(1,) * new + tuple(x.shape), (0,) * new + x.stride()",
-        "tuple(x.shape) + (1,) * new, x.stride() + (0,) * new",
-    ),
-)
-broadcast_view.mistake(
-    "Your view begins at slot 0 of the storage. A slice begins elsewhere: pass `x.storage_offset()`.",
-    replace("x.storage_offset()", "0"),
-)
-broadcast_view.mistake(
-    "You let any axis repeat. Only a size of one can grow; for others there is nothing sensible to "
-    "repeat, so raise ValueError.",
-    replace("old not in (1, size)", "False"),
+broadcast_view.slips(
+    {
+        replace("x.storage_offset())", "x.storage_offset()).clone()"): "The elements are right, "
+        "but you stored every repetition. With stride 0 they share one slot.",
+        replace(
+            "(1,) * new + tuple(x.shape), (0,) * new + x.stride()",
+            "tuple(x.shape) + (1,) * new, x.stride() + (0,) * new",
+        ): "You line the axes up from the left, with new axes on the right. Broadcasting matches from "
+        "the right.",
+        replace("x.storage_offset()", "0"): "Your view begins at slot 0 of the storage. A slice "
+        "begins elsewhere: pass `x.storage_offset()`.",
+        replace("old not in (1, size)", "False"): "You let any axis repeat. Only a size of one "
+        "can grow; for others there is nothing sensible to repeat, so raise ValueError.",
+        replace("step if old == size else 0", "step"): "An axis that repeats keeps its stride in "
+        "your view, and walks on to other elements. Its stride must be 0.",
+        replace("raise ValueError", "raise RuntimeError"): "You raise RuntimeError, as x.expand "
+        "does. ValueError is asked for.",
+    }
 )
 broadcast_view.mistake(
     "You let torch broadcast x against a full tensor of that shape: the result is a view, but the other "
@@ -808,29 +803,34 @@ def _():
 sliding_windows.contract(
     contracts.shares_storage([call(torch.zeros(4096), 512), call(torch.zeros(4, 1024), 16, 4)])
 )
-sliding_windows.mistake(
-    "You put windows side by side, without overlap: their starts are `step` apart, not `size`.",
-    replace("// step", "// size", "step * inner", "size * inner"),
-)
-sliding_windows.mistake(
-    "One window is missing: the last one still fits. There are (L - size) // step + 1.",
-    replace("// step + 1", "// step"),
-)
-sliding_windows.mistake(
-    "You take x's last stride to be 1. x may be a slice or a transpose: use `x.stride(-1)`.",
-    replace("step * inner, inner", "step, 1"),
-)
-sliding_windows.mistake(
-    "You ignore `step`: your windows start at every element.",
-    replace("// step + 1", "+ 1", "step * inner", "inner"),
-)
-sliding_windows.mistake(
-    "The elements are right, but each window is a copy of its own. Overlapping windows can share slots.",
-    replace("x.storage_offset())", "x.storage_offset()).clone()"),
-)
-sliding_windows.mistake(
-    "You swapped the last two axes: windows[..., i, j] is element j of window i.",
-    replace("x.storage_offset())", "x.storage_offset()).transpose(-1, -2)"),
+sliding_windows.slips(
+    {
+        replace("// step", "// size", "step * inner", "size * inner"): "You put windows side by "
+        "side, without overlap: their starts are `step` apart, not `size`.",
+        replace("// step + 1", "// step"): "One window is missing: the last one still fits. There "
+        "are (L - size) // step + 1.",
+        replace("step * inner, inner", "step, 1"): "You take x's last stride to be 1. x may be a "
+        "slice or a transpose: use `x.stride(-1)`.",
+        replace("// step + 1", "+ 1", "step * inner", "inner"): "You ignore `step`: your windows "
+        "start at every element.",
+        replace("x.storage_offset())", "x.storage_offset()).clone()"): "The elements are right, "
+        "but each window is a copy of its own. Overlapping windows can share slots.",
+        replace(
+            "x.storage_offset())", "x.storage_offset()).transpose(-1, -2)"
+        ): "You swapped the last two axes: windows[..., i, j] is element j of window i.",
+        replace("x.storage_offset()", "0"): "Your view begins at slot 0 of the storage. A slice "
+        "begins elsewhere: pass `x.storage_offset()`.",
+        replace(
+            "(length - size) // step", "-((size - length) // step)"
+        ): "You round the number of windows up, so the last one hangs over the end. There are (L - "
+        "size) // step + 1.",
+        replace("(length - size) // step + 1", "length // step"): "L // step counts starts, also "
+        "those from which no whole window fits. There are (L - size) // step + 1.",
+        replace("not (1 <= size <= length and step >= 1)", "False"): "Sizes and steps below one, "
+        "and windows longer than the axis, must raise ValueError.",
+        replace("raise ValueError", "raise RuntimeError"): "You raise RuntimeError, as x.unfold "
+        "does. ValueError is asked for.",
+    }
 )
 sliding_windows.mistake(
     "You make a tensor of all the starts only to count them; (L - size) // step + 1 does it.",
@@ -899,27 +899,31 @@ def _():
 
 
 diagonal_view.contract(contracts.shares_storage([call(torch.zeros(8, 128, 128), 3)]))
-diagonal_view.mistake(
-    "You step by one row: that walks down a column. The diagonal moves one row *and* one column on.",
-    replace("row + column", "row"),
-)
-diagonal_view.mistake(
-    "You take the diagonal's length from a square matrix. It ends where rows or columns run out, "
-    "whichever is first.",
-    replace("min(n - top, m - left)", "n - abs(offset)"),
-)
-diagonal_view.mistake(
-    "You mixed up the signs: a positive offset lies to the right of the main diagonal, a negative below.",
-    replace("max(-offset, 0), max(offset, 0)", "max(offset, 0), max(-offset, 0)"),
-)
-diagonal_view.mistake(
-    "You ignore x's own offset: a slice begins in the middle of its storage. Start from "
-    "`x.storage_offset()`.",
-    replace("x.storage_offset() + ", ""),
-)
-diagonal_view.mistake(
-    "The elements are right, but it is a copy: filling it would leave x as it was.",
-    replace(", start)", ", start).clone()"),
+diagonal_view.slips(
+    {
+        replace("row + column", "row"): "You step by one row: that walks down a column. The "
+        "diagonal moves one row *and* one column on.",
+        replace("min(n - top, m - left)", "n - abs(offset)"): "You take the diagonal's length "
+        "from a square matrix. It ends where rows or columns run out, whichever is first.",
+        replace(
+            "max(-offset, 0), max(offset, 0)", "max(offset, 0), max(-offset, 0)"
+        ): "You mixed up the signs: a positive offset lies to the right of the main diagonal, a "
+        "negative below.",
+        replace("x.storage_offset() + ", ""): "You ignore x's own offset: a slice begins in the "
+        "middle of its storage. Start from `x.storage_offset()`.",
+        replace(", start)", ", start).clone()"): "The elements are right, but it is a copy: "
+        "filling it would leave x as it was.",
+        replace("row + column), start", "row + 1), start"): "You take the step along a row to be "
+        "1. x may be a transpose or a slice: its last stride says it.",
+        replace(
+            "max(min(n - top, m - left), 0)", "min(n - top, m - left)"
+        ): "A diagonal that misses the matrix has length 0 in torch; yours is negative. Raise it to 0.",
+        replace("max(-offset, 0), max(offset, 0)", "0, offset"): "A negative offset begins "
+        "-offset rows further down. Yours begins columns to the left, outside of the matrix.",
+        replace(
+            "(*batch, length), (*outer, row + column)", "(length,), (row + column,)"
+        ): "The axes of the batch are lost: this is the diagonal of the first matrix.",
+    }
 )
 diagonal_view.mistake(
     "You copy the whole matrix only to learn how long its diagonal is; sizes and offset say it.",
@@ -1012,31 +1016,42 @@ def _():
 
 
 toeplitz_view.contract(contracts.shares_storage([call(torch.zeros(4, 64, 127))]))
-toeplitz_view.mistake(
-    "Your rows shift the other way: each begins one place further *right*. Going down a row in T goes "
-    "left in x, so subtract the column's stride.",
-    replace("row - column", "row + column", " + (n - 1) * column", ""),
-)
-toeplitz_view.mistake(
-    "You do not shift at all: these are the last columns of x. Each row has to begin one place further "
-    "left than the row above.",
-    replace("row - column", "row"),
-)
-toeplitz_view.mistake(
-    "You start at x[0, 0]. The first row reads from relative position 0, which is column n - 1.",
-    replace(" + (n - 1) * column", ""),
-)
-toeplitz_view.mistake(
-    "You take the strides of x to be (p, 1). x may be a slice with gaps: start from `x.stride()`.",
-    replace("row, column = x.stride()", "_, _ = x.stride()\n    row, column = p, 1"),
-)
-toeplitz_view.mistake(
-    "The elements are right, but you gathered them into new memory. Shifted rows are only other strides.",
-    replace(", start)", ", start).clone()"),
-)
-toeplitz_view.mistake(
-    "You return the rows in reverse order: T[0, 0] is x[0, n - 1], in the first row of x.",
-    replace(", start)", ", start).flip(-2)"),
+toeplitz_view.slips(
+    {
+        replace(
+            "row - column", "row + column", " + (n - 1) * column", ""
+        ): "Your rows shift the other way: each begins one place further *right*. Going down a row in "
+        "T goes left in x, so subtract the column's stride.",
+        replace("row - column", "row"): "You do not shift at all: these are the last columns of "
+        "x. Each row has to begin one place further left than the row above.",
+        replace(" + (n - 1) * column", ""): "You start at x[0, 0]. The first row reads from "
+        "relative position 0, which is column n - 1.",
+        replace(
+            "row, column = x.stride()", "_, _ = x.stride()\n    row, column = p, 1"
+        ): "You take the strides of x to be (p, 1). x may be a slice with gaps: start from "
+        "`x.stride()`.",
+        replace(", start)", ", start).clone()"): "The elements are right, but you gathered them "
+        "into new memory. Shifted rows are only other strides.",
+        replace(", start)", ", start).flip(-2)"): "You return the rows in reverse order: T[0, 0] "
+        "is x[0, n - 1], in the first row of x.",
+        replace(
+            "or down < 0",
+            "",
+            "x.as_strided((*batch, n, p - n + 1), (*outer, down, column), start)",
+            "x.unfold(-1, p - n + 1, 1)[..., range(n), range(n - 1, -1, -1), :]",
+        ): "The elements are right, but you gathered them into new memory; a view would have to raise "
+        "ValueError where its stride is negative.",
+        replace("(n - 1) * column", "n * column"): "You start one column too far to the right. "
+        "T[0, 0] is x[0, n - 1].",
+        replace("(n - 1) * column", "n - 1"): "You count the start in slots. From x[0, 0] to x[0, "
+        "n - 1] it is n - 1 steps of the last stride.",
+        replace(" or down < 0", ""): "torch refuses the negative stride with RuntimeError. Say so "
+        "yourself, with ValueError.",
+        replace(" if n > 1 else 0", ""): "You refuse a single row whose stride is smaller than "
+        "its column's. With one row there is no step down.",
+        replace("p - n + 1", "p"): "Your T is as wide as x. Its rows have m = p - n + 1 columns; "
+        "beyond them you read what belongs to others.",
+    }
 )
 toeplitz_view.mistake(
     "You pad the scores first, as the published versions do; that copies them all. Their strides are "

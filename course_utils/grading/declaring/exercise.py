@@ -193,6 +193,11 @@ class Exercise:
 
         return declare(edit) if edit else declare
 
+    def slips(self, sentences: dict[Edit, str]) -> None:
+        """Mistakes that are edits of the reference, each with its sentence."""
+        for edit, says in sentences.items():
+            self.mistake(says, edit)
+
     def mistaken(self, says: str, objects: tuple[Any, ...], cost: bool = False) -> Mistake:
         """The mistake that these objects, or one edit, make."""
         match objects:

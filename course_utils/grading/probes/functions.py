@@ -116,6 +116,15 @@ def never_negative(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
+@probe(by_name=True)
+def a_tuple(subject: Any, case: Case) -> dict[str, Any]:
+    """Call it, and say whether the result is a tuple: a list is another index than a tuple."""
+    seen = call(subject, case)
+    if isinstance(seen["result"], tuple | list):
+        seen["the result is a tuple"] = isinstance(seen["result"], tuple)
+    return seen
+
+
 @probe
 def there_and_back(subject: dict[str, Any], case: Case) -> dict[str, Any]:
     """A pair, in the order of its names: what the first makes, and what the second makes of that."""

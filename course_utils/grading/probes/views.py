@@ -18,9 +18,9 @@ from .functions import TOO_LARGE, changed_arguments, flat_tensors
 def view(subject: Any, case: Case) -> dict[str, Any]:
     """Is it a view? The result, and the result again after the argument's storage was overwritten.
 
-    The first tensor among the arguments is the one to be viewed. A copy keeps its old values; a
-    view of the wrong elements shows the wrong new ones. The argument itself stays as it was, and
-    gradients flow through its view.
+    The first tensor among the arguments is the one to be viewed. A view of the wrong elements shows
+    the wrong new ones. The argument itself stays as it was, and gradients flow through its view. Of a
+    copy nothing more is said: however it was made (indexed, stacked, padded), it is the same mistake.
     """
     given = (case.args, case.kwargs)
     before = fresh(given)
@@ -30,11 +30,10 @@ def view(subject: Any, case: Case) -> dict[str, Any]:
         return {"result": result}
     changed = changed_arguments(subject, before, given)
     shares = result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-    seen = {
-        "result": result.clone(),
-        "the result shares the argument's storage": shares,
-        "strides": _strides_that_matter(result),
-    }
+    seen = {"result": result.clone(), "the result shares the argument's storage": shares}
+    if not shares:
+        return seen | changed
+    seen["strides"] = _strides_that_matter(result)
     _overwrite(x)
     seen["result, after the argument was overwritten"] = result.clone()
     if x.is_floating_point() and not changed:
