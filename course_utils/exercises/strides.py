@@ -15,8 +15,6 @@ def plain(x):
     return tuple(x.shape), tuple(x.stride())
 
 
-# ------------------------------------------------------------------------------ flat_index
-
 flat_index = Exercise(
     strides.flat_index,
     title="Address of an element",
@@ -29,14 +27,14 @@ flat_index = Exercise(
         "`sum(i * s for i, s in zip(index, stride))`, counted from the offset.",
     ),
 )
-
-
-@flat_index.by_hand
-def _():
-    yield call((1, 2), (4, 1)), 6
-    yield call((2, 1), (4, 1), 5), 14
-    yield call((3, 1), (1, 4)), 7
-    yield call((0, 1), (4, 1)), 1
+flat_index.by_hand(
+    lambda: [
+        (call((1, 2), (4, 1)), 6),
+        (call((2, 1), (4, 1), 5), 14),
+        (call((3, 1), (1, 4)), 7),
+        (call((0, 1), (4, 1)), 1),
+    ]
+)
 
 
 @flat_index.cases
@@ -82,22 +80,6 @@ def _(index, stride, offset=0):
     return offset
 
 
-flat_index.equivalent(
-    "flat_index: `zip(index, stride, strict=True)` → `zip(stride, index, strict=True)`",
-    because="a product does not depend on the order of its factors",
-)
-flat_index.equivalent(
-    "flat_index: `zip(index, stride, strict=True)` → `zip(index, stride)`",
-    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
-)
-flat_index.equivalent(
-    "flat_index: `strict=True` → `strict=False`",
-    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
-)
-
-
-# ------------------------------------------------------------------------------ unflatten_index
-
 unflatten_index = Exercise(
     strides.unflatten_index,
     title="Index of the n-th element",
@@ -116,13 +98,13 @@ unflatten_index = Exercise(
         ),
     ),
 )
-
-
-@unflatten_index.by_hand
-def _():
-    yield call(5, (3, 4)), (1, 1)
-    yield call(11, (3, 4)), (2, 3)
-    yield call(13, (2, 3, 4)), (1, 0, 1)
+unflatten_index.by_hand(
+    lambda: [
+        (call(5, (3, 4)), (1, 1)),
+        (call(11, (3, 4)), (2, 3)),
+        (call(13, (2, 3, 4)), (1, 0, 1)),
+    ]
+)
 
 
 @unflatten_index.cases
@@ -188,8 +170,6 @@ def _(position, shape):
     return tuple(position // prod(shape[axis + 1 :]) % size for axis, size in enumerate(shape))
 
 
-# ------------------------------------------------------------------------------ contiguous_strides
-
 contiguous_strides = Exercise(
     strides.contiguous_strides,
     title="Strides of a new tensor",
@@ -203,13 +183,9 @@ contiguous_strides = Exercise(
         "Walk from the last axis to the first with a running product. What must a size of 0 not do?",
     ),
 )
-
-
-@contiguous_strides.by_hand
-def _():
-    yield call((3, 4)), (4, 1)
-    yield call((2, 3, 4)), (12, 4, 1)
-    yield call((7,)), (1,)
+contiguous_strides.by_hand(
+    lambda: [(call((3, 4)), (4, 1)), (call((2, 3, 4)), (12, 4, 1)), (call((7,)), (1,))]
+)
 
 
 @contiguous_strides.cases
@@ -247,19 +223,13 @@ contiguous_strides.slips(
         "tuple, and a list never equals a tuple.",
     }
 )
+contiguous_strides.alternative("a product for each axis")(
+    lambda shape: tuple(prod(max(n, 1) for n in shape[axis + 1 :]) for axis in range(len(shape)))
+)
+contiguous_strides.alternative("ask torch for an empty tensor on the meta device")(
+    lambda shape: torch.empty(shape, device="meta").stride()
+)
 
-
-@contiguous_strides.alternative("a product for each axis")
-def _(shape):
-    return tuple(prod(max(n, 1) for n in shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-@contiguous_strides.alternative("ask torch for an empty tensor on the meta device")
-def _(shape):
-    return torch.empty(shape, device="meta").stride()
-
-
-# ------------------------------------------------------------------------------ is_contiguous
 
 is_contiguous = Exercise(
     strides.is_contiguous,
@@ -273,14 +243,14 @@ is_contiguous = Exercise(
         ("edge cases", "A tensor without elements has none out of place."),
     ),
 )
-
-
-@is_contiguous.by_hand
-def _():
-    yield call((3, 4), (4, 1)), True
-    yield call((4, 3), (1, 4)), False
-    yield call((3, 4), (5, 1)), False
-    yield call((3, 1), (1, 99)), True
+is_contiguous.by_hand(
+    lambda: [
+        (call((3, 4), (4, 1)), True),
+        (call((4, 3), (1, 4)), False),
+        (call((3, 4), (5, 1)), False),
+        (call((3, 1), (1, 99)), True),
+    ]
+)
 
 
 @is_contiguous.cases
@@ -341,18 +311,6 @@ def _(shape, stride):
     return positions == list(range(len(positions)))
 
 
-is_contiguous.equivalent(
-    "is_contiguous: `zip(reversed(shape), reversed(stride), strict=True)` → `zip(reversed(shape), reversed(stride))`",
-    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
-)
-is_contiguous.equivalent(
-    "is_contiguous: `strict=True` → `strict=False`",
-    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
-)
-
-
-# ------------------------------------------------------------------------------ view_strides
-
 view_strides = Exercise(
     strides.view_strides,
     title="Strides of a view",
@@ -369,13 +327,13 @@ view_strides = Exercise(
         "needs a copy.",
     ),
 )
-
-
-@view_strides.by_hand
-def _():
-    yield call((3, 4), (4, 1), (2, 6)), (6, 1)
-    yield call((4, 3), (1, 4), (12,)), None
-    yield call((4, 3), (1, 4), (2, 2, 3)), (2, 1, 4)
+view_strides.by_hand(
+    lambda: [
+        (call((3, 4), (4, 1), (2, 6)), (6, 1)),
+        (call((4, 3), (1, 4), (12,)), None),
+        (call((4, 3), (1, 4), (2, 2, 3)), (2, 1, 4)),
+    ]
+)
 
 
 @view_strides.cases(80)
@@ -429,41 +387,9 @@ view_strides.slips(
         "found from the right.",
     }
 )
-
-
-@view_strides.mistake(
+view_strides.mistake(
     "These are the strides of a contiguous tensor of that shape, whatever x's own are."
-)
-def _(shape, stride, new_shape):
-    return strides.contiguous_strides(new_shape)
-
-
-def merged(shape, stride, keep_ones=False):
-    """Axes (size, stride) after merging neighbours; keep_ones: the mistake of not dropping ones."""
-    runs: list[tuple[int, int]] = []
-    for size, step in zip(shape, stride):
-        if size == 1 and not keep_ones:
-            continue
-        if runs and runs[-1][1] == size * step:
-            runs[-1] = (runs[-1][0] * size, step)
-        else:
-            runs.append((size, step))
-    return runs
-
-
-def merge_and_split(shape, stride, new_shape, keep_ones=False):
-    if 0 in shape:
-        return (1,) * len(new_shape)
-    runs, result = merged(shape, stride, keep_ones), []
-    size, step = runs.pop() if runs else (1, 1)
-    for new in reversed(new_shape):
-        if size == 1 and new > 1:
-            size, step = runs.pop()
-        if size % new:
-            return None
-        result.append(step)
-        size, step = size // new, step * new
-    return tuple(reversed(result))
+)(lambda shape, stride, new_shape: strides.contiguous_strides(new_shape))
 
 
 @view_strides.alternative("ask torch: lay the strides on a meta tensor and try .view")
@@ -493,46 +419,6 @@ def _(shape, stride, new_shape):
     return result if positions(new_shape, result) == target else None
 
 
-view_strides.equivalent(
-    "view_strides: `(1,) * len(new_shape)` → `(2,) * len(new_shape)`",
-    because="no element, so any strides are right, and the probe accepts any",
-)
-view_strides.equivalent(
-    "view_strides: `(1,) * len(new_shape)` → `(0,) * len(new_shape)`",
-    because="no element, so any strides are right, and the probe accepts any",
-)
-view_strides.equivalent(
-    "view_strides: `(1, 1)` → `(2, 1)`",
-    because="this run is popped only for a tensor of one element, whose new axes all have size one: their strides are never used; and stride 1 never equals size * step, with size above one",
-)
-view_strides.equivalent(
-    "view_strides: `(1, 1)` → `(0, 1)`",
-    because="this run is popped only for a tensor of one element, whose new axes all have size one: their strides are never used; and stride 1 never equals size * step, with size above one",
-)
-view_strides.equivalent(
-    "view_strides: `(1, 1)` → `(1, 2)`",
-    because="this run is popped only for a tensor of one element, whose new axes all have size one: their strides are never used; an axis of size 2 and stride 1 merges into it and keeps its size and stride",
-)
-view_strides.equivalent(
-    "view_strides: `(1, 1)` → `(1, 0)`",
-    because="this run is popped only for a tensor of one element, whose new axes all have size one: their strides are never used; an axis of stride 0 merges into it and keeps its size and stride",
-)
-view_strides.equivalent(
-    "view_strides: `zip(shape, stride, strict=True)` → `zip(shape, stride)`",
-    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
-)
-view_strides.equivalent(
-    "view_strides: `strict=True` → `strict=False`",
-    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
-)
-view_strides.equivalent(
-    "view_strides: `size // new_size` → `size / new_size`",
-    because="the division is exact here, since any remainder has returned None; the quotient is only compared and divided again",
-)
-
-
-# ------------------------------------------------------------------------------ transpose_view
-
 transpose_view = Exercise(
     strides.transpose_view,
     title="Transpose by hand",
@@ -548,15 +434,15 @@ transpose_view = Exercise(
 )
 
 GRID = torch.arange(12.0).view(3, 4)
-
-
-@transpose_view.by_hand
-def _():
-    yield call(GRID, 0, 1), GRID.T
-    yield (
-        call(torch.arange(6).view(1, 2, 3), 0, -1),
-        torch.tensor([[[0], [3]], [[1], [4]], [[2], [5]]]),
-    )
+transpose_view.by_hand(
+    lambda: [
+        (call(GRID, 0, 1), GRID.T),
+        (
+            call(torch.arange(6).view(1, 2, 3), 0, -1),
+            torch.tensor([[[0], [3]], [[1], [4]], [[2], [5]]]),
+        ),
+    ]
+)
 
 
 @transpose_view.cases
@@ -620,12 +506,8 @@ def _(x, dim0, dim1):
     )
 
 
-@transpose_view.alternative("torch's own")
-def _(x, dim0, dim1):
-    return x.swapaxes(dim0, dim1)
+transpose_view.alternative("torch's own")(lambda x, dim0, dim1: x.swapaxes(dim0, dim1))
 
-
-# ------------------------------------------------------------------------------ broadcast_view
 
 broadcast_view = Exercise(
     strides.broadcast_view,
@@ -644,12 +526,12 @@ broadcast_view = Exercise(
         ),
     ),
 )
-
-
-@broadcast_view.by_hand
-def _():
-    yield call(torch.tensor([1.0, 2.0, 3.0]), (2, 3)), torch.tensor([[1.0, 2.0, 3.0]] * 2)
-    yield call(torch.tensor([[1.0], [2.0]]), (2, 3)), torch.tensor([[1.0] * 3, [2.0] * 3])
+broadcast_view.by_hand(
+    lambda: [
+        (call(torch.tensor([1.0, 2.0, 3.0]), (2, 3)), torch.tensor([[1.0, 2.0, 3.0]] * 2)),
+        (call(torch.tensor([[1.0], [2.0]]), (2, 3)), torch.tensor([[1.0] * 3, [2.0] * 3])),
+    ]
+)
 
 
 @broadcast_view.cases
@@ -718,38 +600,6 @@ def _(x, shape):
     return x.expand(shape)
 
 
-broadcast_view.equivalent(
-    "broadcast_view: `new < 0 or any((old not in (1, size) for old, size in zip(x.shape, shap…` → `any((old not in (1, size) for old, size in zip(x.shape, shape[new:], st…`",
-    because="with new < 0, shape[new:] is shorter than x.shape, and the strict zip raises ValueError as well",
-)
-broadcast_view.equivalent(
-    "broadcast_view: `new < 0` → `new < -1`",
-    because="with new = -1, shape[new:] is shorter than x.shape, and the strict zip raises ValueError as well",
-)
-broadcast_view.equivalent(
-    "broadcast_view: `zip(x.shape, shape[new:], strict=True)` → `zip(x.shape, shape[new:])`",
-    because="evaluated only if new >= 0, and then shape[new:] has as many entries as x has axes",
-)
-broadcast_view.equivalent(
-    "broadcast_view: `strict=True` → `strict=False` [#1]",
-    because="evaluated only if new >= 0, and then shape[new:] has as many entries as x has axes",
-)
-broadcast_view.equivalent(
-    "broadcast_view: `zip(x.shape, shape[new:], x.stride(), strict=True)` → `zip(shape[new:], x.shape, x.stride(), strict=True)`",
-    because="the two sizes are only compared for equality",
-)
-broadcast_view.equivalent(
-    "broadcast_view: `zip(x.shape, shape[new:], x.stride(), strict=True)` → `zip(x.shape, shape[new:], x.stride())`",
-    because="all three have one entry for each axis of x",
-)
-broadcast_view.equivalent(
-    "broadcast_view: `strict=True` → `strict=False` [#2]",
-    because="all three have one entry for each axis of x",
-)
-
-
-# ------------------------------------------------------------------------------ sliding_windows
-
 sliding_windows = Exercise(
     strides.sliding_windows,
     title="Overlapping windows",
@@ -764,15 +614,15 @@ sliding_windows = Exercise(
         "`n = (L - size) // step + 1`; raise ValueError where no window fits.",
     ),
 )
-
-
-@sliding_windows.by_hand
-def _():
-    yield (
-        call(torch.arange(5.0), 3),
-        torch.tensor([[0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 4.0]]),
-    )
-    yield call(torch.arange(8), 4, 2), torch.tensor([[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7]])
+sliding_windows.by_hand(
+    lambda: [
+        (
+            call(torch.arange(5.0), 3),
+            torch.tensor([[0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 4.0]]),
+        ),
+        (call(torch.arange(8), 4, 2), torch.tensor([[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7]])),
+    ]
+)
 
 
 @sliding_windows.cases
@@ -846,8 +696,6 @@ def _(x, size, step=1):
     return x.unfold(-1, size, step)
 
 
-# ------------------------------------------------------------------------------ diagonal_view
-
 diagonal_view = Exercise(
     strides.diagonal_view,
     title="A diagonal, in place",
@@ -869,13 +717,13 @@ diagonal_view = Exercise(
 )
 
 SQUARE = torch.arange(9.0).view(3, 3)
-
-
-@diagonal_view.by_hand
-def _():
-    yield call(SQUARE), torch.tensor([0.0, 4.0, 8.0])
-    yield call(GRID, 1), torch.tensor([1.0, 6.0, 11.0])
-    yield call(GRID, -1), torch.tensor([4.0, 9.0])
+diagonal_view.by_hand(
+    lambda: [
+        (call(SQUARE), torch.tensor([0.0, 4.0, 8.0])),
+        (call(GRID, 1), torch.tensor([1.0, 6.0, 11.0])),
+        (call(GRID, -1), torch.tensor([4.0, 9.0])),
+    ]
+)
 
 
 @diagonal_view.cases
@@ -940,18 +788,12 @@ def _(x, offset=0):
     return corner.as_strided((*batch, min(n, m)), (*outer, row + column), corner.storage_offset())
 
 
-@diagonal_view.alternative("torch's own")
-def _(x, offset=0):
-    return x.diagonal(offset, -2, -1)
-
-
+diagonal_view.alternative("torch's own")(lambda x, offset=0: x.diagonal(offset, -2, -1))
 diagonal_view.equivalent(
     "diagonal_view: `0` → `1`",
     because="where a diagonal without elements begins cannot be seen",
 )
 
-
-# ------------------------------------------------------------------------------ toeplitz_view
 
 toeplitz_view = Exercise(
     strides.toeplitz_view,
@@ -971,19 +813,19 @@ toeplitz_view = Exercise(
         ),
     ),
 )
-
-
-@toeplitz_view.by_hand
-def _():
-    yield call(torch.arange(4.0).view(2, 2)), torch.tensor([[1.0], [2.0]])
-    yield (
-        call(torch.arange(15.0).view(3, 5)),
-        torch.tensor([[2.0, 3.0, 4.0], [6.0, 7.0, 8.0], [10.0, 11.0, 12.0]]),
-    )
-    yield (
-        call(torch.tensor([[1, 2, 3, 4]] * 2)),
-        torch.tensor([[2, 3, 4], [1, 2, 3]]),
-    )
+toeplitz_view.by_hand(
+    lambda: [
+        (call(torch.arange(4.0).view(2, 2)), torch.tensor([[1.0], [2.0]])),
+        (
+            call(torch.arange(15.0).view(3, 5)),
+            torch.tensor([[2.0, 3.0, 4.0], [6.0, 7.0, 8.0], [10.0, 11.0, 12.0]]),
+        ),
+        (
+            call(torch.tensor([[1, 2, 3, 4]] * 2)),
+            torch.tensor([[2, 3, 4], [1, 2, 3]]),
+        ),
+    ]
+)
 
 
 @toeplitz_view.cases
@@ -1085,3 +927,55 @@ def _(x):
     start = windows[..., 0, n - 1, :].storage_offset() if x.numel() else x.storage_offset()
     steps = (*x.stride()[:-2], windows.stride(-3) - windows.stride(-2), windows.stride(-1))
     return x.as_strided((*x.shape[:-1], p - n + 1), steps, start)
+
+
+ONE_EACH = (
+    "there is one entry for each axis, so no call has lengths that differ: a guard against slips"
+)
+for exercise, zipped in (
+    (flat_index, "index, stride"),
+    (is_contiguous, "reversed(shape), reversed(stride)"),
+    (view_strides, "shape, stride"),
+):
+    name = exercise.names[0]
+    exercise.equivalent(f"{name}: `zip({zipped}, strict=True)` → `zip({zipped})`", because=ONE_EACH)
+    exercise.equivalent(f"{name}: `strict=True` → `strict=False`", because=ONE_EACH)
+flat_index.equivalent(
+    "flat_index: `zip(index, stride, strict=True)` → `zip(stride, index, strict=True)`",
+    because="a product does not depend on the order of its factors",
+)
+for n in (0, 2):
+    view_strides.equivalent(
+        f"view_strides: `(1,) * len(new_shape)` → `({n},) * len(new_shape)`",
+        because="no element, so any strides are right, and the probe accepts any",
+    )
+view_strides.equivalent(
+    "view_strides: `size // new_size` → `size / new_size`",
+    because="the division is exact, since any remainder has returned None, and never handed out",
+)
+for step in (0, 2):
+    view_strides.equivalent(
+        f"view_strides: `([], 1, 1)` → `([], 1, {step})`",
+        because="before the first run is taken only new axes of size one get this step, and never use it",
+    )
+SHORTER = (
+    "with new < 0 there are more sizes than entries of shape, and the strict zip raises as well"
+)
+AS_MANY = "evaluated only if new >= 0, and then sizes, shape and steps have as many entries"
+for mutant, because in {
+    "new < 0 or any((old not in (1, size) for old, size in zip(sizes, shape,…` → `any((old not in "
+    "(1, size) for old, size in zip(sizes, shape, strict=Tru…": SHORTER,
+    "new < 0` → `new < -1": SHORTER,
+    "zip(sizes, shape, strict=True)` → `zip(sizes, shape)": AS_MANY,
+    "strict=True` → `strict=False` [#1]": AS_MANY,
+    "zip(sizes, shape, steps, strict=True)` → `zip(sizes, shape, steps)": AS_MANY,
+    "strict=True` → `strict=False` [#2]": AS_MANY,
+    "zip(sizes, shape, steps, strict=True)` → `zip(shape, sizes, steps, strict=True)": "the two sizes "
+    "are only compared for equality",
+    "(0,) * new` → `(1,) * new": "a new axis keeps this step only where its size is one: never used",
+}.items():
+    mutant = f"broadcast_view: `{mutant}" + ("" if mutant.endswith("]") else "`")
+    broadcast_view.equivalent(mutant, because=because)
+toeplitz_view.equivalent(
+    "toeplitz_view: `0` → `1`", because="a single row has no step down, so its stride is never used"
+)

@@ -36,8 +36,6 @@ def nbytes(*shape, size=4):
     return math.prod(shape) * size
 
 
-# ------------------------------------------------------------------------------ sequence_lengths
-
 sequence_lengths = Exercise(
     tensors.sequence_lengths,
     title="Lengths of padded rows",
@@ -103,25 +101,19 @@ sequence_lengths.slips(
         replace("dim=1)", "dim=1).tolist()"): "You return a Python list. Return the tensor itself.",
     }
 )
-
-
-@sequence_lengths.alternative("a loop over the rows")
-def _(ids, pad_id):
-    return torch.tensor([sum(t != pad_id for t in row) for row in ids.tolist()], dtype=torch.int64)
-
-
-@sequence_lengths.alternative("count_nonzero")
-def _(ids, pad_id):
-    return torch.count_nonzero(ids - pad_id, dim=1)
-
-
+sequence_lengths.alternative("a loop over the rows")(
+    lambda ids, pad_id: torch.tensor(
+        [sum(t != pad_id for t in row) for row in ids.tolist()], dtype=torch.int64
+    )
+)
+sequence_lengths.alternative("count_nonzero")(
+    lambda ids, pad_id: torch.count_nonzero(ids - pad_id, dim=1)
+)
 sequence_lengths.equivalent(
     "sequence_lengths: `(ids != pad_id).sum(dim=1)` → `(ids != pad_id).sum(dim=-1)`",
     because="ids has two axes, so 1 and -1 name the same one.",
 )
 
-
-# ------------------------------------------------------------------------------ last_token_states
 
 last_token_states = Exercise(
     tensors.last_token_states,
@@ -167,20 +159,17 @@ def _():
     yield call(normal(3, 4, 2, dtype=torch.float64), torch.tensor([2, 4, 1])), "float64"
 
 
+SIZES = (2, 8, 16), (64, 8, 16), (64, 12, 24)
 last_token_states.contract(
     contracts.constant_kernels(
-        [
-            call(normal(2, 8, 16), torch.tensor([3, 8])),
-            call(normal(64, 8, 16), integers(8, 64) + 1),
-            call(normal(64, 12, 24), integers(12, 64) + 1),
-        ],
+        [call(normal(B, T, D), integers(T, B) + 1) for B, T, D in SIZES],
         says="no Python loop over the batch, the positions or the features",
     )
 )
 last_token_states.contract(
     contracts.largest_tensor(
-        [call(normal(64, 8, 16), integers(8, 64) + 1)],
-        limit=nbytes(64, 8, 16),
+        [call(normal(*SIZES[1]), integers(8, 64) + 1)],
+        limit=nbytes(*SIZES[1]),
         says="nothing larger than `hidden` itself",
     )
 )
@@ -221,13 +210,11 @@ def _(hidden, lengths):
     return torch.stack(states) if states else hidden[:, 0]
 
 
-@last_token_states.mistake(
+last_token_states.mistake(
     "The values are right, but hidden[:, lengths - 1] makes a (B, B, D) tensor of which you keep "
     "the diagonal. Give the rows as an index too, and only B states are read.",
     cost=True,
-)
-def _(hidden, lengths):
-    return hidden[:, lengths - 1].diagonal(dim1=0, dim2=1).T
+)(lambda hidden, lengths: hidden[:, lengths - 1].diagonal(dim1=0, dim2=1).T)
 
 
 @last_token_states.alternative("gather with an expanded index")
@@ -236,18 +223,14 @@ def _(hidden, lengths):
     return hidden.gather(1, index)[:, 0]
 
 
-@last_token_states.alternative("a boolean mask with one True a row")
-def _(hidden, lengths):
-    return hidden[torch.arange(hidden.size(1)) == lengths[:, None] - 1]
-
-
+last_token_states.alternative("a boolean mask with one True a row")(
+    lambda hidden, lengths: hidden[torch.arange(hidden.size(1)) == lengths[:, None] - 1]
+)
 last_token_states.equivalent(
     "last_token_states: `torch.arange(hidden.size(0), device=hidden.device)` → `torch.arange(hidden.size(0))`",
     because="An index tensor may live on the CPU whatever the device of what it indexes; torch moves it.",
 )
 
-
-# ----------------------------------------------------------------------- padding_to_attention_mask
 
 padding_to_attention_mask = Exercise(
     tensors.padding_to_attention_mask,
@@ -312,14 +295,10 @@ padding_to_attention_mask.slips(
         ): "The mask is float32, and attention would add it to the scores. It is to be torch.bool.",
     }
 )
+padding_to_attention_mask.alternative("unsqueeze and a comparison")(
+    lambda padding: padding.unsqueeze(1).unsqueeze(2) == 0
+)
 
-
-@padding_to_attention_mask.alternative("unsqueeze and a comparison")
-def _(padding):
-    return padding.unsqueeze(1).unsqueeze(2) == 0
-
-
-# ---------------------------------------------------------------------------------- causal_mask
 
 causal_mask = Exercise(
     tensors.causal_mask,
@@ -333,15 +312,15 @@ causal_mask = Exercise(
         "tril(diagonal=k) keeps column j of row i where j - i ≤ k.",
     ),
 )
-
-
-@causal_mask.by_hand
-def _():
-    yield (
-        call(3, 3),
-        torch.tensor([[True, False, False], [True, True, False], [True, True, True]]),
-    )
-    yield call(2, 4), torch.tensor([[True, True, True, False], [True, True, True, True]])
+causal_mask.by_hand(
+    lambda: [
+        (
+            call(3, 3),
+            torch.tensor([[True, False, False], [True, True, False], [True, True, True]]),
+        ),
+        (call(2, 4), torch.tensor([[True, True, True, False], [True, True, True, True]])),
+    ]
+)
 
 
 @causal_mask.cases(20)
@@ -410,17 +389,13 @@ def _(T, S):
     return torch.tensor(rows, dtype=torch.bool).reshape(T, S)
 
 
-@causal_mask.alternative("compare positions, broadcast")
-def _(T, S):
-    return torch.arange(S) <= torch.arange(S - T, S)[:, None]
+causal_mask.alternative("compare positions, broadcast")(
+    lambda T, S: torch.arange(S) <= torch.arange(S - T, S)[:, None]
+)
+causal_mask.alternative("the last rows of a square triangle, from triu")(
+    lambda T, S: ~torch.ones(S, S).triu(1).bool()[S - T :]
+)
 
-
-@causal_mask.alternative("the last rows of a square triangle, from triu")
-def _(T, S):
-    return ~torch.ones(S, S).triu(1).bool()[S - T :]
-
-
-# ---------------------------------------------------------------------------------- masked_mean
 
 masked_mean = Exercise(
     tensors.masked_mean,
@@ -542,8 +517,6 @@ masked_mean.equivalent(
 )
 
 
-# ----------------------------------------------------------------------------- one_hot_by_scatter
-
 one_hot_by_scatter = Exercise(
     tensors.one_hot_by_scatter,
     title="One-hot by scatter",
@@ -556,11 +529,9 @@ one_hot_by_scatter = Exercise(
         ("contracts", "An identity matrix is V × V, whatever B and T are. Start from the zeros."),
     ),
 )
-
-
-@one_hot_by_scatter.by_hand
-def _():
-    yield call(torch.tensor([[2, 0]]), 3), torch.tensor([[[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]])
+one_hot_by_scatter.by_hand(
+    lambda: [(call(torch.tensor([[2, 0]]), 3), torch.tensor([[[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]]))]
+)
 
 
 @one_hot_by_scatter.cases
@@ -583,28 +554,16 @@ def _():
 
 one_hot_by_scatter.contract(
     contracts.constant_kernels(
-        [
-            call(integers(50, 2, 3), 50),
-            call(integers(50, 16, 24), 50),
-            call(integers(50, 2, 3), 80),
-        ],
+        [call(integers(50, B, T), V) for B, T, V in ((2, 3, 50), (16, 24, 50), (2, 3, 80))],
         says="no Python loop over the tokens or the vocabulary",
     )
 )
-one_hot_by_scatter.contract(
-    contracts.largest_tensor(
-        [call(integers(1000, 2, 3), 1000)],
-        limit=nbytes(2, 3, 1000),
-        says="no tensor larger than the result",
+for times, says in ((1, "no tensor larger than the result"), (4, "no (V, V) tensor")):
+    one_hot_by_scatter.contract(
+        contracts.largest_tensor(
+            [call(integers(1000, 2, 3), 1000)], limit=times * nbytes(2, 3, 1000), says=says
+        )
     )
-)
-one_hot_by_scatter.contract(
-    contracts.largest_tensor(
-        [call(integers(1000, 2, 3), 1000)],
-        limit=4 * nbytes(2, 3, 1000),
-        says="no (V, V) tensor",
-    )
-)
 one_hot_by_scatter.slips(
     {
         replace(
@@ -669,11 +628,9 @@ one_hot_by_scatter.mistake(
     ),
     cost=True,
 )
-
-
-@one_hot_by_scatter.alternative("compare with every id of the vocabulary")
-def _(ids, vocab_size):
-    return (ids[..., None] == torch.arange(vocab_size, device=ids.device)).float()
+one_hot_by_scatter.alternative("compare with every id of the vocabulary")(
+    lambda ids, vocab_size: (ids[..., None] == torch.arange(vocab_size, device=ids.device)).float()
+)
 
 
 @one_hot_by_scatter.alternative("index_put on the flat result")
@@ -682,8 +639,6 @@ def _(ids, vocab_size):
     flat[torch.arange(ids.numel()), ids.reshape(-1)] = 1.0
     return flat.view(*ids.shape, vocab_size)
 
-
-# ----------------------------------------------------------------------------- gather_log_probs
 
 gather_log_probs = Exercise(
     tensors.gather_log_probs,
@@ -738,20 +693,17 @@ def _():
     yield call(normal(3, 3, 3), integers(3, 3, 3)), "B, T and V equal"
 
 
+TOKENS = (2, 3, 8), (16, 24, 8), (16, 24, 12)
 gather_log_probs.contract(
     contracts.constant_kernels(
-        [
-            call(normal(2, 3, 8), integers(8, 2, 3)),
-            call(normal(16, 24, 8), integers(8, 16, 24)),
-            call(normal(16, 24, 12), integers(12, 16, 24)),
-        ],
+        [call(normal(B, T, V), integers(V, B, T)) for B, T, V in TOKENS],
         says="no Python loop over the tokens or the vocabulary",
     )
 )
 gather_log_probs.contract(
     contracts.largest_tensor(
-        [call(normal(16, 24, 8), integers(8, 16, 24))],
-        limit=2 * nbytes(16, 24, 8),
+        [call(normal(*TOKENS[1]), integers(8, 16, 24))],
+        limit=2 * nbytes(*TOKENS[1]),
         says="no (B, T, B, T) tensor",
     )
 )
@@ -838,8 +790,6 @@ def _(logits, targets):
     return -nll.view(targets.shape).to(torch.promote_types(logits.dtype, torch.float32))
 
 
-# -------------------------------------------------------------------------- pairwise_sq_distances
-
 pairwise_sq_distances = Exercise(
     tensors.pairwise_sq_distances,
     title="All squared distances by one matmul",
@@ -899,9 +849,8 @@ pairwise_sq_distances.contract(
 pairwise_sq_distances.contract(
     contracts.constant_kernels(
         [
-            call(normal(32, 8), normal(48, 8, seed=1)),
-            call(normal(64, 8), normal(96, 8, seed=1)),
-            call(normal(64, 24), normal(96, 24, seed=1)),
+            call(normal(N, D), normal(M, D, seed=1))
+            for N, M, D in ((32, 48, 8), (64, 96, 8), (64, 96, 24))
         ],
         says="no Python loop over the points or their coordinates",
     )
@@ -929,15 +878,11 @@ pairwise_sq_distances.slips(
         ): "You add the norms, not their squares: |x|² + |y|² - 2 x·y.",
     }
 )
-
-
-@pairwise_sq_distances.mistake(
+pairwise_sq_distances.mistake(
     "The values are right, but x[:, None] - y[None] is an (N, M, D) tensor: for 10,000 by 10,000 "
     "points of 768 numbers, 307 GB. The matmul needs N × M.",
     cost=True,
-)
-def _(x, y):
-    return (x[:, None] - y[None]).square().sum(-1)
+)(lambda x, y: (x[:, None] - y[None]).square().sum(-1))
 
 
 @pairwise_sq_distances.mistake(
@@ -975,8 +920,6 @@ pairwise_sq_distances.equivalent(
 )
 
 
-# -------------------------------------------------------------------------------- xavier_uniform
-
 xavier_uniform = Exercise(
     tensors.xavier_uniform,
     title="Glorot's uniform weight",
@@ -990,11 +933,7 @@ xavier_uniform = Exercise(
         "Hand the generator on: torch.rand(fan_out, fan_in, generator=generator).",
     ),
 )
-
-
-@xavier_uniform.by_hand
-def _():
-    yield call(2, 3, gain=0.0, generator=5), torch.zeros(2, 3)  # the one draw without chance
+xavier_uniform.by_hand(lambda: [(call(2, 3, gain=0.0, generator=5), torch.zeros(2, 3))])
 
 
 @xavier_uniform.cases(12)
@@ -1064,3 +1003,11 @@ def _(fan_out, fan_in, gain=1.0, generator=None):
 def _(fan_out, fan_in, gain=1.0, generator=None):
     bound = gain * (6 / (fan_in + fan_out)) ** 0.5
     return torch.empty(fan_in, fan_out).uniform_(-bound, bound, generator=generator).T
+
+
+for exercise, x in ((masked_mean, "x"), (gather_log_probs, "logits")):
+    exercise.equivalent(
+        f"{exercise.names[0]}: `torch.promote_types({x}.dtype, torch.float32)` → "
+        f"`torch.promote_types(torch.float32, {x}.dtype)`",
+        because="the dtype that holds both does not depend on their order",
+    )
