@@ -134,10 +134,7 @@ unflatten_index.slips(
         replace("reversed(index)", "index"): "You return the numbers in the order in which you "
         "found them: last axis first.",
         replace(
-            "not 0 <= position < prod(shape)",
-            "False",
-            "divmod(position, size)",
-            "divmod(position, max(size, 1))",
+            "not 0 <= position < prod(shape)", "False"
         ): "You wrap around instead of raising IndexError: a position outside of the tensor has no "
         "index.",
         replace(
@@ -221,6 +218,8 @@ contiguous_strides.slips(
         "elements: the innermost is 1.",
         replace("tuple(reversed(strides))", "strides[::-1]"): "You return a list. x.stride() is a "
         "tuple, and a list never equals a tuple.",
+        replace("reversed(strides))", "reversed(strides)) or (1,)"): "A tensor without axes has no "
+        "strides: an empty tuple.",
     }
 )
 contiguous_strides.alternative("a product for each axis")(
@@ -578,6 +577,8 @@ broadcast_view.slips(
         "your view, and walks on to other elements. Its stride must be 0.",
         replace("raise ValueError", "raise RuntimeError"): "You raise RuntimeError, as x.expand "
         "does. ValueError is asked for.",
+        replace("x.storage_offset())", "x.storage_offset()).contiguous()"): "contiguous() stores "
+        "every repetition. With stride 0 they share one slot.",
     }
 )
 broadcast_view.mistake(

@@ -184,12 +184,21 @@ last_token_states.slips(
         "as an index tensor too.",
         replace("rows, lengths - 1", ":, 0"): "You took the first token's state, not the last "
         "one's.",
-        replace("lengths - 1", "lengths.max() - 1"): "You used the longest row's length for all "
-        "rows; each has a last token of its own.",
+        replace(
+            "lengths - 1", "max(lengths.tolist(), default=1) - 1"
+        ): "You used the longest row's length for all rows; each has a last token of its own.",
         replace("rows, lengths - 1", "lengths - 1, rows"): "You swapped the indices: the first "
         "axis of hidden is the batch, the second the position.",
         replace("lengths - 1", "-lengths"): "You counted from the end of the row. Padding is on "
         "the right, so the last token is at lengths - 1 from the start.",
+        replace(
+            "hidden[rows, lengths - 1]", "torch.stack([h[n - 1] for h, n in zip(hidden, lengths)])"
+        ): "torch.stack has nothing to stack where the batch is empty. Integer indexing takes the whole "
+        "batch at once, without a loop.",
+        replace(
+            "hidden[rows, lengths - 1]",
+            "hidden.view(-1, hidden.size(2))[rows * hidden.size(1) + lengths - 1]",
+        ): "view raises where no strides can merge batch and positions. Index with two tensors instead.",
         replace("lengths - 1]", "lengths - 1][:, None]"): "One axis too many: the axis of the "
         "positions is gone once a position is picked, (B, D).",
         replace(
@@ -492,6 +501,20 @@ masked_mean.slips(
         "divided by how many they are.",
         replace("x, 0.0).sum(dim=1", "x, 0.0).sum(dim=2"): "You averaged over the features. The "
         "mean runs over the positions, dim=1.",
+        replace(
+            "torch.where(keep[:, :, None], x, 0.0)",
+            "(x * keep[:, :, None])",
+            ".clamp(min=1)",
+            "",
+            ", dtype=dtype",
+            "",
+        ): "Three slips: 0 · NaN is NaN, so choose with torch.where; 0 / 0 is NaN, so raise a count of 0 to "
+        "1; float16 ends at 65,504, so sum half precision in float32.",
+        replace(
+            "(total / count).to(x.dtype)",
+            "x.masked_fill(~keep[:, :, None], torch.nan).nanmean(dim=1)",
+        ): "nanmean leaves out every NaN, also those at positions that are kept, and a row that keeps "
+        "nothing is 0 / 0.",
     }
 )
 
@@ -748,8 +771,20 @@ gather_log_probs.slips(
         replace(
             "picked - log_sum_exp", "(picked - log_sum_exp) / math.log(2)"
         ): "These are bits, by a logarithm to base 2. Nats take the natural logarithm.",
-        replace(".to(dtype)", ""): "Half precision has two to four digits: a log-probability near "
+        replace(
+            "    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))\n", ""
+        ): "Half precision has two to four digits: a log-probability near "
         "-10 is off by hundredths. Convert the logits to float32 first, and return float32.",
+        replace(
+            "torch.promote_types(logits.dtype, torch.float32)", "torch.float32"
+        ): "You count in "
+        "float32 also what came in float64. Only half precision needs to be converted.",
+        replace(
+            "logits.gather(",
+            "logits.view(-1, logits.size(-1)).gather(",
+            "targets[..., None]).squeeze(-1)",
+            "targets.reshape(-1, 1)).view(targets.shape)",
+        ): "view raises where no strides can merge the first two axes. reshape copies there.",
     }
 )
 gather_log_probs.mistake(

@@ -81,8 +81,8 @@ def gather_log_probs(
     precision are counted in float32, and so is the result; float64 stays float64. The negative of
     its mean is the cross-entropy loss of a language model.
     """
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    log_sum_exp = logits.to(dtype).logsumexp(dim=-1)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    log_sum_exp = logits.logsumexp(dim=-1)
     picked = logits.gather(-1, targets[..., None]).squeeze(-1)
     return picked - log_sum_exp
 

@@ -20,7 +20,7 @@ def view(subject: Any, case: Case) -> dict[str, Any]:
 
     The first tensor among the arguments is the one to be viewed. A view of the wrong elements shows
     the wrong new ones. The argument itself stays as it was, and gradients flow through its view. Of a
-    copy nothing more is said: however it was made (indexed, stacked, padded), it is the same mistake.
+    copy its strides and gradients are not asked: indexed, stacked or padded, it is the same mistake.
     """
     given = (case.args, case.kwargs)
     before = fresh(given)
@@ -30,14 +30,16 @@ def view(subject: Any, case: Case) -> dict[str, Any]:
         return {"result": result}
     changed = changed_arguments(subject, before, given)
     shares = result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-    seen = {"result": result.clone(), "the result shares the argument's storage": shares}
-    if not shares:
-        return seen | changed
-    seen["strides"] = _strides_that_matter(result)
+    seen = {
+        "result": result.clone(),
+        "the result shares the argument's storage": shares,
+        "strides": _strides_that_matter(result) if shares else None,
+    }
     _overwrite(x)
     seen["result, after the argument was overwritten"] = result.clone()
     if x.is_floating_point() and not changed:
-        seen["a gradient flows through the view"] = _carries_gradient(subject, *before)
+        flows = _carries_gradient(subject, *before) if shares else None
+        seen["a gradient flows through the view"] = flows
     return seen | changed
 
 
