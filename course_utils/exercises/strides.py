@@ -1,13 +1,12 @@
 """Exercises of chapter 2, strides: from the address of one element to a view that shifts rows."""
 # ruff: noqa: B905 (mistakes are written as students write them)
 
-from itertools import pairwise
 from math import prod
 
 import torch
 from hypothesis import strategies as st
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.reference import strides
 
 
@@ -15,8 +14,6 @@ def plain(x):
     """Shape and strides of a tensor as tuples of ints: plain values for a case."""
     return tuple(x.shape), tuple(x.stride())
 
-
-# ------------------------------------------------------------------------------ flat_index
 
 flat_index = Exercise(
     strides.flat_index,
@@ -30,14 +27,14 @@ flat_index = Exercise(
         "`sum(i * s for i, s in zip(index, stride))`, counted from the offset.",
     ),
 )
-
-
-@flat_index.by_hand
-def _():
-    yield call((1, 2), (4, 1)), 6
-    yield call((2, 1), (4, 1), 5), 14
-    yield call((3, 1), (1, 4)), 7
-    yield call((0, 1), (4, 1)), 1
+flat_index.by_hand(
+    lambda: [
+        (call((1, 2), (4, 1)), 6),
+        (call((2, 1), (4, 1), 5), 14),
+        (call((3, 1), (1, 4)), 7),
+        (call((0, 1), (4, 1)), 1),
+    ]
+)
 
 
 @flat_index.cases
@@ -56,28 +53,24 @@ def _():
     yield call((1 << 20, 1), (1 << 20, 1), 1), "more than 2³¹ elements"
 
 
-@flat_index.mistake("You left the offset out: a slice begins in the middle of its storage.")
-def _(index, stride, offset=0):
-    return sum(i * s for i, s in zip(index, stride))
-
-
-@flat_index.mistake(
-    "You multiply the offset along with the steps; it is counted once, in elements, not in rows."
+flat_index.slips(
+    {
+        replace("offset + ", ""): "You left the offset out: a slice begins in the middle of its "
+        "storage.",
+        replace("offset + ", "offset * max(stride, default=1) + "): "You multiply the offset "
+        "along with the steps; it is counted once, in elements, not in rows.",
+        replace("i * s for", "(i + 1) * s for"): "You count from 1: the first element has index "
+        "0, which adds nothing.",
+        replace("(index, stride", "(index, reversed(stride)"): "You pair the first index with the "
+        "last stride: index[0] belongs to stride[0], the outermost axis.",
+        replace(
+            "sum(i * s for i, s in zip(index, stride, strict=True))",
+            "index[0] * stride[0] + index[1] * stride[1]",
+        ): "You wrote out two axes. An index has as many entries as there are axes: sum over all of "
+        "them.",
+        replace("offset + sum", "offset + offset + sum"): "You counted the offset twice.",
+    }
 )
-def _(index, stride, offset=0):
-    return sum(i * s for i, s in zip(index, stride)) + offset * max(stride, default=1)
-
-
-@flat_index.mistake("You count from 1: the first element has index 0, which adds nothing.")
-def _(index, stride, offset=0):
-    return offset + sum((i + 1) * s for i, s in zip(index, stride))
-
-
-@flat_index.mistake(
-    "You pair the first index with the last stride: index[0] belongs to stride[0], the outermost axis."
-)
-def _(index, stride, offset=0):
-    return offset + sum(i * s for i, s in zip(index, reversed(stride)))
 
 
 @flat_index.alternative("a loop")
@@ -87,28 +80,13 @@ def _(index, stride, offset=0):
     return offset
 
 
-flat_index.equivalent(
-    "flat_index: `zip(index, stride, strict=True)` → `zip(stride, index, strict=True)`",
-    because="a product does not depend on the order of its factors",
-)
-flat_index.equivalent(
-    "flat_index: `zip(index, stride, strict=True)` → `zip(index, stride)`",
-    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
-)
-flat_index.equivalent(
-    "flat_index: `strict=True` → `strict=False`",
-    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
-)
-
-
-# ------------------------------------------------------------------------------ unflatten_index
-
 unflatten_index = Exercise(
     strides.unflatten_index,
     title="Index of the n-th element",
     difficulty=1,
     minutes=10,
     points=1,
+    probe=probes.a_tuple,
     hints=(
         "Which of the numbers in the index changes with every step? Start with that axis.",
         "`divmod(position, size)` gives how often the last axis went round, and where it stands.",
@@ -120,13 +98,13 @@ unflatten_index = Exercise(
         ),
     ),
 )
-
-
-@unflatten_index.by_hand
-def _():
-    yield call(5, (3, 4)), (1, 1)
-    yield call(11, (3, 4)), (2, 3)
-    yield call(13, (2, 3, 4)), (1, 0, 1)
+unflatten_index.by_hand(
+    lambda: [
+        (call(5, (3, 4)), (1, 1)),
+        (call(11, (3, 4)), (2, 3)),
+        (call(13, (2, 3, 4)), (1, 0, 1)),
+    ]
+)
 
 
 @unflatten_index.cases
@@ -147,56 +125,39 @@ def _():
     yield call(0, (2, 0)), "a shape without elements has no first one"
 
 
-@unflatten_index.mistake(
-    "You let the first axis turn fastest. That is column-major order (Fortran, MATLAB); in row-major "
-    "order it is the last."
+unflatten_index.slips(
+    {
+        replace(
+            "reversed(shape)", "shape", "reversed(index)", "index"
+        ): "You let the first axis turn fastest. That is column-major order (Fortran, MATLAB); in "
+        "row-major order it is the last.",
+        replace("reversed(index)", "index"): "You return the numbers in the order in which you "
+        "found them: last axis first.",
+        replace(
+            "not 0 <= position < prod(shape)", "False"
+        ): "You wrap around instead of raising IndexError: a position outside of the tensor has no "
+        "index.",
+        replace(
+            "reversed(shape)",
+            "shape",
+            "position, i = divmod",
+            "i, position = divmod",
+            "reversed(index)",
+            "index",
+        ): "You divide by the size of the axis at hand, where one step along it skips the product of "
+        "the sizes *inside* it.",
+        replace("tuple(reversed(index))", "index[::-1]"): "You return a list. As an index a list "
+        "is something else than a tuple: x[[1, 2]] takes two rows, x[(1, 2)] is the element x[1, "
+        "2].",
+        replace("< prod(shape)", "<= prod(shape)"): "You let the position prod(shape) through. "
+        "Positions count from 0, so the last one is prod(shape) - 1.",
+        replace(
+            "not 0 <= position < prod(shape)", "position >= prod(shape)"
+        ): "You let negative positions through. Positions count from 0 upwards.",
+        replace("IndexError", "ValueError"): "You raise ValueError. A position without an element "
+        "is an IndexError, as for a list.",
+    }
 )
-def _(position, shape):
-    if not 0 <= position < prod(shape):
-        raise IndexError
-    index = []
-    for size in shape:
-        position, i = divmod(position, size)
-        index.append(i)
-    return tuple(index)
-
-
-@unflatten_index.mistake(
-    "You return the numbers in the order in which you found them: last axis first."
-)
-def _(position, shape):
-    if not 0 <= position < prod(shape):
-        raise IndexError
-    index = []
-    for size in reversed(shape):
-        position, i = divmod(position, size)
-        index.append(i)
-    return tuple(index)
-
-
-@unflatten_index.mistake(
-    "You wrap around instead of raising IndexError: a position outside of the tensor has no index."
-)
-def _(position, shape):
-    index = []
-    for size in reversed(shape):
-        position, i = divmod(position, max(size, 1))
-        index.append(i)
-    return tuple(reversed(index))
-
-
-@unflatten_index.mistake(
-    "You divide by the size of the axis at hand, where one step along it skips the product of the "
-    "sizes *inside* it."
-)
-def _(position, shape):
-    if not 0 <= position < prod(shape):
-        raise IndexError
-    index = []
-    for size in shape:
-        i, position = divmod(position, size)
-        index.append(i)
-    return tuple(index)
 
 
 @unflatten_index.alternative("divide by the row-major strides, outermost axis first")
@@ -206,27 +167,22 @@ def _(position, shape):
     return tuple(position // prod(shape[axis + 1 :]) % size for axis, size in enumerate(shape))
 
 
-# ------------------------------------------------------------------------------ contiguous_strides
-
 contiguous_strides = Exercise(
     strides.contiguous_strides,
     title="Strides of a new tensor",
     difficulty=1,
     minutes=10,
     points=1,
+    probe=probes.a_tuple,
     hints=(
         "What is the stride of the last axis, whatever the shape? And of the one before it?",
         "One step along an axis skips everything inside it: the product of all later sizes.",
         "Walk from the last axis to the first with a running product. What must a size of 0 not do?",
     ),
 )
-
-
-@contiguous_strides.by_hand
-def _():
-    yield call((3, 4)), (4, 1)
-    yield call((2, 3, 4)), (12, 4, 1)
-    yield call((7,)), (1,)
+contiguous_strides.by_hand(
+    lambda: [(call((3, 4)), (4, 1)), (call((2, 3, 4)), (12, 4, 1)), (call((7,)), (1,))]
+)
 
 
 @contiguous_strides.cases
@@ -243,51 +199,36 @@ def _():
     yield call((5, 1 << 20, 1 << 20)), "more than 2³¹ elements"
 
 
-@contiguous_strides.mistake(
-    "These are column-major strides: your first axis moves by 1. In row-major order the last does."
+contiguous_strides.slips(
+    {
+        replace(
+            "reversed(shape)", "shape", "reversed(strides)", "strides"
+        ): "These are column-major strides: your first axis moves by 1. In row-major order the last "
+        "does.",
+        replace(
+            "strides.append(step)\n        step *= max(size, 1)",
+            "step *= max(size, 1)\n        strides.append(step)",
+        ): "You multiply one size too many: an axis's own size does not enter its stride, only the "
+        "sizes inside it.",
+        replace("step *= max", "step = max"): "Each of your strides is only the size of the next "
+        "axis. One step also skips all axes further in.",
+        replace("max(size, 1)", "size"): "A size of 0 turns all strides to its left into 0. torch "
+        "counts it as 1: `torch.empty(2, 0, 3)` has strides (3, 3, 1).",
+        replace("[], 1", "[], 4"): "These are bytes (of float32). PyTorch counts strides in "
+        "elements: the innermost is 1.",
+        replace("tuple(reversed(strides))", "strides[::-1]"): "You return a list. x.stride() is a "
+        "tuple, and a list never equals a tuple.",
+        replace("reversed(strides))", "reversed(strides)) or (1,)"): "A tensor without axes has no "
+        "strides: an empty tuple.",
+    }
 )
-def _(shape):
-    result, step = [], 1
-    for size in shape:
-        result.append(step)
-        step *= max(size, 1)
-    return tuple(result)
-
-
-@contiguous_strides.mistake(
-    "You multiply one size too many: an axis's own size does not enter its stride, only the sizes "
-    "inside it."
+contiguous_strides.alternative("a product for each axis")(
+    lambda shape: tuple(prod(max(n, 1) for n in shape[axis + 1 :]) for axis in range(len(shape)))
 )
-def _(shape):
-    return tuple(prod(max(size, 1) for size in shape[axis:]) for axis in range(len(shape)))
-
-
-@contiguous_strides.mistake(
-    "Each of your strides is only the size of the next axis. One step also skips all axes further in."
+contiguous_strides.alternative("ask torch for an empty tensor on the meta device")(
+    lambda shape: torch.empty(shape, device="meta").stride()
 )
-def _(shape):
-    return tuple(max(size, 1) for size in shape[1:]) + (1,) * (len(shape) > 0)
 
-
-@contiguous_strides.mistake(
-    "A size of 0 turns all strides to its left into 0. torch counts it as 1: `torch.empty(2, 0, 3)` "
-    "has strides (3, 3, 1)."
-)
-def _(shape):
-    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-@contiguous_strides.alternative("a product for each axis")
-def _(shape):
-    return tuple(prod(max(n, 1) for n in shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-@contiguous_strides.alternative("ask torch for an empty tensor on the meta device")
-def _(shape):
-    return torch.empty(shape, device="meta").stride()
-
-
-# ------------------------------------------------------------------------------ is_contiguous
 
 is_contiguous = Exercise(
     strides.is_contiguous,
@@ -301,14 +242,14 @@ is_contiguous = Exercise(
         ("edge cases", "A tensor without elements has none out of place."),
     ),
 )
-
-
-@is_contiguous.by_hand
-def _():
-    yield call((3, 4), (4, 1)), True
-    yield call((4, 3), (1, 4)), False
-    yield call((3, 4), (5, 1)), False
-    yield call((3, 1), (1, 99)), True
+is_contiguous.by_hand(
+    lambda: [
+        (call((3, 4), (4, 1)), True),
+        (call((4, 3), (1, 4)), False),
+        (call((3, 4), (5, 1)), False),
+        (call((3, 1), (1, 99)), True),
+    ]
+)
 
 
 @is_contiguous.cases
@@ -331,48 +272,34 @@ def _():
     yield call((4, 3, 1), (1, 4, 1)), "a transpose, and an axis of size one inside it"
 
 
-@is_contiguous.mistake(
-    "You compare axes of size one as well. They are never stepped along: any stride will do."
+is_contiguous.slips(
+    {
+        replace("size == 1", "False"): "You compare axes of size one as well. They are never "
+        "stepped along: any stride will do.",
+        replace(
+            "expected = 1",
+            "expected = 0",
+            "step != expected",
+            "step < expected",
+            "expected *= size",
+            "expected = step",
+        ): "You only ask that strides fall from left to right. That finds a transpose, but not a "
+        "slice that leaves gaps.",
+        replace("expected *= size", "return True"): "You only look at the last stride. With "
+        "stride 1 there, the rows can still be apart, overlap or be the same row.",
+        replace(
+            "expected = 1",
+            "expected = None",
+            "step != expected",
+            "expected not in (None, step)",
+            "expected *= size",
+            "expected = step * size",
+        ): "You check that each axis fits the one inside it, but not that the innermost stride is 1: "
+        "`x[::2]` of a vector has gaps.",
+        replace("0 in shape", "False"): "A tensor without elements is contiguous: none of them is "
+        "out of place.",
+    }
 )
-def _(shape, stride):
-    return 0 in shape or tuple(stride) == strides.contiguous_strides(shape)
-
-
-@is_contiguous.mistake(
-    "You only ask that strides fall from left to right. That finds a transpose, but not a slice that "
-    "leaves gaps."
-)
-def _(shape, stride):
-    steps = [s for n, s in zip(shape, stride) if n != 1]
-    return 0 in shape or steps == sorted(steps, reverse=True)
-
-
-@is_contiguous.mistake(
-    "You only look at the last stride. With stride 1 there, the rows can still be apart, overlap or "
-    "be the same row."
-)
-def _(shape, stride):
-    steps = [s for n, s in zip(shape, stride) if n != 1]
-    return 0 in shape or not steps or steps[-1] == 1
-
-
-@is_contiguous.mistake(
-    "You check that each axis fits the one inside it, but not that the innermost stride is 1: "
-    "`x[::2]` of a vector has gaps."
-)
-def _(shape, stride):
-    axes = [(n, s) for n, s in zip(shape, stride) if n != 1]
-    return 0 in shape or all(s == n2 * s2 for (_, s), (n2, s2) in pairwise(axes))
-
-
-@is_contiguous.mistake("A tensor without elements is contiguous: none of them is out of place.")
-def _(shape, stride):
-    expected = 1
-    for size, step in zip(reversed(shape), reversed(stride)):
-        if size != 1 and step != expected:
-            return False
-        expected *= max(size, 1)
-    return True
 
 
 @is_contiguous.alternative("list all positions and compare with 0, 1, 2, …")
@@ -382,18 +309,6 @@ def _(shape, stride):
         positions = [p + i * step for p in positions for i in range(size)]
     return positions == list(range(len(positions)))
 
-
-is_contiguous.equivalent(
-    "is_contiguous: `zip(reversed(shape), reversed(stride), strict=True)` → `zip(reversed(shape), reversed(stride))`",
-    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
-)
-is_contiguous.equivalent(
-    "is_contiguous: `strict=True` → `strict=False`",
-    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
-)
-
-
-# ------------------------------------------------------------------------------ view_strides
 
 view_strides = Exercise(
     strides.view_strides,
@@ -411,13 +326,13 @@ view_strides = Exercise(
         "needs a copy.",
     ),
 )
-
-
-@view_strides.by_hand
-def _():
-    yield call((3, 4), (4, 1), (2, 6)), (6, 1)
-    yield call((4, 3), (1, 4), (12,)), None
-    yield call((4, 3), (1, 4), (2, 2, 3)), (2, 1, 4)
+view_strides.by_hand(
+    lambda: [
+        (call((3, 4), (4, 1), (2, 6)), (6, 1)),
+        (call((4, 3), (1, 4), (12,)), None),
+        (call((4, 3), (1, 4), (2, 2, 3)), (2, 1, 4)),
+    ]
+)
 
 
 @view_strides.cases(80)
@@ -441,88 +356,39 @@ def _():
     yield call((3, 0), (1, 3), (0,)), "an empty tensor, transposed"
 
 
-@view_strides.mistake(
-    "This is what you get if axes of size one are asked to merge: an axis that is never stepped along "
-    "may have any stride. Drop it before you compare."
+view_strides.slips(
+    {
+        replace("if size == 1:", "if False:"): "This is what you get if axes of size one are "
+        "asked to merge: an axis that is never stepped along may have any stride. Drop it before "
+        "you compare.",
+        replace(
+            "    if 0 in shape",
+            "    if not is_contiguous(shape, stride):\n        return None\n    if 0 in shape",
+        ): "You say None for every tensor that is not contiguous; some can still be viewed: `x[:, "
+        ":2]` of a 3 × 4 tensor as (3, 2, 1).",
+        replace("runs and runs[-1][1] == size * step", "runs"): "You merge axes where the strides "
+        "only fall, or do not check at all. One step along the outer axis must equal the whole "
+        "way along the inner one.",
+        replace(
+            "(1,) * len(new_shape)", "(1,) * len(new_shape) if shape == new_shape else None"
+        ): "An empty tensor has no element to misplace: every shape without elements is a view of it.",
+        replace(
+            "if size % new_size:", "if new_size not in (1, size):"
+        ): "You merge, but you never split: one axis can become several, with any stride. Start the "
+        "inner new axis with the run's own stride.",
+        replace("if 0 in shape", "if False"): "A tensor without elements divides by zero in your "
+        "split. Every shape without elements is a view of it: answer that first.",
+        replace("return None", "raise ValueError"): "You raise where the view must copy. None is "
+        "asked for there.",
+        replace("== size * step", "== runs[-1][0] * step"): "You multiply by the outer axis's own "
+        "size. Two axes merge where the outer stride is the inner stride times the inner size.",
+        replace("reversed(strides)", "strides"): "Your new axes are in reverse order: they were "
+        "found from the right.",
+    }
 )
-def _(shape, stride, new_shape):
-    return merge_and_split(shape, stride, new_shape, keep_ones=True)
-
-
-@view_strides.mistake(
+view_strides.mistake(
     "These are the strides of a contiguous tensor of that shape, whatever x's own are."
-)
-def _(shape, stride, new_shape):
-    return strides.contiguous_strides(new_shape)
-
-
-@view_strides.mistake(
-    "You say None for every tensor that is not contiguous; some can still be viewed: `x[:, :2]` of a "
-    "3 × 4 tensor as (3, 2, 1)."
-)
-def _(shape, stride, new_shape):
-    if strides.is_contiguous(shape, stride):
-        return strides.contiguous_strides(new_shape)
-    return None
-
-
-@view_strides.mistake(
-    "You merge axes where the strides only fall, or do not check at all. One step along the outer axis "
-    "must equal the whole way along the inner one."
-)
-def _(shape, stride, new_shape):
-    if 0 in shape:
-        return (1,) * len(new_shape)
-    inner = next((s for n, s in zip(reversed(shape), reversed(stride)) if n > 1), 1)
-    return tuple(inner * step for step in strides.contiguous_strides(new_shape))
-
-
-@view_strides.mistake(
-    "An empty tensor has no element to misplace: every shape without elements is a view of it."
-)
-def _(shape, stride, new_shape):
-    if 0 in shape and shape != new_shape:
-        return None
-    return strides.view_strides(shape, stride, new_shape)
-
-
-@view_strides.mistake(
-    "You merge, but you never split: one axis can become several, with any stride. Start the inner new "
-    "axis with the run's own stride."
-)
-def _(shape, stride, new_shape):
-    result = strides.view_strides(shape, stride, new_shape)
-    if result is None or 0 in shape:
-        return result
-    return result if len([n for n in new_shape if n > 1]) <= len(merged(shape, stride)) else None
-
-
-def merged(shape, stride, keep_ones=False):
-    """Axes (size, stride) after merging neighbours; keep_ones: the mistake of not dropping ones."""
-    runs: list[tuple[int, int]] = []
-    for size, step in zip(shape, stride):
-        if size == 1 and not keep_ones:
-            continue
-        if runs and runs[-1][1] == size * step:
-            runs[-1] = (runs[-1][0] * size, step)
-        else:
-            runs.append((size, step))
-    return runs
-
-
-def merge_and_split(shape, stride, new_shape, keep_ones=False):
-    if 0 in shape:
-        return (1,) * len(new_shape)
-    runs, result = merged(shape, stride, keep_ones), []
-    size, step = runs.pop() if runs else (1, 1)
-    for new in reversed(new_shape):
-        if size == 1 and new > 1:
-            size, step = runs.pop()
-        if size % new:
-            return None
-        result.append(step)
-        size, step = size // new, step * new
-    return tuple(reversed(result))
+)(lambda shape, stride, new_shape: strides.contiguous_strides(new_shape))
 
 
 @view_strides.alternative("ask torch: lay the strides on a meta tensor and try .view")
@@ -552,46 +418,6 @@ def _(shape, stride, new_shape):
     return result if positions(new_shape, result) == target else None
 
 
-view_strides.equivalent(
-    "view_strides: `(1,) * len(new_shape)` → `(2,) * len(new_shape)`",
-    because="no element, so any strides are right, and the probe accepts any",
-)
-view_strides.equivalent(
-    "view_strides: `(1,) * len(new_shape)` → `(0,) * len(new_shape)`",
-    because="no element, so any strides are right, and the probe accepts any",
-)
-view_strides.equivalent(
-    "view_strides: `(1, 1)` → `(2, 1)`",
-    because="this run is popped only for a tensor of one element, whose new axes all have size one: their strides are never used; and stride 1 never equals size * step, with size above one",
-)
-view_strides.equivalent(
-    "view_strides: `(1, 1)` → `(0, 1)`",
-    because="this run is popped only for a tensor of one element, whose new axes all have size one: their strides are never used; and stride 1 never equals size * step, with size above one",
-)
-view_strides.equivalent(
-    "view_strides: `(1, 1)` → `(1, 2)`",
-    because="this run is popped only for a tensor of one element, whose new axes all have size one: their strides are never used; an axis of size 2 and stride 1 merges into it and keeps its size and stride",
-)
-view_strides.equivalent(
-    "view_strides: `(1, 1)` → `(1, 0)`",
-    because="this run is popped only for a tensor of one element, whose new axes all have size one: their strides are never used; an axis of stride 0 merges into it and keeps its size and stride",
-)
-view_strides.equivalent(
-    "view_strides: `zip(shape, stride, strict=True)` → `zip(shape, stride)`",
-    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
-)
-view_strides.equivalent(
-    "view_strides: `strict=True` → `strict=False`",
-    because="by definition there is one entry for each axis, so no call has lengths that differ; the flag only guards against a slip",
-)
-view_strides.equivalent(
-    "view_strides: `size // new_size` → `size / new_size`",
-    because="the division is exact here, since any remainder has returned None; the quotient is only compared and divided again",
-)
-
-
-# ------------------------------------------------------------------------------ transpose_view
-
 transpose_view = Exercise(
     strides.transpose_view,
     title="Transpose by hand",
@@ -607,15 +433,15 @@ transpose_view = Exercise(
 )
 
 GRID = torch.arange(12.0).view(3, 4)
-
-
-@transpose_view.by_hand
-def _():
-    yield call(GRID, 0, 1), GRID.T
-    yield (
-        call(torch.arange(6).view(1, 2, 3), 0, -1),
-        torch.tensor([[[0], [3]], [[1], [4]], [[2], [5]]]),
-    )
+transpose_view.by_hand(
+    lambda: [
+        (call(GRID, 0, 1), GRID.T),
+        (
+            call(torch.arange(6).view(1, 2, 3), 0, -1),
+            torch.tensor([[[0], [3]], [[1], [4]], [[2], [5]]]),
+        ),
+    ]
+)
 
 
 @transpose_view.cases
@@ -638,64 +464,36 @@ def _():
 
 
 transpose_view.contract(contracts.shares_storage([call(torch.zeros(64, 128), 0, 1)]))
-
-
-@transpose_view.mistake(
-    "You reshaped: the elements keep their old order and only fall into rows of another length. A "
-    "transpose swaps the strides too."
+transpose_view.slips(
+    {
+        replace(
+            "x.as_strided(shape, stride, x.storage_offset())", "x.reshape(shape)"
+        ): "You reshaped: the elements keep their old order and only fall into rows of another "
+        "length. A transpose swaps the strides too.",
+        replace("x.storage_offset()", "0"): "Your view begins at slot 0 of the storage. A slice "
+        "begins elsewhere: pass `x.storage_offset()`.",
+        replace(
+            "x.storage_offset())", "x.storage_offset()).contiguous()"
+        ): "The elements are right, but `contiguous()` moved them to new slots: the result no longer "
+        "changes when x does.",
+        replace("x.storage_offset())", "x.storage_offset()).clone()"): "The elements and even the "
+        "strides are right, but a clone has slots of its own: it no longer changes when x does.",
+        replace(
+            "per_axis[dim0], per_axis[dim1] = per_axis[dim1], per_axis[dim0]", "per_axis.reverse()"
+        ): "You reverse all axes. Only dim0 and dim1 change places.",
+        replace("x.stride()", "contiguous_strides(x.shape)"): "You compute the strides of a "
+        "contiguous tensor and swap those. Start from `x.stride()`: x may be a view itself.",
+        replace("in (shape, stride)", "in (shape,)"): "You swapped the sizes but not the strides, "
+        "so the elements are read in an order that nobody asked for.",
+        replace("in (shape, stride)", "in (stride,)"): "You swapped the strides but not the "
+        "sizes. The two axes exchange both.",
+    }
 )
-def _(x, dim0, dim1):
-    shape = list(x.shape)
-    shape[dim0], shape[dim1] = shape[dim1], shape[dim0]
-    return x.reshape(shape)
-
-
-@transpose_view.mistake(
-    "Your view begins at slot 0 of the storage. A slice begins elsewhere: pass `x.storage_offset()`."
-)
-def _(x, dim0, dim1):
-    y = strides.transpose_view(x, dim0, dim1)
-    return y.as_strided(y.shape, y.stride(), 0)
-
-
-@transpose_view.mistake(
-    "The elements are right, but `contiguous()` moved them to new slots: the result no longer changes "
-    "when x does."
-)
-def _(x, dim0, dim1):
-    return x.transpose(dim0, dim1).contiguous()
-
-
-@transpose_view.mistake(
-    "The elements and even the strides are right, but a clone has slots of its own: it no longer "
-    "changes when x does."
-)
-def _(x, dim0, dim1):
-    return x.transpose(dim0, dim1).clone()
-
-
-@transpose_view.mistake("You reverse all axes. Only dim0 and dim1 change places.")
-def _(x, dim0, dim1):
-    return x.permute(*reversed(range(x.ndim)))
-
-
-@transpose_view.mistake(
-    "You compute the strides of a contiguous tensor and swap those. Start from `x.stride()`: x may be a "
-    "view itself."
-)
-def _(x, dim0, dim1):
-    y = x.contiguous().transpose(dim0, dim1)
-    return x.as_strided(y.shape, y.stride(), x.storage_offset())
-
-
-@transpose_view.mistake(
+transpose_view.mistake(
     "You make a whole tensor only to learn a transposed shape; a list of sizes is enough.",
+    replace("list(x.shape)", "list(x.clone().shape)"),
     cost=True,
 )
-def _(x, dim0, dim1):
-    shape, stride = torch.empty(x.shape).transpose(dim0, dim1).shape, list(x.stride())
-    stride[dim0], stride[dim1] = stride[dim1], stride[dim0]
-    return x.as_strided(shape, stride, x.storage_offset())
 
 
 @transpose_view.alternative("an order of axes, applied to shape and strides")
@@ -707,12 +505,8 @@ def _(x, dim0, dim1):
     )
 
 
-@transpose_view.alternative("torch's own")
-def _(x, dim0, dim1):
-    return x.swapaxes(dim0, dim1)
+transpose_view.alternative("torch's own")(lambda x, dim0, dim1: x.swapaxes(dim0, dim1))
 
-
-# ------------------------------------------------------------------------------ broadcast_view
 
 broadcast_view = Exercise(
     strides.broadcast_view,
@@ -731,12 +525,12 @@ broadcast_view = Exercise(
         ),
     ),
 )
-
-
-@broadcast_view.by_hand
-def _():
-    yield call(torch.tensor([1.0, 2.0, 3.0]), (2, 3)), torch.tensor([[1.0, 2.0, 3.0]] * 2)
-    yield call(torch.tensor([[1.0], [2.0]]), (2, 3)), torch.tensor([[1.0] * 3, [2.0] * 3])
+broadcast_view.by_hand(
+    lambda: [
+        (call(torch.tensor([1.0, 2.0, 3.0]), (2, 3)), torch.tensor([[1.0, 2.0, 3.0]] * 2)),
+        (call(torch.tensor([[1.0], [2.0]]), (2, 3)), torch.tensor([[1.0] * 3, [2.0] * 3])),
+    ]
+)
 
 
 @broadcast_view.cases
@@ -766,56 +560,33 @@ broadcast_view.contract(
         [call(torch.zeros(64), (512, 64)), call(torch.zeros(64, 1), (64, 512))]
     )
 )
-
-
-@broadcast_view.mistake(
-    "The elements are right, but you stored every repetition. With stride 0 they share one slot."
+broadcast_view.slips(
+    {
+        replace("x.storage_offset())", "x.storage_offset()).clone()"): "The elements are right, "
+        "but you stored every repetition. With stride 0 they share one slot.",
+        replace(
+            "(1,) * new + tuple(x.shape), (0,) * new + x.stride()",
+            "tuple(x.shape) + (1,) * new, x.stride() + (0,) * new",
+        ): "You line the axes up from the left, with new axes on the right. Broadcasting matches from "
+        "the right.",
+        replace("x.storage_offset()", "0"): "Your view begins at slot 0 of the storage. A slice "
+        "begins elsewhere: pass `x.storage_offset()`.",
+        replace("old not in (1, size)", "False"): "You let any axis repeat. Only a size of one "
+        "can grow; for others there is nothing sensible to repeat, so raise ValueError.",
+        replace("step if old == size else 0", "step"): "An axis that repeats keeps its stride in "
+        "your view, and walks on to other elements. Its stride must be 0.",
+        replace("raise ValueError", "raise RuntimeError"): "You raise RuntimeError, as x.expand "
+        "does. ValueError is asked for.",
+        replace("x.storage_offset())", "x.storage_offset()).contiguous()"): "contiguous() stores "
+        "every repetition. With stride 0 they share one slot.",
+    }
 )
-def _(x, shape):
-    try:
-        return x.expand(shape).clone()
-    except RuntimeError as error:
-        raise ValueError from error
-
-
-@broadcast_view.mistake(
-    "You line the axes up from the left, with new axes on the right. Broadcasting matches from the right."
-)
-def _(x, shape):
-    new = len(shape) - x.ndim
-    if new < 0:
-        raise ValueError
-    return strides.broadcast_view(x.view(x.shape + (1,) * new) if new else x, shape)
-
-
-@broadcast_view.mistake(
-    "Your view begins at slot 0 of the storage. A slice begins elsewhere: pass `x.storage_offset()`."
-)
-def _(x, shape):
-    y = strides.broadcast_view(x, shape)
-    return y.as_strided(y.shape, y.stride(), 0)
-
-
-@broadcast_view.mistake(
-    "You let any axis repeat. Only a size of one can grow; for others there is nothing sensible to "
-    "repeat, so raise ValueError."
-)
-def _(x, shape):
-    new = len(shape) - x.ndim
-    if new < 0:
-        raise ValueError
-    stride = [0] * new + [s if n == m else 0 for n, m, s in zip(x.shape, shape[new:], x.stride())]
-    return x.as_strided(shape, stride, x.storage_offset())
-
-
-@broadcast_view.mistake(
+broadcast_view.mistake(
     "You let torch broadcast x against a full tensor of that shape: the result is a view, but the other "
     "tensor was allocated.",
+    replace("x.as_strided(shape, stride, x.storage_offset())", "x.expand_as(x.new_empty(shape))"),
     cost=True,
 )
-def _(x, shape):
-    strides.broadcast_view(x, shape)
-    return torch.broadcast_tensors(x, torch.empty(shape))[0]
 
 
 @broadcast_view.alternative("insert the new axes first, then expand")
@@ -829,38 +600,6 @@ def _(x, shape):
             raise ValueError(f"axis {axis}")
     return x.expand(shape)
 
-
-broadcast_view.equivalent(
-    "broadcast_view: `new < 0 or any((old not in (1, size) for old, size in zip(x.shape, shap…` → `any((old not in (1, size) for old, size in zip(x.shape, shape[new:], st…`",
-    because="with new < 0, shape[new:] is shorter than x.shape, and the strict zip raises ValueError as well",
-)
-broadcast_view.equivalent(
-    "broadcast_view: `new < 0` → `new < -1`",
-    because="with new = -1, shape[new:] is shorter than x.shape, and the strict zip raises ValueError as well",
-)
-broadcast_view.equivalent(
-    "broadcast_view: `zip(x.shape, shape[new:], strict=True)` → `zip(x.shape, shape[new:])`",
-    because="evaluated only if new >= 0, and then shape[new:] has as many entries as x has axes",
-)
-broadcast_view.equivalent(
-    "broadcast_view: `strict=True` → `strict=False` [#1]",
-    because="evaluated only if new >= 0, and then shape[new:] has as many entries as x has axes",
-)
-broadcast_view.equivalent(
-    "broadcast_view: `zip(x.shape, shape[new:], x.stride(), strict=True)` → `zip(shape[new:], x.shape, x.stride(), strict=True)`",
-    because="the two sizes are only compared for equality",
-)
-broadcast_view.equivalent(
-    "broadcast_view: `zip(x.shape, shape[new:], x.stride(), strict=True)` → `zip(x.shape, shape[new:], x.stride())`",
-    because="all three have one entry for each axis of x",
-)
-broadcast_view.equivalent(
-    "broadcast_view: `strict=True` → `strict=False` [#2]",
-    because="all three have one entry for each axis of x",
-)
-
-
-# ------------------------------------------------------------------------------ sliding_windows
 
 sliding_windows = Exercise(
     strides.sliding_windows,
@@ -876,15 +615,15 @@ sliding_windows = Exercise(
         "`n = (L - size) // step + 1`; raise ValueError where no window fits.",
     ),
 )
-
-
-@sliding_windows.by_hand
-def _():
-    yield (
-        call(torch.arange(5.0), 3),
-        torch.tensor([[0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 4.0]]),
-    )
-    yield call(torch.arange(8), 4, 2), torch.tensor([[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7]])
+sliding_windows.by_hand(
+    lambda: [
+        (
+            call(torch.arange(5.0), 3),
+            torch.tensor([[0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 4.0]]),
+        ),
+        (call(torch.arange(8), 4, 2), torch.tensor([[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7]])),
+    ]
+)
 
 
 @sliding_windows.cases
@@ -915,61 +654,40 @@ def _():
 sliding_windows.contract(
     contracts.shares_storage([call(torch.zeros(4096), 512), call(torch.zeros(4, 1024), 16, 4)])
 )
-
-
-@sliding_windows.mistake(
-    "You put windows side by side, without overlap: their starts are `step` apart, not `size`."
+sliding_windows.slips(
+    {
+        replace("// step", "// size", "step * inner", "size * inner"): "You put windows side by "
+        "side, without overlap: their starts are `step` apart, not `size`.",
+        replace("// step + 1", "// step"): "One window is missing: the last one still fits. There "
+        "are (L - size) // step + 1.",
+        replace("step * inner, inner", "step, 1"): "You take x's last stride to be 1. x may be a "
+        "slice or a transpose: use `x.stride(-1)`.",
+        replace("// step + 1", "+ 1", "step * inner", "inner"): "You ignore `step`: your windows "
+        "start at every element.",
+        replace("x.storage_offset())", "x.storage_offset()).clone()"): "The elements are right, "
+        "but each window is a copy of its own. Overlapping windows can share slots.",
+        replace(
+            "x.storage_offset())", "x.storage_offset()).transpose(-1, -2)"
+        ): "You swapped the last two axes: windows[..., i, j] is element j of window i.",
+        replace("x.storage_offset()", "0"): "Your view begins at slot 0 of the storage. A slice "
+        "begins elsewhere: pass `x.storage_offset()`.",
+        replace(
+            "(length - size) // step", "-((size - length) // step)"
+        ): "You round the number of windows up, so the last one hangs over the end. There are (L - "
+        "size) // step + 1.",
+        replace("(length - size) // step + 1", "length // step"): "L // step counts starts, also "
+        "those from which no whole window fits. There are (L - size) // step + 1.",
+        replace("not (1 <= size <= length and step >= 1)", "False"): "Sizes and steps below one, "
+        "and windows longer than the axis, must raise ValueError.",
+        replace("raise ValueError", "raise RuntimeError"): "You raise RuntimeError, as x.unfold "
+        "does. ValueError is asked for.",
+    }
 )
-def _(x, size, step=1):
-    strides.sliding_windows(x, size, step)
-    return x.unfold(-1, size, size)
-
-
-@sliding_windows.mistake(
-    "One window is missing: the last one still fits. There are (L - size) // step + 1."
-)
-def _(x, size, step=1):
-    return strides.sliding_windows(x, size, step)[..., :-1, :]
-
-
-@sliding_windows.mistake(
-    "You take x's last stride to be 1. x may be a slice or a transpose: use `x.stride(-1)`."
-)
-def _(x, size, step=1):
-    y = strides.sliding_windows(x, size, step)
-    *outer, _, _ = y.stride()
-    return y.as_strided(y.shape, (*outer, step, 1), x.storage_offset())
-
-
-@sliding_windows.mistake("You ignore `step`: your windows start at every element.")
-def _(x, size, step=1):
-    strides.sliding_windows(x, size, step)
-    return strides.sliding_windows(x, size)
-
-
-@sliding_windows.mistake(
-    "The elements are right, but each window is a copy of its own. Overlapping windows can share slots."
-)
-def _(x, size, step=1):
-    return strides.sliding_windows(x, size, step).clone()
-
-
-@sliding_windows.mistake(
-    "You swapped the last two axes: windows[..., i, j] is element j of window i."
-)
-def _(x, size, step=1):
-    return strides.sliding_windows(x, size, step).transpose(-1, -2)
-
-
-@sliding_windows.mistake(
+sliding_windows.mistake(
     "You make a tensor of all the starts only to count them; (L - size) // step + 1 does it.",
+    replace("(length - size) // step + 1", "len(x.new_empty(length - size + 1)[::step])"),
     cost=True,
 )
-def _(x, size, step=1):
-    strides.sliding_windows(x, size, step)
-    n = len(torch.arange(0, x.size(-1) - size + 1, step))
-    *outer, inner = x.stride()
-    return x.as_strided((*x.shape[:-1], n, size), (*outer, step * inner, inner), x.storage_offset())
 
 
 @sliding_windows.alternative("torch's own unfold, with the errors asked for")
@@ -978,8 +696,6 @@ def _(x, size, step=1):
         raise ValueError("no window fits")
     return x.unfold(-1, size, step)
 
-
-# ------------------------------------------------------------------------------ diagonal_view
 
 diagonal_view = Exercise(
     strides.diagonal_view,
@@ -1002,13 +718,13 @@ diagonal_view = Exercise(
 )
 
 SQUARE = torch.arange(9.0).view(3, 3)
-
-
-@diagonal_view.by_hand
-def _():
-    yield call(SQUARE), torch.tensor([0.0, 4.0, 8.0])
-    yield call(GRID, 1), torch.tensor([1.0, 6.0, 11.0])
-    yield call(GRID, -1), torch.tensor([4.0, 9.0])
+diagonal_view.by_hand(
+    lambda: [
+        (call(SQUARE), torch.tensor([0.0, 4.0, 8.0])),
+        (call(GRID, 1), torch.tensor([1.0, 6.0, 11.0])),
+        (call(GRID, -1), torch.tensor([4.0, 9.0])),
+    ]
+)
 
 
 @diagonal_view.cases
@@ -1032,58 +748,37 @@ def _():
 
 
 diagonal_view.contract(contracts.shares_storage([call(torch.zeros(8, 128, 128), 3)]))
-
-
-@diagonal_view.mistake(
-    "You step by one row: that walks down a column. The diagonal moves one row *and* one column on."
+diagonal_view.slips(
+    {
+        replace("row + column", "row"): "You step by one row: that walks down a column. The "
+        "diagonal moves one row *and* one column on.",
+        replace("min(n - top, m - left)", "n - abs(offset)"): "You take the diagonal's length "
+        "from a square matrix. It ends where rows or columns run out, whichever is first.",
+        replace(
+            "max(-offset, 0), max(offset, 0)", "max(offset, 0), max(-offset, 0)"
+        ): "You mixed up the signs: a positive offset lies to the right of the main diagonal, a "
+        "negative below.",
+        replace("x.storage_offset() + ", ""): "You ignore x's own offset: a slice begins in the "
+        "middle of its storage. Start from `x.storage_offset()`.",
+        replace(", start)", ", start).clone()"): "The elements are right, but it is a copy: "
+        "filling it would leave x as it was.",
+        replace("row + column), start", "row + 1), start"): "You take the step along a row to be "
+        "1. x may be a transpose or a slice: its last stride says it.",
+        replace(
+            "max(min(n - top, m - left), 0)", "min(n - top, m - left)"
+        ): "A diagonal that misses the matrix has length 0 in torch; yours is negative. Raise it to 0.",
+        replace("max(-offset, 0), max(offset, 0)", "0, offset"): "A negative offset begins "
+        "-offset rows further down. Yours begins columns to the left, outside of the matrix.",
+        replace(
+            "(*batch, length), (*outer, row + column)", "(length,), (row + column,)"
+        ): "The axes of the batch are lost: this is the diagonal of the first matrix.",
+    }
 )
-def _(x, offset=0):
-    y = strides.diagonal_view(x, offset)
-    *outer, _ = y.stride()
-    return y.as_strided(y.shape, (*outer, x.stride(-2)), y.storage_offset())
-
-
-@diagonal_view.mistake(
-    "You take the diagonal's length from a square matrix. It ends where rows or columns run out, "
-    "whichever is first."
-)
-def _(x, offset=0):
-    y = strides.diagonal_view(x, offset)
-    n = max(x.size(-2) - abs(offset), 0)
-    return y.as_strided((*y.shape[:-1], n), y.stride(), y.storage_offset())
-
-
-@diagonal_view.mistake(
-    "You mixed up the signs: a positive offset lies to the right of the main diagonal, a negative below."
-)
-def _(x, offset=0):
-    return strides.diagonal_view(x, -offset)
-
-
-@diagonal_view.mistake(
-    "You ignore x's own offset: a slice begins in the middle of its storage. Start from "
-    "`x.storage_offset()`."
-)
-def _(x, offset=0):
-    y = strides.diagonal_view(x, offset)
-    return y.as_strided(y.shape, y.stride(), y.storage_offset() - x.storage_offset())
-
-
-@diagonal_view.mistake(
-    "The elements are right, but it is a copy: filling it would leave x as it was."
-)
-def _(x, offset=0):
-    return x.diagonal(offset, -2, -1).clone()
-
-
-@diagonal_view.mistake(
+diagonal_view.mistake(
     "You copy the whole matrix only to learn how long its diagonal is; sizes and offset say it.",
+    replace("x.shape", "x.clone().shape"),
     cost=True,
 )
-def _(x, offset=0):
-    length = x.clone().diagonal(offset, -2, -1).size(-1)
-    y = strides.diagonal_view(x, offset)
-    return y[..., :length]
 
 
 @diagonal_view.alternative("slice to the corner where it starts, then step by row + column")
@@ -1094,18 +789,12 @@ def _(x, offset=0):
     return corner.as_strided((*batch, min(n, m)), (*outer, row + column), corner.storage_offset())
 
 
-@diagonal_view.alternative("torch's own")
-def _(x, offset=0):
-    return x.diagonal(offset, -2, -1)
-
-
+diagonal_view.alternative("torch's own")(lambda x, offset=0: x.diagonal(offset, -2, -1))
 diagonal_view.equivalent(
     "diagonal_view: `0` → `1`",
     because="where a diagonal without elements begins cannot be seen",
 )
 
-
-# ------------------------------------------------------------------------------ toeplitz_view
 
 toeplitz_view = Exercise(
     strides.toeplitz_view,
@@ -1125,19 +814,19 @@ toeplitz_view = Exercise(
         ),
     ),
 )
-
-
-@toeplitz_view.by_hand
-def _():
-    yield call(torch.arange(4.0).view(2, 2)), torch.tensor([[1.0], [2.0]])
-    yield (
-        call(torch.arange(15.0).view(3, 5)),
-        torch.tensor([[2.0, 3.0, 4.0], [6.0, 7.0, 8.0], [10.0, 11.0, 12.0]]),
-    )
-    yield (
-        call(torch.tensor([[1, 2, 3, 4]] * 2)),
-        torch.tensor([[2, 3, 4], [1, 2, 3]]),
-    )
+toeplitz_view.by_hand(
+    lambda: [
+        (call(torch.arange(4.0).view(2, 2)), torch.tensor([[1.0], [2.0]])),
+        (
+            call(torch.arange(15.0).view(3, 5)),
+            torch.tensor([[2.0, 3.0, 4.0], [6.0, 7.0, 8.0], [10.0, 11.0, 12.0]]),
+        ),
+        (
+            call(torch.tensor([[1, 2, 3, 4]] * 2)),
+            torch.tensor([[2, 3, 4], [1, 2, 3]]),
+        ),
+    ]
+)
 
 
 @toeplitz_view.cases
@@ -1170,70 +859,49 @@ def _():
 
 
 toeplitz_view.contract(contracts.shares_storage([call(torch.zeros(4, 64, 127))]))
-
-
-@toeplitz_view.mistake(
-    "Your rows shift the other way: each begins one place further *right*. Going down a row in T goes "
-    "left in x, so subtract the column's stride."
+toeplitz_view.slips(
+    {
+        replace(
+            "row - column", "row + column", " + (n - 1) * column", ""
+        ): "Your rows shift the other way: each begins one place further *right*. Going down a row in "
+        "T goes left in x, so subtract the column's stride.",
+        replace("row - column", "row"): "You do not shift at all: these are the last columns of "
+        "x. Each row has to begin one place further left than the row above.",
+        replace(" + (n - 1) * column", ""): "You start at x[0, 0]. The first row reads from "
+        "relative position 0, which is column n - 1.",
+        replace(
+            "row, column = x.stride()", "_, _ = x.stride()\n    row, column = p, 1"
+        ): "You take the strides of x to be (p, 1). x may be a slice with gaps: start from "
+        "`x.stride()`.",
+        replace(", start)", ", start).clone()"): "The elements are right, but you gathered them "
+        "into new memory. Shifted rows are only other strides.",
+        replace(", start)", ", start).flip(-2)"): "You return the rows in reverse order: T[0, 0] "
+        "is x[0, n - 1], in the first row of x.",
+        replace(
+            "or down < 0",
+            "",
+            "x.as_strided((*batch, n, p - n + 1), (*outer, down, column), start)",
+            "x.unfold(-1, p - n + 1, 1)[..., range(n), range(n - 1, -1, -1), :]",
+        ): "The elements are right, but you gathered them into new memory; a view would have to raise "
+        "ValueError where its stride is negative.",
+        replace("(n - 1) * column", "n * column"): "You start one column too far to the right. "
+        "T[0, 0] is x[0, n - 1].",
+        replace("(n - 1) * column", "n - 1"): "You count the start in slots. From x[0, 0] to x[0, "
+        "n - 1] it is n - 1 steps of the last stride.",
+        replace(" or down < 0", ""): "torch refuses the negative stride with RuntimeError. Say so "
+        "yourself, with ValueError.",
+        replace(" if n > 1 else 0", ""): "You refuse a single row whose stride is smaller than "
+        "its column's. With one row there is no step down.",
+        replace("p - n + 1", "p"): "Your T is as wide as x. Its rows have m = p - n + 1 columns; "
+        "beyond them you read what belongs to others.",
+    }
 )
-def _(x):
-    y = strides.toeplitz_view(x)
-    *outer, row, column = x.stride()
-    return x.as_strided(y.shape, (*outer, row + column, column), x.storage_offset())
-
-
-@toeplitz_view.mistake(
-    "You do not shift at all: these are the last columns of x. Each row has to begin one place further "
-    "left than the row above."
-)
-def _(x):
-    strides.toeplitz_view(x)
-    return x[..., x.size(-2) - 1 :]
-
-
-@toeplitz_view.mistake(
-    "You start at x[0, 0]. The first row reads from relative position 0, which is column n - 1."
-)
-def _(x):
-    y = strides.toeplitz_view(x)
-    return y.as_strided(y.shape, y.stride(), x.storage_offset())
-
-
-@toeplitz_view.mistake(
-    "You take the strides of x to be (p, 1). x may be a slice with gaps: start from `x.stride()`."
-)
-def _(x):
-    y = strides.toeplitz_view(x)
-    *outer, _, _ = y.stride()
-    p = x.size(-1)
-    return x.as_strided(y.shape, (*outer, p - 1, 1), x.storage_offset() + x.size(-2) - 1)
-
-
-@toeplitz_view.mistake(
-    "The elements are right, but you gathered them into new memory. Shifted rows are only other strides."
-)
-def _(x):
-    n, m = strides.toeplitz_view(x).shape[-2:]
-    i, j = torch.arange(n)[:, None], torch.arange(m)
-    return x[..., i, j - i + n - 1]
-
-
-@toeplitz_view.mistake(
-    "You return the rows in reverse order: T[0, 0] is x[0, n - 1], in the first row of x."
-)
-def _(x):
-    y = strides.toeplitz_view(x)
-    return y if y.size(-2) == 1 else y.flip(-2)
-
-
-@toeplitz_view.mistake(
+toeplitz_view.mistake(
     "You pad the scores first, as the published versions do; that copies them all. Their strides are "
     "enough.",
+    replace("    start =", "    x.new_empty(*batch, n, p + 1)\n    start ="),
     cost=True,
 )
-def _(x):
-    torch.nn.functional.pad(x, (1, 0))
-    return strides.toeplitz_view(x)
 
 
 @toeplitz_view.alternative("drop the first n - 1 columns, then lean the rows")
@@ -1260,3 +928,55 @@ def _(x):
     start = windows[..., 0, n - 1, :].storage_offset() if x.numel() else x.storage_offset()
     steps = (*x.stride()[:-2], windows.stride(-3) - windows.stride(-2), windows.stride(-1))
     return x.as_strided((*x.shape[:-1], p - n + 1), steps, start)
+
+
+ONE_EACH = (
+    "there is one entry for each axis, so no call has lengths that differ: a guard against slips"
+)
+for exercise, zipped in (
+    (flat_index, "index, stride"),
+    (is_contiguous, "reversed(shape), reversed(stride)"),
+    (view_strides, "shape, stride"),
+):
+    name = exercise.names[0]
+    exercise.equivalent(f"{name}: `zip({zipped}, strict=True)` → `zip({zipped})`", because=ONE_EACH)
+    exercise.equivalent(f"{name}: `strict=True` → `strict=False`", because=ONE_EACH)
+flat_index.equivalent(
+    "flat_index: `zip(index, stride, strict=True)` → `zip(stride, index, strict=True)`",
+    because="a product does not depend on the order of its factors",
+)
+for n in (0, 2):
+    view_strides.equivalent(
+        f"view_strides: `(1,) * len(new_shape)` → `({n},) * len(new_shape)`",
+        because="no element, so any strides are right, and the probe accepts any",
+    )
+view_strides.equivalent(
+    "view_strides: `size // new_size` → `size / new_size`",
+    because="the division is exact, since any remainder has returned None, and never handed out",
+)
+for step in (0, 2):
+    view_strides.equivalent(
+        f"view_strides: `([], 1, 1)` → `([], 1, {step})`",
+        because="before the first run is taken only new axes of size one get this step, and never use it",
+    )
+SHORTER = (
+    "with new < 0 there are more sizes than entries of shape, and the strict zip raises as well"
+)
+AS_MANY = "evaluated only if new >= 0, and then sizes, shape and steps have as many entries"
+for mutant, because in {
+    "new < 0 or any((old not in (1, size) for old, size in zip(sizes, shape,…` → `any((old not in "
+    "(1, size) for old, size in zip(sizes, shape, strict=Tru…": SHORTER,
+    "new < 0` → `new < -1": SHORTER,
+    "zip(sizes, shape, strict=True)` → `zip(sizes, shape)": AS_MANY,
+    "strict=True` → `strict=False` [#1]": AS_MANY,
+    "zip(sizes, shape, steps, strict=True)` → `zip(sizes, shape, steps)": AS_MANY,
+    "strict=True` → `strict=False` [#2]": AS_MANY,
+    "zip(sizes, shape, steps, strict=True)` → `zip(shape, sizes, steps, strict=True)": "the two sizes "
+    "are only compared for equality",
+    "(0,) * new` → `(1,) * new": "a new axis keeps this step only where its size is one: never used",
+}.items():
+    mutant = f"broadcast_view: `{mutant}" + ("" if mutant.endswith("]") else "`")
+    broadcast_view.equivalent(mutant, because=because)
+toeplitz_view.equivalent(
+    "toeplitz_view: `0` → `1`", because="a single row has no step down, so its stride is never used"
+)

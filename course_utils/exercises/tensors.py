@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.reference import tensors
 
 NAN, INF = float("nan"), float("inf")
@@ -35,8 +35,6 @@ def nbytes(*shape, size=4):
     """Bytes of a tensor of this shape, float32 unless `size` says otherwise."""
     return math.prod(shape) * size
 
-
-# ------------------------------------------------------------------------------ sequence_lengths
 
 sequence_lengths = Exercise(
     tensors.sequence_lengths,
@@ -71,59 +69,51 @@ def _():
     yield call(torch.tensor([[9, 9, 4, 7]]), 9), "padding on the left: the count is the same"
     yield call(torch.empty(0, 3, dtype=torch.int64), 9), "an empty batch"
     yield call(torch.empty(2, 0, dtype=torch.int64), 9), "rows without a position"
-    yield call(torch.tensor([[1, 2], [3, -1], [-1, -1]]).T.contiguous().T, -1), "not contiguous"
+    yield call(draws.scattered(torch.tensor([[1, 3, -1], [2, -1, -1]])), -1), "not contiguous"
     yield call(torch.tensor([[4, 9, 9]], dtype=torch.int32), 9), "int32 ids"
     real = torch.arange(5000) < torch.tensor([255, 256, 327, 2049, 4099, 4999])[:, None]
     yield call(torch.where(real, 1, 9), 9), "more tokens than eight bits or float16 can count"
 
 
-@sequence_lengths.mistake("You counted the padding. The real tokens are where ids != pad_id.")
-def _(ids, pad_id):
-    return (ids == pad_id).sum(dim=1)
-
-
-@sequence_lengths.mistake(
-    "You summed down the columns: dim is the axis that disappears, so dim=1 leaves one number a row."
+sequence_lengths.slips(
+    {
+        replace("!=", "=="): "You counted the padding. The real tokens are where ids != pad_id.",
+        replace("dim=1", "dim=0"): "You summed down the columns: dim is the axis that disappears, "
+        "so dim=1 leaves one number a row.",
+        replace("!= pad_id", "!= 0"): "You counted ids other than 0. Padding is whatever pad_id "
+        "says (GPT-2's is 50256), and 0 may be a token like any other.",
+        replace("dim=1", ""): "You counted the whole batch; each row has a length of its own: "
+        "dim=1.",
+        replace("dim=1", "dim=1, keepdim=True"): "One axis too many: without keepdim=True the "
+        "summed axis disappears.",
+        replace("!=", ">"): "You counted only the ids above pad_id. Every id but pad_id itself is "
+        "a token.",
+        replace("!=", "<"): "You counted only the ids below pad_id. Every id but pad_id itself is "
+        "a token.",
+        replace(
+            "(ids != pad_id).sum(dim=1)", "(ids == pad_id).int().argmax(dim=1)"
+        ): "You looked for the first padding. A row without any has none, and argmax says 0 there. "
+        "Count the tokens instead.",
+        replace("(ids != pad_id)", "ids.where(ids != pad_id, 0)"): "You summed the ids "
+        "themselves. Sum the comparison: each True counts as 1.",
+        replace("(ids != pad_id)", "(ids != pad_id).float()"): "Your lengths are float32. A sum "
+        "of booleans is int64 as it comes.",
+        replace("dim=1)", "dim=1).tolist()"): "You return a Python list. Return the tensor itself.",
+    }
 )
-def _(ids, pad_id):
-    return (ids != pad_id).sum(dim=0)
-
-
-@sequence_lengths.mistake(
-    "You counted ids other than 0. Padding is whatever pad_id says (GPT-2's is 50256), and 0 may "
-    "be a token like any other."
+sequence_lengths.alternative("a loop over the rows")(
+    lambda ids, pad_id: torch.tensor(
+        [sum(t != pad_id for t in row) for row in ids.tolist()], dtype=torch.int64
+    )
 )
-def _(ids, pad_id):
-    return (ids != 0).sum(dim=1)
-
-
-@sequence_lengths.mistake("You counted the whole batch; each row has a length of its own: dim=1.")
-def _(ids, pad_id):
-    return (ids != pad_id).sum()
-
-
-@sequence_lengths.mistake("One axis too many: without keepdim=True the summed axis disappears.")
-def _(ids, pad_id):
-    return (ids != pad_id).sum(dim=1, keepdim=True)
-
-
-@sequence_lengths.alternative("a loop over the rows")
-def _(ids, pad_id):
-    return torch.tensor([sum(t != pad_id for t in row) for row in ids.tolist()], dtype=torch.int64)
-
-
-@sequence_lengths.alternative("count_nonzero")
-def _(ids, pad_id):
-    return torch.count_nonzero(ids - pad_id, dim=1)
-
-
+sequence_lengths.alternative("count_nonzero")(
+    lambda ids, pad_id: torch.count_nonzero(ids - pad_id, dim=1)
+)
 sequence_lengths.equivalent(
     "sequence_lengths: `(ids != pad_id).sum(dim=1)` → `(ids != pad_id).sum(dim=-1)`",
     because="ids has two axes, so 1 and -1 name the same one.",
 )
 
-
-# ------------------------------------------------------------------------------ last_token_states
 
 last_token_states = Exercise(
     tensors.last_token_states,
@@ -160,7 +150,7 @@ def _():
     yield call(normal(1, 4, 3), torch.tensor([4])), "one sequence, no padding"
     yield call(normal(2, 1, 3), ones), "one position"
     yield call(normal(0, 4, 3), torch.empty(0, dtype=torch.int64)), "an empty batch"
-    yield call(normal(4, 3, 2).transpose(0, 1), torch.tensor([4, 2, 1])), "not contiguous"
+    yield call(draws.scattered(normal(3, 4, 2)), torch.tensor([4, 2, 1])), "not contiguous"
     yield call(normal(3, 4, 2, dtype=torch.bfloat16), torch.tensor([2, 4, 1])), "bfloat16"
     spoiled = normal(2, 4, 3)
     spoiled[0, 2:], spoiled[1, 1:] = NAN, INF
@@ -169,58 +159,54 @@ def _():
     yield call(normal(3, 4, 2, dtype=torch.float64), torch.tensor([2, 4, 1])), "float64"
 
 
+SIZES = (2, 8, 16), (64, 8, 16), (64, 12, 24)
 last_token_states.contract(
     contracts.constant_kernels(
-        [
-            call(normal(2, 8, 16), torch.tensor([3, 8])),
-            call(normal(64, 8, 16), integers(8, 64) + 1),
-            call(normal(64, 12, 24), integers(12, 64) + 1),
-        ],
+        [call(normal(B, T, D), integers(T, B) + 1) for B, T, D in SIZES],
         says="no Python loop over the batch, the positions or the features",
     )
 )
 last_token_states.contract(
     contracts.largest_tensor(
-        [call(normal(64, 8, 16), integers(8, 64) + 1)],
-        limit=nbytes(64, 8, 16),
+        [call(normal(*SIZES[1]), integers(8, 64) + 1)],
+        limit=nbytes(*SIZES[1]),
         says="nothing larger than `hidden` itself",
     )
 )
-
-
-@last_token_states.mistake(
-    "You took the last position of every row. In a short row that is padding: its last token is at "
-    "lengths - 1."
+last_token_states.slips(
+    {
+        replace("rows, lengths - 1", ":, -1"): "You took the last position of every row. In a "
+        "short row that is padding: its last token is at lengths - 1.",
+        replace("lengths - 1", "lengths"): "You indexed with lengths itself: positions count from "
+        "0, so the last token is at lengths - 1.",
+        replace("rows, lengths", ":, lengths"): "`:` takes every row, then lengths - 1 picks "
+        "columns for all of them: B × B states. To walk rows and columns in step, give the rows "
+        "as an index tensor too.",
+        replace("rows, lengths - 1", ":, 0"): "You took the first token's state, not the last "
+        "one's.",
+        replace(
+            "lengths - 1", "max(lengths.tolist(), default=1) - 1"
+        ): "You used the longest row's length for all rows; each has a last token of its own.",
+        replace("rows, lengths - 1", "lengths - 1, rows"): "You swapped the indices: the first "
+        "axis of hidden is the batch, the second the position.",
+        replace("lengths - 1", "-lengths"): "You counted from the end of the row. Padding is on "
+        "the right, so the last token is at lengths - 1 from the start.",
+        replace(
+            "hidden[rows, lengths - 1]", "torch.stack([h[n - 1] for h, n in zip(hidden, lengths)])"
+        ): "torch.stack has nothing to stack where the batch is empty. Integer indexing takes the whole "
+        "batch at once, without a loop.",
+        replace(
+            "hidden[rows, lengths - 1]",
+            "hidden.view(-1, hidden.size(2))[rows * hidden.size(1) + lengths - 1]",
+        ): "view raises where no strides can merge batch and positions. Index with two tensors instead.",
+        replace("lengths - 1]", "lengths - 1][:, None]"): "One axis too many: the axis of the "
+        "positions is gone once a position is picked, (B, D).",
+        replace(
+            "hidden[rows, lengths - 1]", "hidden.gather(1, (lengths - 1)[:, None, None])[:, 0]"
+        ): "gather picks as many numbers as its index has, so an index of shape (B, 1, 1) gives one "
+        "feature a row. Expand it to (B, 1, D).",
+    }
 )
-def _(hidden, lengths):
-    return hidden[:, -1]
-
-
-@last_token_states.mistake(
-    "You indexed with lengths itself: positions count from 0, so the last token is at lengths - 1."
-)
-def _(hidden, lengths):
-    return hidden[torch.arange(len(hidden)), lengths]
-
-
-@last_token_states.mistake(
-    "`:` takes every row, then lengths - 1 picks columns for all of them: B × B states. To walk "
-    "rows and columns in step, give the rows as an index tensor too."
-)
-def _(hidden, lengths):
-    return hidden[:, lengths - 1]
-
-
-@last_token_states.mistake("You took the first token's state, not the last one's.")
-def _(hidden, lengths):
-    return hidden[:, 0]
-
-
-@last_token_states.mistake(
-    "You used the longest row's length for all rows; each has a last token of its own."
-)
-def _(hidden, lengths):
-    return hidden[:, int(lengths.max()) - 1 if len(lengths) else 0]
 
 
 @last_token_states.mistake(
@@ -233,13 +219,11 @@ def _(hidden, lengths):
     return torch.stack(states) if states else hidden[:, 0]
 
 
-@last_token_states.mistake(
+last_token_states.mistake(
     "The values are right, but hidden[:, lengths - 1] makes a (B, B, D) tensor of which you keep "
     "the diagonal. Give the rows as an index too, and only B states are read.",
     cost=True,
-)
-def _(hidden, lengths):
-    return hidden[:, lengths - 1].diagonal(dim1=0, dim2=1).T
+)(lambda hidden, lengths: hidden[:, lengths - 1].diagonal(dim1=0, dim2=1).T)
 
 
 @last_token_states.alternative("gather with an expanded index")
@@ -248,18 +232,14 @@ def _(hidden, lengths):
     return hidden.gather(1, index)[:, 0]
 
 
-@last_token_states.alternative("a boolean mask with one True a row")
-def _(hidden, lengths):
-    return hidden[torch.arange(hidden.size(1)) == lengths[:, None] - 1]
-
-
+last_token_states.alternative("a boolean mask with one True a row")(
+    lambda hidden, lengths: hidden[torch.arange(hidden.size(1)) == lengths[:, None] - 1]
+)
 last_token_states.equivalent(
     "last_token_states: `torch.arange(hidden.size(0), device=hidden.device)` → `torch.arange(hidden.size(0))`",
     because="An index tensor may live on the CPU whatever the device of what it indexes; torch moves it.",
 )
 
-
-# ----------------------------------------------------------------------- padding_to_attention_mask
 
 padding_to_attention_mask = Exercise(
     tensors.padding_to_attention_mask,
@@ -295,54 +275,39 @@ def _():
     yield call(torch.arange(3) >= torch.tensor([[2], [1], [3]])), "B equal to T, rows that differ"
     yield call(torch.ones(3, 2, dtype=torch.bool)), "nothing but padding"
     yield call(torch.zeros(0, 4, dtype=torch.bool)), "an empty batch"
-    yield call(torch.tensor([[False, True], [True, True], [False, False]]).T), "not contiguous"
+    scattered = draws.scattered(torch.tensor([[False, True, False], [True, True, False]]))
+    yield call(scattered), "not contiguous"
 
 
-@padding_to_attention_mask.mistake(
-    "The mask is upside down: the argument is True at padding, the result must be True at the keys "
-    "that may be attended to. This one attends to nothing but padding."
+padding_to_attention_mask.slips(
+    {
+        replace("~", ""): "The mask is upside down: the argument is True at padding, the result "
+        "must be True at the keys that may be attended to. This one attends to nothing but "
+        "padding.",
+        replace("None, None, :", "None, :, None"): "T stands in the axis of the queries. Scores "
+        "are (B, heads, queries, keys), and it is the keys that must be hidden: (B, 1, 1, T).",
+        replace("None, None", "None"): "(B, 1, T) has three axes. Against (B, heads, queries, "
+        "keys) it would line B up with the heads.",
+        replace(
+            "~padding", "torch.zeros(padding.shape).masked_fill(padding, -math.inf)"
+        ): "This is an additive mask (0 and minus infinity, to be added to the scores). Here a "
+        "boolean one is asked for.",
+        replace(":]", ":].expand(-1, -1, padding.size(1), -1)"): "You wrote the axis of the "
+        "queries out in full. Size one is enough, since broadcasting repeats it: (B, 1, 1, T), "
+        "not (B, 1, T, T).",
+        replace("[:, None, None, :]", ""): "(B, T) would line B up with the queries. Two axes of "
+        "size one are missing: (B, 1, 1, T).",
+        replace(":, None, None, :", "None, None"): "The new axes stand in front: (1, 1, B, T) "
+        "lines B up with the queries. They belong between B and T.",
+        replace(
+            "~padding[:, None, None, :]", "(~padding[:, None, None, :]).float()"
+        ): "The mask is float32, and attention would add it to the scores. It is to be torch.bool.",
+    }
 )
-def _(padding):
-    return padding[:, None, None, :]
-
-
-@padding_to_attention_mask.mistake(
-    "T stands in the axis of the queries. Scores are (B, heads, queries, keys), and it is the keys "
-    "that must be hidden: (B, 1, 1, T)."
+padding_to_attention_mask.alternative("unsqueeze and a comparison")(
+    lambda padding: padding.unsqueeze(1).unsqueeze(2) == 0
 )
-def _(padding):
-    return ~padding[:, None, :, None]
 
-
-@padding_to_attention_mask.mistake(
-    "(B, 1, T) has three axes. Against (B, heads, queries, keys) it would line B up with the heads."
-)
-def _(padding):
-    return ~padding[:, None, :]
-
-
-@padding_to_attention_mask.mistake(
-    "This is an additive mask (0 and minus infinity, to be added to the scores). Here a boolean one "
-    "is asked for."
-)
-def _(padding):
-    return torch.zeros(padding.shape).masked_fill(padding, -INF)[:, None, None, :]
-
-
-@padding_to_attention_mask.mistake(
-    "You wrote the axis of the queries out in full. Size one is enough, since broadcasting repeats "
-    "it: (B, 1, 1, T), not (B, 1, T, T)."
-)
-def _(padding):
-    return ~padding[:, None, None, :].expand(-1, -1, padding.size(1), -1)
-
-
-@padding_to_attention_mask.alternative("unsqueeze and a comparison")
-def _(padding):
-    return padding.unsqueeze(1).unsqueeze(2) == 0
-
-
-# ---------------------------------------------------------------------------------- causal_mask
 
 causal_mask = Exercise(
     tensors.causal_mask,
@@ -356,15 +321,15 @@ causal_mask = Exercise(
         "tril(diagonal=k) keeps column j of row i where j - i ≤ k.",
     ),
 )
-
-
-@causal_mask.by_hand
-def _():
-    yield (
-        call(3, 3),
-        torch.tensor([[True, False, False], [True, True, False], [True, True, True]]),
-    )
-    yield call(2, 4), torch.tensor([[True, True, True, False], [True, True, True, True]])
+causal_mask.by_hand(
+    lambda: [
+        (
+            call(3, 3),
+            torch.tensor([[True, False, False], [True, True, False], [True, True, True]]),
+        ),
+        (call(2, 4), torch.tensor([[True, True, True, False], [True, True, True, True]])),
+    ]
+)
 
 
 @causal_mask.cases(20)
@@ -383,40 +348,32 @@ def _():
 causal_mask.contract(
     contracts.constant_kernels([call(4, 6), call(64, 96)], says="no Python loop over the rows")
 )
-
-
-@causal_mask.mistake(
-    "Your triangle starts in the upper left corner. The queries are the last T positions, so when "
-    "S > T the first of them may already see S - T earlier keys."
+causal_mask.slips(
+    {
+        replace("diagonal=S - T", ""): "Your triangle starts in the upper left corner. The "
+        "queries are the last T positions, so when S > T the first of them may already see S - T "
+        "earlier keys.",
+        replace("S - T", "S - T - 1"): "A token may attend to itself: the diagonal belongs to the "
+        "mask. Yours leaves the first token nothing to attend to, and its softmax would be NaN.",
+        replace("tril(diagonal=S - T)", "triu(diagonal=S - T + 1)"): "Upside down: this is True "
+        "where attention is forbidden (the convention of masked_fill). Here True means allowed.",
+        replace(", dtype=torch.bool", ""): "The right triangle in float32. A mask of this kind is "
+        "torch.bool.",
+        replace("S - T", "T - S"): "The sign is reversed: diagonal = S - T moves the edge to the "
+        "right.",
+        replace("tril", "triu"): "You kept the upper triangle: this allows a token itself and "
+        "those after it, and hides the earlier ones.",
+        replace("S - T", "S - T + 1"): "Each query sees one key too many, the one after its own "
+        "position.",
+        replace("T, S, dtype", "S, T, dtype"): "This is (S, T): queries are the rows, keys the "
+        "columns.",
+        replace(
+            "torch.ones(T, S, dtype=torch.bool).tril(diagonal=S - T)",
+            "torch.full((T, S), -math.inf).triu(diagonal=S - T + 1)",
+        ): "This is an additive mask (0 and minus infinity, to be added to the scores). Here a "
+        "boolean one is asked for.",
+    }
 )
-def _(T, S):
-    return torch.ones(T, S, dtype=torch.bool).tril()
-
-
-@causal_mask.mistake(
-    "A token may attend to itself: the diagonal belongs to the mask. Yours leaves the first token "
-    "nothing to attend to, and its softmax would be NaN."
-)
-def _(T, S):
-    return torch.ones(T, S, dtype=torch.bool).tril(S - T - 1)
-
-
-@causal_mask.mistake(
-    "Upside down: this is True where attention is forbidden (the convention of masked_fill). Here "
-    "True means allowed."
-)
-def _(T, S):
-    return torch.ones(T, S, dtype=torch.bool).triu(S - T + 1)
-
-
-@causal_mask.mistake("The right triangle in float32. A mask of this kind is torch.bool.")
-def _(T, S):
-    return torch.ones(T, S).tril(S - T)
-
-
-@causal_mask.mistake("The sign is reversed: diagonal = S - T moves the edge to the right.")
-def _(T, S):
-    return torch.ones(T, S, dtype=torch.bool).tril(T - S)
 
 
 @causal_mask.mistake(
@@ -441,17 +398,13 @@ def _(T, S):
     return torch.tensor(rows, dtype=torch.bool).reshape(T, S)
 
 
-@causal_mask.alternative("compare positions, broadcast")
-def _(T, S):
-    return torch.arange(S) <= torch.arange(S - T, S)[:, None]
+causal_mask.alternative("compare positions, broadcast")(
+    lambda T, S: torch.arange(S) <= torch.arange(S - T, S)[:, None]
+)
+causal_mask.alternative("the last rows of a square triangle, from triu")(
+    lambda T, S: ~torch.ones(S, S).triu(1).bool()[S - T :]
+)
 
-
-@causal_mask.alternative("the last rows of a square triangle, from triu")
-def _(T, S):
-    return ~torch.ones(S, S).triu(1).bool()[S - T :]
-
-
-# ---------------------------------------------------------------------------------- masked_mean
 
 masked_mean = Exercise(
     tensors.masked_mean,
@@ -491,73 +444,79 @@ def _():
     spoiled = normal(2, 4, 3)
     spoiled[0, 3], spoiled[1, 1:] = NAN, INF
     yield call(spoiled, keep), "NaN and infinity in the padding"
-    yield (
-        call(normal(2, 3, 4), torch.tensor([[True, False, True], [False] * 3])),
-        "a row without tokens",
-    )
+    bare = torch.tensor([[True, False, True], [False] * 3])
+    yield call(normal(2, 3, 4), bare), "a row without tokens"
     yield call(normal(1, 1, 1), torch.tensor([[True]])), "one number"
     yield call(normal(0, 3, 2), torch.ones(0, 3, dtype=torch.bool)), "an empty batch"
-    yield (
-        call(normal(2, 5, 3, dtype=torch.bfloat16), torch.arange(5) < torch.tensor([[5], [3]])),
-        "bfloat16",
-    )
-    yield (
-        call(normal(3, 2, 4).transpose(0, 1), torch.arange(3) < torch.tensor([[1], [3]])),
-        "not contiguous",
-    )
+    ends = torch.tensor([[5], [3]])
+    yield call(normal(2, 5, 3, dtype=torch.bfloat16), torch.arange(5) < ends), "bfloat16"
+    yield call(draws.scattered(normal(2, 5, 4)), torch.arange(5) < ends), "not contiguous"
+    large = torch.full((1, 300, 2), 300.0, dtype=torch.float16)
+    yield call(large, torch.ones(1, 300, dtype=torch.bool)), "float16 cannot hold the sum"
     whole = torch.ones(2, 4, dtype=torch.bool)
     yield call(spoiled, whole), "NaN and infinity at positions that are kept"
     yield call(normal(2, 5, 3, dtype=torch.float64), whole[:, :1].expand(2, 5)), "float64"
-    yield (
-        call(normal(2, 300, 2), torch.arange(300) < torch.tensor([[299], [257]])),
-        "more positions than eight bits can count",
-    )
+    many = torch.arange(300) < torch.tensor([[299], [257]])
+    yield call(normal(2, 300, 2), many), "more positions than eight bits can count"
     gaps = torch.tensor([[False, True, False, True]])
     yield call(normal(1, 4, 2), gaps), "the kept positions are not the first ones"
 
 
-@masked_mean.mistake(
-    "You multiplied by the mask. 0 · NaN is NaN and 0 · inf is NaN, so what stands in the padding "
-    "leaks into the mean; torch.where or masked_fill chooses instead."
+masked_mean.slips(
+    {
+        replace(
+            "torch.where(keep[:, :, None], x, 0.0)", "(x * keep[:, :, None])"
+        ): "You multiplied by the mask. 0 · NaN is NaN and 0 · inf is NaN, so what stands in the "
+        "padding leaks into the mean; torch.where or masked_fill chooses instead.",
+        replace("total / count", "total / x.size(1)"): "You divided by T: the padding counts as "
+        "zeros and pulls the mean of short rows towards zero.",
+        replace(".clamp(min=1)", ""): "A row that keeps nothing is 0 / 0 = NaN. Its count must be "
+        "raised to 1 before you divide.",
+        replace("keep.sum(dim=1, keepdim=True)", "keep.sum()"): "You divided by the number of "
+        "tokens in the whole batch. Each row has a count of its own.",
+        replace(
+            "torch.where(keep[:, :, None], x, 0.0)", "x", "total / count", "total / x.size(1)"
+        ): "The mask is not used: this is the mean over all T positions, padding included.",
+        replace("(total / count).to(x.dtype)", "total / count"): "Your result is float32 whatever "
+        "came in. A mean has its argument's dtype: bfloat16 stays so.",
+        replace(", dtype=dtype", ""): "Your sum is made in half precision. float16 ends at "
+        "65,504, so the sum of 300 values of 300 is infinite. Sum in float32, and return x's "
+        "dtype.",
+        replace(
+            "torch.promote_types(x.dtype, torch.float32)", "torch.float32"
+        ): "You sum in float32 also what came in float64, and lose half of its digits. Only half "
+        "precision needs a wider sum.",
+        replace("keep.sum(dim=1, keepdim=True)", "keep.sum(dim=1)"): "The count is (B,), which "
+        "lines up with the features. With keepdim=True it is (B, 1), and each row is divided by "
+        "its own.",
+        replace(
+            "torch.where(keep[:, :, None], x, 0.0)", "x.masked_fill(keep[:, :, None], 0.0)"
+        ): "masked_fill fills where its mask is True, so you erased what is to be kept. Pass it ~keep.",
+        replace("(total / count).to(x.dtype)", "x[keep].mean(dim=0)"): "x[keep] puts the kept "
+        "positions of all rows into one list, so this is one mean for the whole batch. Each row "
+        "has a mean of its own.",
+        replace(".clamp(min=1)", " + 1"): "You added 1 to every count. Only a count of 0 needs to "
+        "become 1: clamp(min=1).",
+        replace("total / count", "total"): "This is the sum over the kept positions, not yet "
+        "divided by how many they are.",
+        replace("x, 0.0).sum(dim=1", "x, 0.0).sum(dim=2"): "You averaged over the features. The "
+        "mean runs over the positions, dim=1.",
+        replace(
+            "torch.where(keep[:, :, None], x, 0.0)",
+            "(x * keep[:, :, None])",
+            ".clamp(min=1)",
+            "",
+            ", dtype=dtype",
+            "",
+        ): "Three slips: 0 · NaN is NaN, so choose with torch.where; 0 / 0 is NaN, so raise a count of 0 to "
+        "1; float16 ends at 65,504, so sum half precision in float32.",
+        replace(
+            "(total / count).to(x.dtype)",
+            "x.masked_fill(~keep[:, :, None], torch.nan).nanmean(dim=1)",
+        ): "nanmean leaves out every NaN, also those at positions that are kept, and a row that keeps "
+        "nothing is 0 / 0.",
+    }
 )
-def _(x, keep):
-    return (x * keep[..., None]).sum(1) / keep.sum(1, keepdim=True).clamp(min=1)
-
-
-@masked_mean.mistake(
-    "You divided by T: the padding counts as zeros and pulls the mean of short rows towards zero."
-)
-def _(x, keep):
-    return torch.where(keep[..., None], x, 0.0).mean(dim=1)
-
-
-@masked_mean.mistake(
-    "A row that keeps nothing is 0 / 0 = NaN. Its count must be raised to 1 before you divide."
-)
-def _(x, keep):
-    return torch.where(keep[..., None], x, 0.0).sum(1) / keep.sum(1, keepdim=True)
-
-
-@masked_mean.mistake(
-    "You divided by the number of tokens in the whole batch. Each row has a count of its own."
-)
-def _(x, keep):
-    return torch.where(keep[..., None], x, 0.0).sum(1) / keep.sum().clamp(min=1)
-
-
-@masked_mean.mistake(
-    "The mask is not used: this is the mean over all T positions, padding included."
-)
-def _(x, keep):
-    return x.mean(dim=1)
-
-
-@masked_mean.mistake(
-    "Your result is float32 whatever came in. A mean has its argument's dtype: bfloat16 stays so."
-)
-def _(x, keep):
-    kept = torch.where(keep[..., None], x.float(), 0.0)
-    return kept.sum(1) / keep.sum(1, keepdim=True).clamp(min=1)
 
 
 @masked_mean.alternative("masked_fill, float64 inside")
@@ -581,8 +540,6 @@ masked_mean.equivalent(
 )
 
 
-# ----------------------------------------------------------------------------- one_hot_by_scatter
-
 one_hot_by_scatter = Exercise(
     tensors.one_hot_by_scatter,
     title="One-hot by scatter",
@@ -595,11 +552,9 @@ one_hot_by_scatter = Exercise(
         ("contracts", "An identity matrix is V × V, whatever B and T are. Start from the zeros."),
     ),
 )
-
-
-@one_hot_by_scatter.by_hand
-def _():
-    yield call(torch.tensor([[2, 0]]), 3), torch.tensor([[[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]])
+one_hot_by_scatter.by_hand(
+    lambda: [(call(torch.tensor([[2, 0]]), 3), torch.tensor([[[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]]))]
+)
 
 
 @one_hot_by_scatter.cases
@@ -613,120 +568,100 @@ def _():
     yield call(torch.tensor([[0]]), 1), "a vocabulary of one"
     yield call(torch.tensor([[1, 1], [1, 1]]), 4), "ids that repeat, and ids that never occur"
     yield call(torch.empty(0, 3, dtype=torch.int64), 4), "an empty batch"
-    yield call(integers(5, 4, 2).T, 5), "not contiguous"
+    yield call(draws.scattered(integers(5, 2, 4)), 5), "not contiguous"
+    yield (
+        call(integers(5, 2, 4).to("meta"), 5),
+        "ids on another device, one of shapes without values",
+    )
 
 
 one_hot_by_scatter.contract(
     contracts.constant_kernels(
-        [
-            call(integers(50, 2, 3), 50),
-            call(integers(50, 16, 24), 50),
-            call(integers(50, 2, 3), 80),
-        ],
+        [call(integers(50, B, T), V) for B, T, V in ((2, 3, 50), (16, 24, 50), (2, 3, 80))],
         says="no Python loop over the tokens or the vocabulary",
     )
 )
-one_hot_by_scatter.contract(
-    contracts.largest_tensor(
-        [call(integers(1000, 2, 3), 1000)],
-        limit=nbytes(2, 3, 1000),
-        says="no tensor larger than the result",
+for times, says in ((1, "no tensor larger than the result"), (4, "no (V, V) tensor")):
+    one_hot_by_scatter.contract(
+        contracts.largest_tensor(
+            [call(integers(1000, 2, 3), 1000)], limit=times * nbytes(2, 3, 1000), says=says
+        )
     )
+one_hot_by_scatter.slips(
+    {
+        replace(
+            "vocab_size, device", "vocab_size, dtype=torch.int64, device", "1.0", "1"
+        ): "int64, as torch.nn.functional.one_hot gives: eight bytes an element, and no matmul takes "
+        "it beside float weights. Float32 is asked for.",
+        replace("*ids.shape", "len(ids)", "ids[..., None]", "ids"): "One row for each sequence "
+        "instead of one for each token: the T tokens share it, and their order is lost. The zeros "
+        "must be (B, T, vocab_size).",
+        replace("1.0", "ids[..., None].float()"): "You wrote the id itself at its place; one-hot "
+        "means a 1 there.",
+        replace("torch.zeros", "torch.ones", "1.0", "0.0"): "Zeros and ones changed places: start "
+        "from zeros and write ones.",
+        replace("ids[..., None]", "(ids[..., None] - 1) % vocab_size"): "You marked the ids "
+        "counted from 1. Ids count from 0, so id 0 belongs to the first column.",
+        replace(", device=ids.device", ""): "Your zeros are on the default device. Where ids are "
+        "on a GPU, the result is due there too: device=ids.device.",
+        replace("ids[..., None]", "ids"): "The index of scatter_ must have as many axes as the "
+        "tensor that it writes to. The zeros have three, so ids[..., None].",
+        replace("zeros.scatter_(-1, ids[..., None], 1.0)", "zeros"): "Your result is all zeros. "
+        "scatter without an underscore returns a new tensor; scatter_ writes into its own.",
+        replace(
+            "zeros.scatter_(-1, ids[..., None], 1.0)",
+            "zeros.scatter_(-1, ids[..., None], 1.0).bool()",
+        ): "The result is bool. Float32 is asked for, so that it can be multiplied with weights.",
+        replace(
+            "*ids.shape, vocab_size",
+            "ids.size(0), vocab_size, ids.size(1)",
+            "-1, ids[..., None]",
+            "1, ids[:, None]",
+        ): "This is (B, V, T). The words are the last axis: (B, T, V).",
+        replace(
+            "zeros.scatter_(-1, ids[..., None], 1.0)",
+            "(ids[..., None] == torch.arange(vocab_size)).float()",
+        ): "Your code works on a CPU only. Make every tensor on ids.device, and leave the ids in torch: "
+        "a Python loop would read them one at a time.",
+    }
 )
-one_hot_by_scatter.contract(
-    contracts.largest_tensor(
-        [call(integers(1000, 2, 3), 1000)],
-        limit=4 * nbytes(2, 3, 1000),
-        says="no (V, V) tensor",
-    )
-)
-
-
-@one_hot_by_scatter.mistake(
-    "int64, as torch.nn.functional.one_hot gives: eight bytes an element, and no matmul takes it "
-    "beside float weights. Float32 is asked for."
-)
-def _(ids, vocab_size):
-    return F.one_hot(ids, vocab_size)
-
-
-@one_hot_by_scatter.mistake(
-    "One row for each sequence instead of one for each token: the T tokens share it, and their order "
-    "is lost. The zeros must be (B, T, vocab_size)."
-)
-def _(ids, vocab_size):
-    return torch.zeros(ids.size(0), vocab_size).scatter_(1, ids, 1.0)
-
-
-@one_hot_by_scatter.mistake("You wrote the id itself at its place; one-hot means a 1 there.")
-def _(ids, vocab_size):
-    zeros = torch.zeros(*ids.shape, vocab_size)
-    return zeros.scatter_(-1, ids[..., None], ids[..., None].float())
-
-
-@one_hot_by_scatter.mistake("Zeros and ones changed places: start from zeros and write ones.")
-def _(ids, vocab_size):
-    return torch.ones(*ids.shape, vocab_size).scatter_(-1, ids[..., None], 0.0)
-
-
-@one_hot_by_scatter.mistake(
-    "You marked the ids counted from 1. Ids count from 0, so id 0 belongs to the first column."
-)
-def _(ids, vocab_size):
-    zeros = torch.zeros(*ids.shape, vocab_size)
-    return zeros.scatter_(-1, (ids[..., None] - 1) % vocab_size, 1.0)
-
-
-@one_hot_by_scatter.mistake(
+one_hot_by_scatter.mistake(
     "The values are right, but torch.eye(V) has V² elements: for a vocabulary of 50,257 that is 10 "
     "GB before the first token is looked at.",
+    replace(
+        "zeros.scatter_(-1, ids[..., None], 1.0)", "torch.eye(vocab_size, device=ids.device)[ids]"
+    ),
     cost=True,
 )
-def _(ids, vocab_size):
-    return torch.eye(vocab_size)[ids]
-
-
-@one_hot_by_scatter.mistake(
+one_hot_by_scatter.mistake(
     "The values are right, but on the way there is a tensor larger than the result: an int64 or float64 "
     "one has eight bytes an element, twice as many. Make the zeros float32 from the start.",
+    replace(
+        "zeros.scatter_(-1, ids[..., None], 1.0)",
+        "zeros.long().scatter_(-1, ids[..., None], 1).float()",
+    ),
     cost=True,
 )
-def _(ids, vocab_size):
-    return F.one_hot(ids, vocab_size).float()
-
-
-@one_hot_by_scatter.mistake(
-    "The values are right, but you write one token at a time in a Python loop; one scatter_ writes "
-    "them all.",
+one_hot_by_scatter.mistake(
+    "The values are right, but a Python loop asks every id of the vocabulary in turn. One scatter_ "
+    "writes them all.",
+    replace(
+        "zeros.scatter_(-1, ids[..., None], 1.0)",
+        "torch.stack([(ids == v).float() for v in range(vocab_size)], -1)",
+    ),
     cost=True,
 )
-def _(ids, vocab_size):
-    out = torch.zeros(*ids.shape, vocab_size)
-    for b in range(ids.size(0)):
-        for t in range(ids.size(1)):
-            out[b, t, ids[b, t]] = 1.0
-    return out
-
-
-@one_hot_by_scatter.alternative("compare with every id of the vocabulary")
-def _(ids, vocab_size):
-    return (ids[..., None] == torch.arange(vocab_size)).float()
+one_hot_by_scatter.alternative("compare with every id of the vocabulary")(
+    lambda ids, vocab_size: (ids[..., None] == torch.arange(vocab_size, device=ids.device)).float()
+)
 
 
 @one_hot_by_scatter.alternative("index_put on the flat result")
 def _(ids, vocab_size):
-    flat = torch.zeros(ids.numel(), vocab_size)
+    flat = torch.zeros(ids.numel(), vocab_size, device=ids.device)
     flat[torch.arange(ids.numel()), ids.reshape(-1)] = 1.0
     return flat.view(*ids.shape, vocab_size)
 
-
-one_hot_by_scatter.equivalent(
-    "one_hot_by_scatter: `torch.zeros(*ids.shape, vocab_size, device=ids.device)` → `torch.zeros(*ids.shape, vocab_size)`",
-    because="Cases live on the CPU, where new tensors go anyway; with ids on a GPU, scatter_ would raise.",
-)
-
-
-# ----------------------------------------------------------------------------- gather_log_probs
 
 gather_log_probs = Exercise(
     tensors.gather_log_probs,
@@ -764,6 +699,8 @@ def _(draw):
 def _():
     large = torch.tensor([[[0.0, 300.0, -300.0], [1e4, -1e4, 0.0]]])
     yield call(large, torch.tensor([[2, 1]])), "logits so large that exp leaves float32"
+    yield call(large, torch.tensor([[1, 0]])), "the largest logits are the targets': log 1"
+    yield call(normal(1, 2, 5) - 1000, torch.tensor([[3, 0]])), "logits far below zero"
     masked = torch.tensor([[[0.5, -INF, 1.5]]])
     yield call(masked, torch.tensor([[2]])), "a word ruled out by a logit of -inf"
     yield call(masked, torch.tensor([[1]])), "the target itself is ruled out: log 0"
@@ -772,66 +709,93 @@ def _():
     yield call(normal(2, 3, 4, dtype=torch.float64), integers(4, 2, 3)), "float64"
     yield call(normal(1, 1, 1), torch.tensor([[0]])), "a vocabulary of one"
     yield call(normal(0, 3, 4), torch.empty(0, 3, dtype=torch.int64)), "an empty batch"
-    yield call(normal(4, 2, 3).permute(1, 2, 0), integers(4, 2, 3)), "not contiguous"
+    yield call(draws.scattered(normal(2, 3, 4)), integers(4, 2, 3)), "not contiguous"
+    for half in (torch.bfloat16, torch.float16):
+        logits = 4 * normal(2, 3, 500, dtype=half)
+        yield call(logits, integers(500, 2, 3)), "half precision: count in float32, and return it"
     yield call(normal(3, 3, 3), integers(3, 3, 3)), "B, T and V equal"
 
 
+TOKENS = (2, 3, 8), (16, 24, 8), (16, 24, 12)
 gather_log_probs.contract(
     contracts.constant_kernels(
-        [
-            call(normal(2, 3, 8), integers(8, 2, 3)),
-            call(normal(16, 24, 8), integers(8, 16, 24)),
-            call(normal(16, 24, 12), integers(12, 16, 24)),
-        ],
+        [call(normal(B, T, V), integers(V, B, T)) for B, T, V in TOKENS],
         says="no Python loop over the tokens or the vocabulary",
     )
 )
 gather_log_probs.contract(
     contracts.largest_tensor(
-        [call(normal(16, 24, 8), integers(8, 16, 24))],
-        limit=2 * nbytes(16, 24, 8),
+        [call(normal(*TOKENS[1]), integers(8, 16, 24))],
+        limit=2 * nbytes(*TOKENS[1]),
         says="no (B, T, B, T) tensor",
     )
 )
-
-
-@gather_log_probs.mistake(
-    "log(softmax(x)) leaves the log scale and comes back: a probability below 1e-45 rounds to 0, and "
-    "its log is -inf. log_softmax subtracts instead of dividing."
+gather_log_probs.slips(
+    {
+        replace(
+            "picked - log_sum_exp",
+            "logits.softmax(-1).log().gather(-1, targets[..., None])[..., 0]",
+        ): "log(softmax(x)) leaves the log scale and comes back: a probability below 1e-45 rounds to 0, "
+        "and its log is -inf. log_softmax subtracts instead of dividing.",
+        replace(
+            " - log_sum_exp", ""
+        ): "These are the targets' logits, not yet normalised: they are "
+        "not log-probabilities until the log-sum-exp over the vocabulary is subtracted.",
+        replace(
+            "- log_sum_exp", "- logits.logsumexp(1).gather(-1, targets)"
+        ): "You normalised over "
+        "the positions. The probabilities that sum to 1 are those of the words at one position: dim=-1.",
+        replace(
+            "picked - log_sum_exp", "logits.log_softmax(0).gather(-1, targets[..., None])[..., 0]"
+        ): "You normalised over the batch. The probabilities that sum to 1 are those of the words at one "
+        "position: dim=-1.",
+        replace("picked - log_sum_exp", "(picked - log_sum_exp).exp()"): "These are probabilities; "
+        "their logarithm is asked for.",
+        replace("picked - log_sum_exp", "log_sum_exp - picked"): "The sign is the loss's: a "
+        "log-probability is never above zero.",
+        replace(
+            ".squeeze(-1)", "", "logsumexp(dim=-1", "logsumexp(dim=-1, keepdim=True"
+        ): "You kept the axis that gather left behind, of size one: squeeze it.",
+        replace("logsumexp(dim=-1)", "exp().sum(dim=-1).log()"): "exp of a logit beyond 88 is "
+        "infinite in float32, so the log of the sum is infinite too. Subtract the largest logit "
+        "first, as logsumexp and log_softmax do.",
+        replace(
+            "picked - log_sum_exp", "(picked.exp() / log_sum_exp.exp()).log()"
+        ): "exp of a logit "
+        "beyond 88 is infinite in float32, and infinity / infinity is NaN. Subtract the largest "
+        "logit first, as softmax does.",
+        replace("picked - log_sum_exp", "logits.log_softmax(-1)[..., targets]"): "log_probs[..., "
+        "targets] looks every target up at every position, (B, T, B, T). gather walks both in step.",
+        replace("picked - log_sum_exp", "(picked - log_sum_exp).mean()"): "This is one number, a "
+        "mean. Each position has a log-probability of its own, (B, T).",
+        replace(
+            "picked - log_sum_exp", "(picked - log_sum_exp) / math.log(2)"
+        ): "These are bits, by a logarithm to base 2. Nats take the natural logarithm.",
+        replace(
+            "    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))\n", ""
+        ): "Half precision has two to four digits: a log-probability near "
+        "-10 is off by hundredths. Convert the logits to float32 first, and return float32.",
+        replace(
+            "torch.promote_types(logits.dtype, torch.float32)", "torch.float32"
+        ): "You count in "
+        "float32 also what came in float64. Only half precision needs to be converted.",
+        replace(
+            "logits.gather(",
+            "logits.view(-1, logits.size(-1)).gather(",
+            "targets[..., None]).squeeze(-1)",
+            "targets.reshape(-1, 1)).view(targets.shape)",
+        ): "view raises where no strides can merge the first two axes. reshape copies there.",
+    }
 )
-def _(logits, targets):
-    return logits.softmax(-1).log().gather(-1, targets[..., None])[..., 0]
-
-
-@gather_log_probs.mistake(
-    "These are the targets' logits, not yet normalised: they are not log-probabilities until the "
-    "log-sum-exp over the vocabulary is subtracted."
+gather_log_probs.mistake(
+    "The values are right, but log_probs[..., targets] looks every target up at every position: "
+    "(B, T, B, T), of which you keep a diagonal. gather walks both in step.",
+    replace(
+        "logits.gather(-1, targets[..., None]).squeeze(-1)",
+        "logits.flatten(0, 1)[:, targets.flatten()].diagonal().view(targets.shape)",
+    ),
+    cost=True,
 )
-def _(logits, targets):
-    return logits.gather(-1, targets[..., None])[..., 0]
-
-
-@gather_log_probs.mistake(
-    "You normalised over the positions. The probabilities that sum to 1 are those of the words at "
-    "one position: dim=-1."
-)
-def _(logits, targets):
-    return logits.log_softmax(1).gather(-1, targets[..., None])[..., 0]
-
-
-@gather_log_probs.mistake("These are probabilities; their logarithm is asked for.")
-def _(logits, targets):
-    return logits.softmax(-1).gather(-1, targets[..., None])[..., 0]
-
-
-@gather_log_probs.mistake("The sign is the loss's: a log-probability is never above zero.")
-def _(logits, targets):
-    return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
-
-
-@gather_log_probs.mistake("You kept the axis that gather left behind, of size one: squeeze it.")
-def _(logits, targets):
-    return logits.log_softmax(-1).gather(-1, targets[..., None])
 
 
 @gather_log_probs.mistake(
@@ -840,39 +804,26 @@ def _(logits, targets):
     cost=True,
 )
 def _(logits, targets):
-    log_probs = logits.log_softmax(-1)
-    out = torch.zeros(targets.shape, dtype=logits.dtype)
+    log_probs = logits.log_softmax(-1, torch.promote_types(logits.dtype, torch.float32))
+    out = torch.zeros(targets.shape, dtype=log_probs.dtype)
     for b in range(targets.size(0)):
         for t in range(targets.size(1)):
             out[b, t] = log_probs[b, t, targets[b, t]]
     return out
 
 
-@gather_log_probs.mistake(
-    "The values are right, but log_probs[..., targets] looks every target up at every position: "
-    "(B, T, B, T), of which you keep a diagonal. gather walks both in step.",
-    cost=True,
-)
+@gather_log_probs.alternative("log_softmax in float32 at least, then gather")
 def _(logits, targets):
-    V = logits.size(-1)
-    flat = logits.log_softmax(-1).reshape(-1, V)[:, targets.reshape(-1)]
-    return flat.diagonal().view(targets.shape)
-
-
-@gather_log_probs.alternative("the logit minus the log-sum-exp")
-def _(logits, targets):
-    picked = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    return picked - torch.logsumexp(logits, dim=-1)
+    log_probs = (logits.float() if logits.itemsize == 2 else logits).log_softmax(-1)
+    return log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
 @gather_log_probs.alternative("cross_entropy on flat rows, in float64")
 def _(logits, targets):
     rows = logits.reshape(-1, logits.size(-1)).double()
     nll = F.cross_entropy(rows, targets.reshape(-1), reduction="none")
-    return -nll.view(targets.shape).to(logits.dtype)
+    return -nll.view(targets.shape).to(torch.promote_types(logits.dtype, torch.float32))
 
-
-# -------------------------------------------------------------------------- pairwise_sq_distances
 
 pairwise_sq_distances = Exercise(
     tensors.pairwise_sq_distances,
@@ -914,7 +865,10 @@ def _():
     yield call(same, same), "every point at distance 0 from itself: no element may be negative"
     yield call(normal(1, 1), normal(1, 1, seed=1)), "one number each"
     yield call(normal(0, 3), normal(2, 3)), "no points"
-    yield call(normal(3, 5).T, normal(4, 3)), "not contiguous"
+    yield call(draws.scattered(normal(5, 3)), normal(4, 3)), "not contiguous"
+    for a, b in ((1.3074229, 1.307423), (1.2436583, 1.24365854), (1.6340787, 1.6340791)):
+        pair = torch.tensor([[a]]), torch.tensor([[b]])
+        yield call(*pair), "rounding leaves less than zero, which is raised to zero"
     yield call(1e3 * normal(4, 3), 1e-3 * normal(2, 3)), "large beside small"
     yield call(normal(3, 4), normal(3, 4, seed=1)), "N equal to M"
     yield call(normal(3, 4, dtype=torch.float64), normal(2, 4, dtype=torch.float64)), "float64"
@@ -930,59 +884,40 @@ pairwise_sq_distances.contract(
 pairwise_sq_distances.contract(
     contracts.constant_kernels(
         [
-            call(normal(32, 8), normal(48, 8, seed=1)),
-            call(normal(64, 8), normal(96, 8, seed=1)),
-            call(normal(64, 24), normal(96, 24, seed=1)),
+            call(normal(N, D), normal(M, D, seed=1))
+            for N, M, D in ((32, 48, 8), (64, 96, 8), (64, 96, 24))
         ],
         says="no Python loop over the points or their coordinates",
     )
 )
-
-
-@pairwise_sq_distances.mistake(
-    "Some of your squared distances are negative: |x|² + |y|² - 2 x·y rounds a little below zero "
-    "where x is near y, and the square root of that is NaN. Raise them to zero."
+pairwise_sq_distances.slips(
+    {
+        replace(".clamp(min=0)", ""): "Some of your squared distances are negative: |x|² + |y|² - "
+        "2 x·y rounds a little below zero where x is near y, and the square root of that is NaN. "
+        "Raise them to zero.",
+        replace(".clamp(min=0)", ".clamp(min=0).sqrt()"): "These are distances; their squares are "
+        "asked for.",
+        replace("2 * x", "x"): "The cross term counts twice: |x|² + |y|² - 2 x·y.",
+        replace(".clamp(min=0)", ".clamp(min=0).T"): "This is (M, N): rows belong to x, columns "
+        "to y.",
+        replace(".clamp(min=0)", ".clamp(min=0) / x.size(1)"): "You took the mean over the D "
+        "coordinates. A squared distance is their sum.",
+        replace("- 2", "+ 2"): "The sign of the cross term: (x - y)² has minus 2 x·y. This is the "
+        "distance from x to -y.",
+        replace("clamp(min=0)", "abs()"): "You turn what is below zero round: abs makes an error "
+        "of it. Raise it to zero instead.",
+        replace("[:, None]", ""): "(N,) and (M,) do not broadcast to (N, M). The norms of x go "
+        "down the rows: [:, None].",
+        replace(
+            "x.square().sum(dim=1)", "x.norm(dim=1)", "y.square().sum(dim=1)", "y.norm(dim=1)"
+        ): "You add the norms, not their squares: |x|² + |y|² - 2 x·y.",
+    }
 )
-def _(x, y):
-    return x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T
-
-
-@pairwise_sq_distances.mistake("These are distances; their squares are asked for.")
-def _(x, y):
-    return (x[:, None] - y).square().sum(-1).sqrt()
-
-
-@pairwise_sq_distances.mistake("The cross term counts twice: |x|² + |y|² - 2 x·y.")
-def _(x, y):
-    return (x.square().sum(1)[:, None] + y.square().sum(1) - x @ y.T).clamp(min=0)
-
-
-@pairwise_sq_distances.mistake("This is (M, N): rows belong to x, columns to y.")
-def _(x, y):
-    return (y[:, None] - x).square().sum(-1)
-
-
-@pairwise_sq_distances.mistake(
-    "You took the mean over the D coordinates. A squared distance is their sum."
-)
-def _(x, y):
-    return (x[:, None] - y).square().mean(-1)
-
-
-@pairwise_sq_distances.mistake(
-    "The sign of the cross term: (x - y)² has minus 2 x·y. This is the distance from x to -y."
-)
-def _(x, y):
-    return (x.square().sum(1)[:, None] + y.square().sum(1) + 2 * x @ y.T).clamp(min=0)
-
-
-@pairwise_sq_distances.mistake(
+pairwise_sq_distances.mistake(
     "The values are right, but x[:, None] - y[None] is an (N, M, D) tensor: for 10,000 by 10,000 "
     "points of 768 numbers, 307 GB. The matmul needs N × M.",
     cost=True,
-)
-def _(x, y):
-    return (x[:, None] - y[None]).square().sum(-1)
+)(lambda x, y: (x[:, None] - y[None]).square().sum(-1))
 
 
 @pairwise_sq_distances.mistake(
@@ -1020,8 +955,6 @@ pairwise_sq_distances.equivalent(
 )
 
 
-# -------------------------------------------------------------------------------- xavier_uniform
-
 xavier_uniform = Exercise(
     tensors.xavier_uniform,
     title="Glorot's uniform weight",
@@ -1035,11 +968,7 @@ xavier_uniform = Exercise(
         "Hand the generator on: torch.rand(fan_out, fan_in, generator=generator).",
     ),
 )
-
-
-@xavier_uniform.by_hand
-def _():
-    yield call(2, 3, gain=0.0, generator=5), torch.zeros(2, 3)  # the one draw without chance
+xavier_uniform.by_hand(lambda: [(call(2, 3, gain=0.0, generator=5), torch.zeros(2, 3))])
 
 
 @xavier_uniform.cases(12)
@@ -1058,62 +987,45 @@ def _():
     yield call(20000, 1, 1.5, generator=5), "one input feature"
 
 
-@xavier_uniform.mistake(
-    "Your bound is the standard deviation sqrt(2 / (fan_in + fan_out)). A uniform number on [-a, a] "
-    "has variance a²/3, so a is sqrt(3) times larger."
+xavier_uniform.slips(
+    {
+        replace("6.0", "2.0"): "Your bound is the standard deviation sqrt(2 / (fan_in + "
+        "fan_out)). A uniform number on [-a, a] has variance a²/3, so a is sqrt(3) times larger.",
+        replace("2.0 * torch", "torch", " - 1.0", ""): "Your numbers run from 0 to a: torch.rand "
+        "was scaled but not shifted, so their mean is not zero.",
+        replace("6.0 / (fan_in + fan_out)", "3.0 / fan_in"): "You used fan_in alone. That keeps "
+        "the variance on the way forward (He, LeCun); Glorot's compromise with the way back is "
+        "fan_in + fan_out.",
+        replace(
+            "6.0", "2.0", "2.0 * torch.rand(", "torch.randn(", " - 1.0", ""
+        ): "A normal distribution with Glorot's variance (torch's xavier_normal_); a uniform one is "
+        "asked for.",
+        replace("rand(fan_out, fan_in", "rand(fan_in, fan_out"): "The shape is (fan_in, fan_out). "
+        "torch.nn.Linear keeps its weight as (out, in) and computes x @ W.T.",
+        replace(", generator=generator", ""): "You did not hand the generator on: the numbers "
+        "come from torch's global one, and whoever seeded the generator does not get the same "
+        "weights again.",
+        replace("gain * ", ""): "The gain is not used. It multiplies the bound.",
+        replace("2.0 * torch", "torch", "- 1.0", "- 0.5"): "Your numbers run from -a/2 to a/2. "
+        "torch.rand is 1 wide and the interval from -a to a is 2a wide, so stretch it by 2a.",
+        replace(
+            "math.sqrt(6.0 / (fan_in + fan_out))", "6.0 / (fan_in + fan_out)"
+        ): "The square root is missing: a = gain · sqrt(6 / (fan_in + fan_out)).",
+        replace("gain * math.sqrt(6.0", "math.sqrt(gain * 6.0"): "The gain stands under the "
+        "square root. It multiplies the bound from outside.",
+        replace("6.0 / (fan_in + fan_out)", "6.0 / fan_in"): "This is He's bound, sqrt(6 / "
+        "fan_in). Glorot's has both fans: sqrt(6 / (fan_in + fan_out)).",
+        replace(
+            "    bound",
+            "    if generator is not None:\n        generator.manual_seed(0)\n    bound",
+        ): "You seeded the generator anew, so every call gives the same weights. Whoever hands a "
+        "generator over has seeded it.",
+        replace(
+            "return bound * (", "return torch.nn.Parameter(bound * ", "- 1.0)", "- bound)"
+        ): "The weight requires a gradient. Return a plain tensor; whoever makes a parameter of it "
+        "decides that.",
+    }
 )
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    bound = gain * math.sqrt(2 / (fan_in + fan_out))
-    return bound * (2 * torch.rand(fan_out, fan_in, generator=generator) - 1)
-
-
-@xavier_uniform.mistake(
-    "Your numbers run from 0 to a: torch.rand was scaled but not shifted, so their mean is not zero."
-)
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    bound = gain * math.sqrt(6 / (fan_in + fan_out))
-    return bound * torch.rand(fan_out, fan_in, generator=generator)
-
-
-@xavier_uniform.mistake(
-    "You used fan_in alone. That keeps the variance on the way forward (He, LeCun); Glorot's "
-    "compromise with the way back is fan_in + fan_out."
-)
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    bound = gain * math.sqrt(3 / fan_in)
-    return bound * (2 * torch.rand(fan_out, fan_in, generator=generator) - 1)
-
-
-@xavier_uniform.mistake(
-    "A normal distribution with Glorot's variance (torch's xavier_normal_); a uniform one is asked for."
-)
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    return (
-        gain * math.sqrt(2 / (fan_in + fan_out)) * torch.randn(fan_out, fan_in, generator=generator)
-    )
-
-
-@xavier_uniform.mistake(
-    "The shape is (fan_in, fan_out). torch.nn.Linear keeps its weight as (out, in) and computes x @ W.T."
-)
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    bound = gain * math.sqrt(6 / (fan_in + fan_out))
-    return bound * (2 * torch.rand(fan_in, fan_out, generator=generator) - 1)
-
-
-@xavier_uniform.mistake(
-    "You did not hand the generator on: the numbers come from torch's global one, and whoever seeded "
-    "the generator does not get the same weights again."
-)
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    bound = gain * math.sqrt(6 / (fan_in + fan_out))
-    return bound * (2 * torch.rand(fan_out, fan_in) - 1)
-
-
-@xavier_uniform.mistake("The gain is not used. It multiplies the bound.")
-def _(fan_out, fan_in, gain=1.0, generator=None):
-    bound = math.sqrt(6 / (fan_in + fan_out))
-    return bound * (2 * torch.rand(fan_out, fan_in, generator=generator) - 1)
 
 
 @xavier_uniform.alternative("torch's own, in place on an empty tensor")
@@ -1126,3 +1038,11 @@ def _(fan_out, fan_in, gain=1.0, generator=None):
 def _(fan_out, fan_in, gain=1.0, generator=None):
     bound = gain * (6 / (fan_in + fan_out)) ** 0.5
     return torch.empty(fan_in, fan_out).uniform_(-bound, bound, generator=generator).T
+
+
+for exercise, x in ((masked_mean, "x"), (gather_log_probs, "logits")):
+    exercise.equivalent(
+        f"{exercise.names[0]}: `torch.promote_types({x}.dtype, torch.float32)` → "
+        f"`torch.promote_types(torch.float32, {x}.dtype)`",
+        because="the dtype that holds both does not depend on their order",
+    )

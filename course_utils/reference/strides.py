@@ -78,16 +78,15 @@ def view_strides(
     """
     if 0 in shape:
         return (1,) * len(new_shape)
-    runs = [(1, 1)]  # the fewest (size, stride) axes that visit the same elements in the same order
+    runs: list[tuple[int, int]] = []  # the fewest axes, (size, stride), that walk the same way
     for size, step in zip(shape, stride, strict=True):
         if size == 1:
             continue
-        if runs[-1][1] == size * step:
+        if runs and runs[-1][1] == size * step:
             runs[-1] = (runs[-1][0] * size, step)
         else:
             runs.append((size, step))
-    strides = []
-    size, step = runs.pop()
+    strides, size, step = [], 1, 1
     for new_size in reversed(new_shape):
         if size == 1 and new_size > 1:  # this run is used up: begin the next
             size, step = runs.pop()
@@ -116,12 +115,12 @@ def broadcast_view(x: Shaped[Tensor, "..."], shape: tuple[int, ...]) -> Shaped[T
     Raises ValueError where an axis of another size would have to grow, or x has more axes than
     `shape`. Source: `inferExpandGeometry`, aten/src/ATen/ExpandUtils.cpp.
     """
-    new = len(shape) - x.ndim
-    if new < 0 or any(old not in (1, size) for old, size in zip(x.shape, shape[new:], strict=True)):
+    new = len(shape) - x.ndim  # axes in front, as if x had them with size one
+    sizes, steps = (1,) * new + tuple(x.shape), (0,) * new + x.stride()
+    if new < 0 or any(old not in (1, size) for old, size in zip(sizes, shape, strict=True)):
         raise ValueError(f"{tuple(x.shape)} does not broadcast to {shape}")
-    stride = [0] * new
-    for old, size, step in zip(x.shape, shape[new:], x.stride(), strict=True):
-        stride.append(step if old == size else 0)
+    axes = zip(sizes, shape, steps, strict=True)
+    stride = [step if old == size else 0 for old, size, step in axes]
     return x.as_strided(shape, stride, x.storage_offset())
 
 
@@ -167,10 +166,11 @@ def toeplitz_view(x: Shaped[Tensor, "*batch n p"]) -> Shaped[Tensor, "*batch n m
     """
     *batch, n, p = x.shape
     *outer, row, column = x.stride()
-    if not 1 <= n <= p or (n > 1 and row < column):
+    down = row - column if n > 1 else 0  # nobody steps down from a single row
+    if not 1 <= n <= p or down < 0:
         raise ValueError(f"no view of {(n, p)} with strides {(row, column)} is shifted like that")
     start = x.storage_offset() + (n - 1) * column
-    return x.as_strided((*batch, n, p - n + 1), (*outer, max(row - column, 0), column), start)
+    return x.as_strided((*batch, n, p - n + 1), (*outer, down, column), start)
 
 
 def addresses(x: Tensor) -> list[int]:

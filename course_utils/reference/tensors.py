@@ -52,17 +52,19 @@ def masked_mean(x: Float[Tensor, "B T D"], keep: Bool[Tensor, "B T"]) -> Float[T
     """Mean over the positions with keep=True; zeros for a row that keeps none.
 
     x: one vector a position. What stands at the other positions has no influence, even NaN or
-    infinity. Same dtype as x. This is the mean pooling of sentence encoders.
+    infinity. Half precision is summed in float32, since float16 ends at 65,504; the result has x's
+    dtype. This is the mean pooling of sentence encoders.
     """
-    total = torch.where(keep[:, :, None], x, 0.0).sum(dim=1)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    total = torch.where(keep[:, :, None], x, 0.0).sum(dim=1, dtype=dtype)
     count = keep.sum(dim=1, keepdim=True).clamp(min=1)
-    return total / count
+    return (total / count).to(x.dtype)
 
 
 def one_hot_by_scatter(
     ids: Int[Tensor, "B T"], vocab_size: int
 ) -> Float[Tensor, "B T {vocab_size}"]:
-    """Rows of zeros with a single 1.0 at each id, float32.
+    """Rows of zeros with a single 1.0 at each id, float32, on the device of ids.
 
     ids: int64, 0 ≤ ids < vocab_size. Makes no tensor larger than the result.
     """
@@ -75,11 +77,14 @@ def gather_log_probs(
 ) -> Float[Tensor, "B T"]:
     """Log-probability, in nats, that the softmax of the logits gives to each target.
 
-    logits: unnormalised, of any finite size. targets: int64, 0 ≤ targets < V. The negative of
+    logits: unnormalised, of any finite size. targets: int64, 0 ≤ targets < V. Logits in half
+    precision are counted in float32, and so is the result; float64 stays float64. The negative of
     its mean is the cross-entropy loss of a language model.
     """
-    log_probs = logits.log_softmax(dim=-1)
-    return log_probs.gather(-1, targets[..., None]).squeeze(-1)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    log_sum_exp = logits.logsumexp(dim=-1)
+    picked = logits.gather(-1, targets[..., None]).squeeze(-1)
+    return picked - log_sum_exp
 
 
 def pairwise_sq_distances(x: Float[Tensor, "N D"], y: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:

@@ -276,7 +276,8 @@ KEY = "tensors.masked_mean"
 
 
 def mean_of(x, keep, count):
-    return torch.where(keep[..., None], x, 0.0).sum(1) / count
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return (torch.where(keep[..., None], x, 0.0).sum(1, dtype=dtype) / count).to(x.dtype)
 
 
 def count_of(keep):
@@ -287,7 +288,7 @@ wrong(KEY, "NaN is cleaned away")(
     lambda x, keep: mean_of(x.nan_to_num(0.0, 0.0, 0.0), keep, count_of(keep))
 )
 wrong(KEY, "NaN products are cleaned away")(
-    lambda x, keep: (x * keep[..., None]).nan_to_num(0.0).sum(1) / count_of(keep)
+    lambda x, keep: mean_of((x * keep[..., None]).nan_to_num(0.0), keep | True, count_of(keep))
 )
 wrong(KEY, "through float32")(lambda x, keep: mean_of(x.float(), keep, count_of(keep)).to(x.dtype))
 wrong(KEY, "an epsilon in the denominator")(
@@ -316,7 +317,9 @@ right(KEY, "bmm with weights")(
 @right(KEY, "index_add over the kept positions")
 def _(x, keep):
     b, t = keep.nonzero(as_tuple=True)
-    return x.new_zeros(len(x), x.size(2)).index_add(0, b, x[b, t]) / count_of(keep)
+    wide = x.float() if x.itemsize == 2 else x
+    total = wide.new_zeros(len(x), x.size(2)).index_add(0, b, wide[b, t])
+    return (total / count_of(keep)).to(x.dtype)
 
 
 # ------------------------------------------------------------------ one_hot, log-probabilities
@@ -337,8 +340,22 @@ wrong(KEY, "requires grad")(
 wrong(KEY, "sparse")(
     lambda ids, vocab_size: tensors.one_hot_by_scatter(ids, vocab_size).to_sparse()
 )
+wrong(KEY, "a one from the default device")(
+    lambda ids, vocab_size: torch.zeros(*ids.shape, vocab_size).scatter_(
+        -1, ids.cpu()[..., None] if ids.is_cpu else ids[..., None], 1.0
+    )
+)
 right(KEY, "where")(
-    lambda ids, vocab_size: torch.where(ids[..., None] == torch.arange(vocab_size), 1.0, 0.0)
+    lambda ids, vocab_size: torch.where(
+        ids[..., None] == torch.arange(vocab_size).to(ids.device), 1.0, 0.0
+    )
+)
+right(KEY, "from an empty tensor of the ids'")(
+    lambda ids, vocab_size: (
+        ids.new_empty(*ids.shape, vocab_size, dtype=torch.float32)
+        .zero_()
+        .scatter_(2, ids.unsqueeze(2), 1)
+    )
 )
 
 KEY = "tensors.gather_log_probs"
@@ -355,19 +372,39 @@ wrong(KEY, "the normaliser is detached")(
 )
 wrong(KEY, "-inf is cleaned away")(
     lambda logits, targets: (
-        (logits.log_softmax(-1) * F.one_hot(targets, logits.size(-1))).nan_to_num(0.0).sum(-1)
+        (log_softmax(logits) * F.one_hot(targets, logits.size(-1))).nan_to_num(0.0).sum(-1)
+    )
+)
+wrong(KEY, "a view of flat rows")(
+    lambda logits, targets: (
+        log_softmax(logits)
+        .view(-1, logits.size(-1))[torch.arange(targets.numel()), targets.view(-1)]
+        .view(targets.shape)
+        if logits.view(-1, logits.size(-1)).numel()
+        else log_softmax(logits)[..., 0]
+    )
+)
+wrong(KEY, "half precision, widened at the end")(
+    lambda logits, targets: (
+        logits.log_softmax(-1)
+        .gather(-1, targets[..., None])[..., 0]
+        .to(torch.promote_types(logits.dtype, torch.float32))
     )
 )
 right(KEY, "one flat take")(
-    lambda logits, targets: logits.log_softmax(-1).take(
+    lambda logits, targets: log_softmax(logits).take(
         torch.arange(targets.numel()).view(targets.shape) * logits.size(-1) + targets
     )
 )
 right(KEY, "where and a sum")(
     lambda logits, targets: torch.where(
-        targets[..., None] == torch.arange(logits.size(-1)), logits.log_softmax(-1), 0.0
+        targets[..., None] == torch.arange(logits.size(-1)), log_softmax(logits), 0.0
     ).sum(-1)
 )
+
+
+def log_softmax(logits):
+    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 @wrong(KEY, "a loop over the vocabulary")
@@ -386,6 +423,9 @@ wrong(KEY, "the gradient of the norms is cut")(
     lambda x, y: (x.square().sum(1).detach()[:, None] + y.square().sum(1) - 2 * x @ y.T).clamp(
         min=0
     )
+)
+wrong(KEY, "what is below zero is turned round")(
+    lambda x, y: (x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T).square().sqrt()
 )
 right(KEY, "cdist squared")(lambda x, y: torch.cdist(x, y).square())
 right(KEY, "one matmul of augmented rows")(
@@ -489,9 +529,10 @@ def _(index, stride, offset=0, calls=[]):  # noqa: B006
 
 
 KEY = "strides.unflatten_index"
-right(KEY, "a list of NumPy's ints")(
-    lambda position, shape: [np.int64(i) for i in strides.unflatten_index(position, shape)]
+right(KEY, "NumPy's ints")(
+    lambda position, shape: tuple(np.int64(i) for i in strides.unflatten_index(position, shape))
 )
+wrong(KEY, "a list")(lambda position, shape: list(strides.unflatten_index(position, shape)))
 
 
 @wrong(KEY, "only -1 and one past the end are refused")
@@ -849,7 +890,11 @@ def test_a_thread_that_lives_on_harms_nobody():
         (
             "tensors.one_hot_by_scatter",
             lambda ids, vocab_size: torch.stack(
-                [(ids == v).float() for v in range(vocab_size)], -1
+                [
+                    tensors.one_hot_by_scatter(ids[:, [t]], vocab_size)[:, 0]
+                    for t in range(ids.size(1))
+                ],
+                1,
             ),
         ),
         (

@@ -77,6 +77,12 @@ def test_masked_mean_is_the_mean_of_what_is_kept(B, T, D, seed):
     torch.testing.assert_close(ref.masked_mean(x, keep), want)
 
 
+def test_masked_mean_does_not_overflow_in_float16():
+    x = torch.full((1, 300, 2), 300.0, dtype=torch.float16)
+    assert x.sum(dim=1).isinf().all()
+    assert torch.equal(ref.masked_mean(x, torch.ones(1, 300, dtype=torch.bool)), x[:, 0])
+
+
 @drawn(B=sizes, T=sizes, V=sizes, seed=seeds)
 def test_one_hot_is_torchs(B, T, V, seed):
     ids = torch.randint(0, V, (B, T), generator=seeded(seed))
@@ -92,6 +98,16 @@ def test_gather_log_probs_is_torchs_cross_entropy(B, T, V, seed, scale):
     targets = torch.randint(0, V, (B, T), generator=g)
     want = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
     torch.testing.assert_close(-ref.gather_log_probs(logits, targets), want)
+
+
+def test_gather_log_probs_of_half_precision_are_those_of_the_same_logits_in_float64():
+    logits = (4 * torch.randn(2, 8, 1000, generator=seeded(0))).bfloat16()
+    targets = torch.randint(0, 1000, (2, 8), generator=seeded(1))
+    exact = ref.gather_log_probs(logits.double(), targets)
+    assert ref.gather_log_probs(logits, targets).dtype == torch.float32
+    torch.testing.assert_close(ref.gather_log_probs(logits, targets).double(), exact)
+    in_half = logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    assert (in_half.double() - exact).abs().max() > 0.01  # what float32 is for
 
 
 @drawn(N=sizes, M=sizes, D=sizes, seed=seeds)

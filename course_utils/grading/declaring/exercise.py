@@ -1,7 +1,7 @@
 """An exercise, as its author declares it, and the registry that finds it by key."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -119,7 +119,7 @@ class Exercise:
     alternatives: list[Alternative] = field(default_factory=list)
     contracts: list[Contract] = field(default_factory=list)
     equivalents: dict[str, str] = field(default_factory=dict)
-    _by_hand: list[Callable[[], Iterator[Any]]] = field(default_factory=list)
+    _by_hand: list[Callable[[], Iterable[Any]]] = field(default_factory=list)
     _random: list[tuple[Callable[..., Iterator[Case]], int]] = field(default_factory=list)
     _edge: list[Callable[[], Iterator[Any]]] = field(default_factory=list)
     _drawn: dict[int, list[Case]] = field(default_factory=dict, repr=False)
@@ -171,8 +171,8 @@ class Exercise:
 
     # ---------------------------------------------------------------------- declaring
 
-    def by_hand(self, generator: Callable[[], Iterator[Any]]) -> None:
-        """Cases worked by hand: the generator yields (case, expected result)."""
+    def by_hand(self, generator: Callable[[], Iterable[Any]]) -> None:
+        """Cases worked by hand: pairs (case, expected result), yielded or in a list."""
         self._by_hand.append(generator)
 
     def cases(self, body: Any = None) -> Any:
@@ -194,6 +194,11 @@ class Exercise:
             self.mistakes.append(self.mistaken(says, objects, cost))
 
         return declare(edit) if edit else declare
+
+    def slips(self, sentences: dict[Edit, str]) -> None:
+        """Mistakes that are edits of the reference, each with its sentence."""
+        for edit, says in sentences.items():
+            self.mistake(says, edit)
 
     def mistaken(self, says: str, objects: tuple[Any, ...], cost: bool = False) -> Mistake:
         """The mistake that these objects, or one edit, make."""

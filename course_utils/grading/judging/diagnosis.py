@@ -75,9 +75,10 @@ class Evidence:
         if self.interrupted or self.smallest is None or not self.failing:
             return None
         first = [m for m in self.mistakes if self.explains(m, self.smallest)]
+        first = [m for m in first if not self.contradicted(m)]
         share = {id(m): self.share(m) for m in first}
         most = max(share.values(), default=0.0)
-        best = [m for m in first if share[id(m)] == most and not self.contradicted(m)]
+        best = [m for m in first if share[id(m)] == most]
         if most < 1.0 and (two := self.two_that_share(first) or self.two_made_at_once()):
             return two
         if most >= NEARLY_ALL and len(best) == 1:

@@ -51,7 +51,7 @@ from course_utils.grading.probes.chapters.mixed_precision import amp_run, master
 from course_utils.grading.probes.chapters.modules import assembled, dropout, module, registry, tied
 from course_utils.grading.probes.chapters.optimizers import optimizer, parameter_groups, state_bytes
 
-from .functions import call, named_arguments, never_negative, there_and_back
+from .functions import a_tuple, call, named_arguments, never_negative, there_and_back
 from .objects import steps
 from .on_ranks import module_on_ranks, on_ranks, steps_on_ranks
 from .randomness import glorot_weight
@@ -59,6 +59,7 @@ from .views import strides_of, view
 
 __all__ = [
     "Probe",
+    "a_tuple",
     "accumulated",
     "accumulates",
     "adapter_state",

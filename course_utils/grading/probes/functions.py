@@ -10,8 +10,9 @@ from torch import Tensor
 from course_utils.grading.driving import labels
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.probe import probe
-from course_utils.grading.pytrees.tree import fresh, is_plain_tensor, untouched
+from course_utils.grading.pytrees.tree import fresh, is_plain_tensor, tensors, untouched
 
+ROUNDING = 1e-5  # of the squares that were subtracted
 TOO_LARGE = 10_000_000  # elements; a wrong `expand` asks for more memory than there is
 
 
@@ -108,11 +109,26 @@ def flat_tensors(tree: Any) -> Iterator[Tensor]:
 
 @probe(by_name=True)
 def never_negative(subject: Any, case: Case) -> dict[str, Any]:
-    """Call it, and say whether the result has a negative element, however small."""
+    """Call it, and say whether the result has a negative element, however small.
+
+    What rounding left below zero is then shown as zero: by how much depends on the order of a sum.
+    """
     seen = call(subject, case)
     result = seen.get("result")
     if isinstance(result, Tensor) and is_plain_tensor(result):
         seen["some element is negative"] = bool(result.lt(0).any())
+        squares = [x.square().sum(-1).max() for x in tensors(case.given) if x.numel()]
+        tiny = ROUNDING * max(map(float, squares), default=0.0)
+        seen["result"] = result.where((result >= 0) | (result < -tiny) | result.isnan(), 0.0)
+    return seen
+
+
+@probe(by_name=True)
+def a_tuple(subject: Any, case: Case) -> dict[str, Any]:
+    """Call it, and say whether the result is a tuple: a list is another index than a tuple."""
+    seen = call(subject, case)
+    if isinstance(seen["result"], tuple | list):
+        seen["the result is a tuple"] = isinstance(seen["result"], tuple)
     return seen
 
 

@@ -46,9 +46,9 @@ def glorot_weight(subject: Any, case: Case) -> dict[str, Any]:
         "shape": tuple(weight.shape),
         "dtype": weight.dtype,
         "requires grad": weight.requires_grad,
-        **_statistics(again, sum(weight.shape)),
         "the same seed gives the same weights": torch.equal(weight, again[0]),
         "a second draw gives the same again": torch.equal(again[0], again[1]),
+        **_statistics(again, sum(weight.shape)),
         "torch's global generator was left alone": untouched,
     }
 

@@ -18,9 +18,9 @@ from .functions import TOO_LARGE, changed_arguments, flat_tensors
 def view(subject: Any, case: Case) -> dict[str, Any]:
     """Is it a view? The result, and the result again after the argument's storage was overwritten.
 
-    The first tensor among the arguments is the one to be viewed. A copy keeps its old values; a
-    view of the wrong elements shows the wrong new ones. The argument itself stays as it was, and
-    gradients flow through its view.
+    The first tensor among the arguments is the one to be viewed. A view of the wrong elements shows
+    the wrong new ones. The argument itself stays as it was, and gradients flow through its view. Of a
+    copy its strides and gradients are not asked: indexed, stacked or padded, it is the same mistake.
     """
     given = (case.args, case.kwargs)
     before = fresh(given)
@@ -33,12 +33,13 @@ def view(subject: Any, case: Case) -> dict[str, Any]:
     seen = {
         "result": result.clone(),
         "the result shares the argument's storage": shares,
-        "strides": _strides_that_matter(result),
+        "strides": _strides_that_matter(result) if shares else None,
     }
     _overwrite(x)
     seen["result, after the argument was overwritten"] = result.clone()
     if x.is_floating_point() and not changed:
-        seen["a gradient flows through the view"] = _carries_gradient(subject, *before)
+        flows = _carries_gradient(subject, *before) if shares else None
+        seen["a gradient flows through the view"] = flows
     return seen | changed
 
 

@@ -31,14 +31,14 @@ def _drawn(value: Any, digits: int) -> str:
             return f"({inner})" if isinstance(value, tuple) else f"[{inner}]"
         return str(value) if isinstance(value, Opaque) else short(value, 300)
     outline = f"{dtype_name(value.dtype)}"
-    if value.ndim == 0:
+    if value.ndim == 0 and not value.is_meta:
         return f"tensor({_one(value, digits)}, {outline})"
     outline = f"shape {tuple(value.shape)}, {outline}"
     if not value.is_contiguous():
         outline += f", stride {value.stride()}"
     if value.device.type != "cpu":
         outline += f", {value.device}"
-    if value.numel() > SMALL or value.numel() == 0:
+    if value.numel() > SMALL or value.numel() == 0 or value.is_meta:
         return f"tensor of {outline}"
     return f"tensor({nested(value.detach(), digits)}; {outline})"
 
