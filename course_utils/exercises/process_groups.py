@@ -48,6 +48,9 @@ def _():
     yield call(1, 5, (8, 4)), "the second node has only four processes"
     yield call(2, 0, (8, 4)), "there is no third node"
     yield call(1, 4, (8, 4)), "its local ranks end at 3"
+    yield call(0, 5, (4, 4)), "the job has a rank 5, but not this node"
+    yield call(0, 4, (4, 8)), "another node has a local rank 4"
+    yield call(2, 2, (8, 4, 2)), "its local ranks end at 1"
     yield call(-1, 0, (8, 4)), "no negative nodes"
     yield call(1, -1, (8, 4)), "no negative local ranks"
     yield call(0, 0, ()), "a job without nodes"
@@ -81,6 +84,29 @@ rank_of.mistake(
     "process that does not exist must raise ValueError, or the mistake shows up hours later as a hang.",
     replace("not 0 <= node", "False and node")
     + replace("not 0 <= local_rank", "False and local_rank"),
+)
+
+
+rank_of.mistake(
+    "You check the local rank against all processes of the job. It counts those of one node.",
+    replace("< local_world_sizes[node]:", "< sum(local_world_sizes):"),
+)
+rank_of.mistake(
+    "You check the local rank against the largest node, and not against its own.",
+    replace("< local_world_sizes[node]:", "< max(local_world_sizes):"),
+)
+rank_of.mistake(
+    "You check that the node exists, and not that it has such a process.",
+    replace("not 0 <= local_rank", "False and local_rank"),
+)
+rank_of.mistake(
+    "You check the local rank, and not that the job has such a node: Python takes a negative index, and its "
+    "IndexError is no ValueError.",
+    replace("not 0 <= node", "False and node"),
+)
+rank_of.mistake(
+    "You let negative numbers through: as an index, −1 means the last one.",
+    replace("0 <= node <", "node <") + replace("0 <= local_rank <", "local_rank <"),
 )
 
 
@@ -143,10 +169,12 @@ def _():
         yield call(1000, 1, 1.0, 1.0, algorithm), "one rank alone sends nothing"
         yield call(0, 8, 2.0, 1.0, algorithm), "no bytes: latency alone"
         yield call(1000, 0, 1.0, 1.0, algorithm), "no ranks at all"
+        yield call(1000, -3, 1.0, 1.0, algorithm), "a negative number of ranks"
     yield call(1000, 5, 1.0, 1.0, "tree"), "five ranks need three rounds"
     yield call(1000, 1024, 1.0, 0.0, "tree"), "a thousand ranks in ten rounds"
     yield call(7, 3, 1.0, 1.0, "ring"), "7 bytes in thirds: the model does not round"
-    yield call(1000, 4, 1.0, 1.0, "butterfly"), "no such algorithm"
+    for world in (1, 4):
+        yield call(1000, world, 1.0, 1.0, "butterfly"), "no such algorithm"
 
 
 all_reduce_time.mistake(
@@ -182,11 +210,36 @@ def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
     return bare + alpha if world_size > 1 else bare
 
 
-@all_reduce_time.mistake(
-    "You divide by β. It is the seconds that a byte takes, one over the bandwidth: multiply by it."
+all_reduce_time.mistake(
+    "You divide by β. It is the seconds that a byte takes, one over the bandwidth: multiply by it.",
+    replace("n_bytes * beta", "n_bytes / beta") + replace("world_size * beta", "world_size / beta"),
 )
-def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
-    return pg.all_reduce_time(n_bytes, world_size, alpha, 1 / beta if beta else 0.0, algorithm)
+all_reduce_time.mistake(
+    "You round the chunk down to whole bytes. The model does not round: an n-th of them it is.",
+    replace("n_bytes / world_size", "n_bytes // world_size"),
+)
+all_reduce_time.mistake(
+    "Your root sends a message to itself, too. Of n ranks n − 1 send, and n − 1 receive.",
+    replace(
+        "2 * (world_size - 1) * message", "2 * (world_size if world_size > 1 else 0) * message"
+    ),
+)
+all_reduce_time.mistake(
+    "For one rank you return before you look at the algorithm, which need not be one.",
+    replace("    message = ", "    if world_size == 1:\n        return 0.0\n    message = "),
+)
+all_reduce_time.mistake(
+    "You take every algorithm that is neither root nor tree for a ring. Raise ValueError for one that is none.",
+    replace('if algorithm == "ring":', "if True:"),
+)
+all_reduce_time.mistake(
+    "You refuse a world of 0 ranks, but not one of fewer.",
+    replace("world_size < 1", "world_size == 0"),
+)
+all_reduce_time.mistake(
+    "You take any world size. There is no job of fewer than one rank: raise ValueError.",
+    replace("    if world_size < 1:", "    if False:"),
+)
 
 
 @all_reduce_time.alternative("a table: how many messages one after the other, and how long each")
@@ -250,7 +303,7 @@ tree_broadcast = Exercise(
     difficulty=2,
     minutes=25,
     points=2,
-    probe=probes.on_ranks,
+    probe=probes.in_rounds,
     hints=(
         "Number the ranks from the root: `place = (rank - root) % world_size`. The root's place is 0.",
         "Let `reached` count the places that have the data: 1, 2, 4, … In each round place p < reached "
@@ -261,7 +314,11 @@ tree_broadcast = Exercise(
             "`send` and `recv` take contiguous tensors only, and `flatten()` of every other element is "
             "still strided: use `contiguous()`, and copy back.",
         ),
-        ("contracts", "The root sends ⌈log2 n⌉ messages, and whoever has the data helps."),
+        (
+            "worked by hand",
+            "In a round every rank sends one message at most. The root sends ⌈log2 n⌉ in all, and whoever "
+            "has the data helps.",
+        ),
     ),
 )
 
@@ -311,15 +368,14 @@ def _():
     yield on_ranks(*((large + r, 1) for r in range(2))), "whole numbers beyond float64's"
 
 
-TREES = [on_ranks(*((x,) for x in FOUR)), on_ranks(*((x, 2) for x in FOUR))]
 tree_broadcast.contract(
-    contracts.messages(TREES, limit=2, says="no rank sends more than ⌈log2 n⌉ messages")
+    contracts.collectives(
+        [on_ranks(*((x,) for x in FOUR))],
+        limit=0,
+        says="point-to-point messages only",
+        probe=probes.in_rounds,
+    )
 )
-
-
-tree_broadcast.contract(contracts.senders(TREES, limit=2, says="two rounds for four ranks"))
-tree_broadcast.contract(contracts.collectives(TREES, limit=0, says="point-to-point messages only"))
-
 
 COPY_BACK = "    if data is not x:\n        x.copy_(data)"
 A_COPY = replace("data = x.contiguous()", "data = x.clone(memory_format=torch.contiguous_format)")
@@ -353,35 +409,34 @@ tree_broadcast.mistake(
 )
 
 
-@tree_broadcast.mistake(
+tree_broadcast.mistake(
+    "You send by place, not by rank. Places count from the root: add it to them, modulo the world size.",
+    replace("(rank + reached) % world_size", "place + reached")
+    + replace("(rank - reached) % world_size", "place - reached"),
+)
+tree_broadcast.mistake(
+    "You send and receive `x` as it is. Messages take contiguous tensors only: work on `x.contiguous()`, and "
+    "copy the data back.",
+    replace("data = x.contiguous()", "data = x"),
+)
+tree_broadcast.mistake(
     "The root sends to every rank itself: n − 1 messages, one after the other. Let those who have the "
     "data already help.",
-    cost=True,
+    replace("place < reached and", "place == 0 and")
+    + replace("reached <= place < 2 * reached", "place == reached")
+    + replace("(rank - reached)", "(rank - place)")
+    + replace("reached *= 2", "reached += 1"),
 )
-def _(x, root=0):
-    data = x.contiguous()
-    if dist.get_rank() == root:
-        for to in range(dist.get_world_size()):
-            if to != root:
-                dist.send(data, to)
-    else:
-        dist.recv(data, root)
-        x.copy_(data)
-
-
-@tree_broadcast.mistake(
+tree_broadcast.mistake(
     "You pass the data on from rank to rank: n − 1 rounds. Each rank that has it must go on sending, "
     "so that their number doubles.",
-    cost=True,
+    replace("place < reached and", "place == reached - 1 and")
+    + replace("reached <= place < 2 * reached", "place == reached")
+    + replace("(rank + reached)", "(rank + 1)")
+    + replace("(rank - reached)", "(rank - 1)")
+    + replace("place + reached < world_size", "place + 1 < world_size")
+    + replace("reached *= 2", "reached += 1"),
 )
-def _(x, root=0):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    place, data = (rank - root) % n, x.contiguous()
-    if place > 0:
-        dist.recv(data, (rank - 1) % n)
-        x.copy_(data)
-    if place < n - 1:
-        dist.send(data, (rank + 1) % n)
 
 
 @tree_broadcast.mistake(
@@ -515,21 +570,25 @@ def _():
     )
 
 
-EQUAL = [
-    on_ranks(*((x[:1000].clone(), [1000] * 4) for x in FOUR)),
-    on_ranks(*((x.clone(), [100] * 3) for x in THREE)),
-]
-all_gather_by_p2p.contract(
-    contracts.sends(
-        EQUAL,
-        limit=lambda case: (case.world - 1) * n_bytes_of(case),
-        says="each rank sends at most n − 1 shards",
-    )
-)
-all_gather_by_p2p.contract(
-    contracts.collectives(EQUAL, limit=0, says="point-to-point messages only")
-)
+def cut(x, sizes):
+    """For each rank its piece of x, and all sizes."""
+    return on_ranks(*((piece.clone(), sizes) for piece in x.split(sizes)))
 
+
+def all_but_the_smallest(case):
+    """Bytes of all pieces but one."""
+    x, sizes = case.calls[0].args
+    return (sum(sizes) - min(sizes)) * x.element_size()
+
+
+BY_SIZE = "no rank sends or receives more than all {} but the smallest"
+SHARDS = [cut(FOUR[0], [600, 200, 52, 150]), cut(THREE[0], [10, 80, 10])]
+all_gather_by_p2p.contract(
+    contracts.sends(SHARDS, limit=all_but_the_smallest, says=BY_SIZE.format("shards"))
+)
+all_gather_by_p2p.contract(
+    contracts.collectives(SHARDS, limit=0, says="point-to-point messages only")
+)
 
 ZEROS = replace("new_empty", "new_zeros")  # where no piece comes there must be something
 EXCHANGE = "exchange(pieces[newest], right, pieces[next_one], left)"
@@ -578,9 +637,15 @@ all_gather_by_p2p.mistake(
 )
 
 
+all_gather_by_p2p.mistake(
+    "You pass on what comes, and never put your own shard among the pieces.",
+    ZEROS + replace("    pieces[rank].copy_(shard)\n", ""),
+)
+
+
 @all_gather_by_p2p.mistake(
     "Everything goes through rank 0, which sends the whole to each of the others. Around a ring no rank "
-    "sends more than n − 1 shards.",
+    "sends more than all shards but one.",
     cost=True,
 )
 def _(shard, sizes):
@@ -600,6 +665,20 @@ def _(shard, sizes):
 
 
 @all_gather_by_p2p.mistake(
+    "Everyone sends its shard to everyone else, the largest one n − 1 times. Around a ring each shard is "
+    "passed on.",
+    cost=True,
+)
+def _(shard, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    own = shard.contiguous()
+    pieces = [own if r == rank else shard.new_empty(size) for r, size in enumerate(sizes)]
+    for step in range(1, n):
+        exchange(own, (rank + step) % n, pieces[(rank - step) % n], (rank - step) % n)
+    return torch.cat(pieces)
+
+
+@all_gather_by_p2p.mistake(
     "You call the library's collectives. Here it is to be made of point-to-point messages.",
     cost=True,
 )
@@ -610,18 +689,6 @@ def _(shard, sizes):
     for root, piece in enumerate(pieces):
         dist.broadcast(piece, root)
     return out
-
-
-@all_gather_by_p2p.alternative("no ring: everyone sends its shard to everyone else, all at once")
-def _(shard, sizes):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    own = shard.contiguous()
-    pieces = [own if r == rank else shard.new_empty(size) for r, size in enumerate(sizes)]
-    works = [dist.isend(own, r) for r in range(n) if r != rank]
-    works += [dist.irecv(pieces[r], r) for r in range(n) if r != rank]
-    for work in works:
-        work.wait()
-    return torch.cat(pieces)
 
 
 @all_gather_by_p2p.alternative("the other way round, a list of pieces, rank 0 receives first")
@@ -711,20 +778,15 @@ def _():
 
 
 SUMMED = [
-    on_ranks(*((x[:1000].clone(), [250] * 4) for x in FOUR)),
-    on_ranks(*((x[:99].clone(), [33] * 3) for x in THREE)),
+    on_ranks(*((x, [600, 200, 52, 150]) for x in FOUR)),
+    on_ranks(*((x, [10, 80, 10]) for x in THREE)),
 ]
 reduce_scatter_by_p2p.contract(
-    contracts.sends(
-        SUMMED,
-        limit=lambda case: (case.world - 1) * n_bytes_of(case) // case.world,
-        says="each rank sends at most (n − 1)/n of x",
-    )
+    contracts.sends(SUMMED, limit=all_but_the_smallest, says=BY_SIZE.format("pieces"))
 )
 reduce_scatter_by_p2p.contract(
     contracts.collectives(SUMMED, limit=0, says="point-to-point messages only")
 )
-
 
 FIRST = "pieces[(rank - 1) % world_size]"
 
@@ -766,6 +828,18 @@ reduce_scatter_by_p2p.mistake(
 )
 
 
+reduce_scatter_by_p2p.mistake(
+    "You stop a step early: what you return is a sum on its way to your right neighbour. It takes n − 1 "
+    "steps.",
+    replace("range(world_size - 1)", "range(world_size - 2)"),
+)
+reduce_scatter_by_p2p.mistake(
+    "You send pieces of `x` as they are. Messages take contiguous tensors only: cut `x.contiguous()`.",
+    replace("x.contiguous().split", "x.split")
+    + replace("empty_like(mine)", "empty_like(mine, memory_format=torch.contiguous_format)"),
+)
+
+
 @reduce_scatter_by_p2p.mistake(
     "You send all of `x` to everybody, to keep a piece of the sum. Only the piece that a rank is to "
     "get need ever reach it.",
@@ -782,6 +856,22 @@ def _(x, sizes):
 
 
 @reduce_scatter_by_p2p.mistake(
+    "Everyone sends to each rank the piece that is its own, and who gets the largest receives it n − 1 "
+    "times. Let partial sums travel.",
+    cost=True,
+)
+def _(x, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = x.contiguous().split(list(sizes))
+    total = pieces[rank].clone()
+    for step in range(1, n):
+        received = torch.empty_like(total)
+        exchange(pieces[(rank + step) % n], (rank + step) % n, received, (rank - step) % n)
+        total += received
+    return total
+
+
+@reduce_scatter_by_p2p.mistake(
     "You call the library's all-reduce and keep your piece. It is to be made of point-to-point messages.",
     cost=True,
 )
@@ -789,19 +879,6 @@ def _(x, sizes):
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total)
     return total.split(list(sizes))[dist.get_rank()].clone()
-
-
-@reduce_scatter_by_p2p.alternative("no ring: everyone sends to each rank the piece that is its own")
-def _(x, sizes):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    pieces = [piece.contiguous() for piece in x.split(list(sizes))]
-    received = [torch.empty_like(pieces[rank]) for _ in range(n)]
-    works = [dist.isend(pieces[r], r) for r in range(n) if r != rank]
-    works += [dist.irecv(received[r], r) for r in range(n) if r != rank]
-    for work in works:
-        work.wait()
-    received[rank] = pieces[rank]
-    return torch.stack(received).sum(0).to(x.dtype)
 
 
 @reduce_scatter_by_p2p.alternative(
@@ -892,17 +969,28 @@ def _():
     yield on_ranks(*((large.clone(),) for _ in range(2))), "whole numbers beyond float64's"
 
 
-RINGS = [on_ranks(*((x,) for x in FOUR)), on_ranks(*((x,) for x in THREE))]
+RINGS = [
+    on_ranks(*((x,) for x in FOUR)),
+    on_ranks(*((x,) for x in THREE)),
+    on_ranks(*((x[:1000].view(5, 200),) for x in FOUR)),
+    on_ranks(*((x[:7],) for x in FOUR)),
+]
 
 
 def ring_bytes(case):
-    """All chunks but the shortest, twice."""
+    """In each half a rank sends all chunks but one; in the second half but its right neighbour's."""
     x = case.calls[0].args[0]
-    return 2 * (n_bytes_of(case) - x.numel() // case.world * x.element_size())
+    sizes = [len(chunk) for chunk in x.view(-1).tensor_split(case.world)]
+    spared = min(a + b for a, b in zip(sizes, sizes[1:] + sizes[:1], strict=True))
+    return (2 * x.numel() - spared) * x.element_size()
 
 
 ring_all_reduce.contract(
-    contracts.sends(RINGS, limit=ring_bytes, says="each rank sends at most 2(n − 1)/n of x")
+    contracts.sends(
+        RINGS,
+        limit=ring_bytes,
+        says="each rank sends at most 2(n − 1)/n of x, in the chunks of `tensor_split`",
+    )
 )
 ring_all_reduce.contract(
     contracts.messages(
@@ -969,6 +1057,45 @@ ring_all_reduce.mistake(
     + replace(
         PASS_ON, "dist.send(chunks[newest], right)\n        dist.recv(chunks[next_one], left)"
     ),
+)
+
+
+ring_all_reduce.mistake(
+    "You cut with `chunk`, which may give fewer chunks than it is asked for. `tensor_split` gives n, some of "
+    "them empty.",
+    replace("tensor_split", "chunk"),
+)
+ring_all_reduce.mistake(
+    "You cut `x` along its first axis. A tensor without axes has none: cut `view(-1)`.",
+    replace("data.view(-1).tensor_split", "data.tensor_split"),
+)
+ring_all_reduce.mistake(
+    "You work on `x` as it is. `view(-1)` and messages take no other strides than contiguous ones: work on "
+    "`x.contiguous()`, and copy the sum back.",
+    replace("data = x.contiguous()", "data = x"),
+)
+ring_all_reduce.mistake(
+    "You take n steps of adding, and one part comes twice. A chunk that has passed n − 1 links is complete.",
+    replace("range(world_size - 1):\n        partial", "range(world_size):\n        partial"),
+)
+ring_all_reduce.mistake(
+    "You take the mean. An all-reduce sums; dividing by the number of ranks is the caller's business.",
+    replace(COPY_BACK, "    x.copy_(data / world_size)"),
+)
+ring_all_reduce.mistake(
+    "You cut `x` along its first axis: with few rows the chunks are unequal, and some empty. Cut `view(-1)`.",
+    replace("data.view(-1).tensor_split", "torch.atleast_1d(data).tensor_split"),
+    cost=True,
+)
+ring_all_reduce.mistake(
+    "Your last chunk takes all that is left over, up to n − 1 elements, and goes round with the others. "
+    "`tensor_split` deals them out.",
+    replace(
+        "tensor_split(world_size)",
+        "tensor_split([data.numel() // world_size * i for i in range(1, world_size)])",
+    )
+    + replace("chunks[0]", "chunks[-1]"),
+    cost=True,
 )
 
 
