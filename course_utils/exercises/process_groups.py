@@ -53,6 +53,7 @@ def _():
     yield call(2, 2, (8, 4, 2)), "its local ranks end at 1"
     yield call(-1, 0, (8, 4)), "no negative nodes"
     yield call(1, -1, (8, 4)), "no negative local ranks"
+    yield call(0, -1, (8, 4)), "no negative local ranks"
     yield call(0, 0, ()), "a job without nodes"
 
 
@@ -1217,26 +1218,3 @@ def _(x):
         at = then
     if data is not x:
         x.copy_(data)
-
-
-@ring_all_reduce.alternative("blocking calls: rank 0 receives first, all others send first; slices")
-def _(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    flat = x.reshape(-1).contiguous()
-    marks = [0]
-    for r in range(n):
-        marks.append(marks[-1] + flat.numel() // n + (r < flat.numel() % n))
-    piece = {r: flat[marks[r] : marks[r + 1]] for r in range(n)}
-    for step in range(2 * n - 2):
-        out, into = (rank - step - 1) % n, (rank - step - 2) % n
-        buffer = torch.empty_like(piece[into])
-        if rank == 0:
-            dist.recv(buffer, (rank - 1) % n)
-            dist.send(piece[out], (rank + 1) % n)
-        else:
-            dist.send(piece[out], (rank + 1) % n)
-            dist.recv(buffer, (rank - 1) % n)
-        if step < n - 1:
-            buffer += piece[into]
-        piece[into].copy_(buffer)
-    x.copy_(flat.view(x.shape))
