@@ -46,7 +46,8 @@ _ENDS = {
 
 def _trace(text: str) -> list[dict[str, Any]]:
     """The entries that the words stand for."""
-    entries, sizes = [], {}
+    entries: list[dict[str, Any]] = []
+    sizes: dict[str, int] = {}
     for word in text.split():
         if found := _WORD.fullmatch(word):
             what, addr, size, places = found.groups()
@@ -370,7 +371,13 @@ def checkpointed(subject: Any, case: Case) -> dict[str, Any]:
     off; twice, whether to differentiate twice; autocast, whether the forward pass runs in bfloat16.
     """
     name, x = case.args
-    options = {"passes": 1, "drawn": 3, "graph": True, "twice": False, "autocast": False}
+    options: dict[str, Any] = {
+        "passes": 1,
+        "drawn": 3,
+        "graph": True,
+        "twice": False,
+        "autocast": False,
+    }
     options |= case.kwargs
     x = x.detach().clone().requires_grad_()
     w = nn.Parameter(0.4 * ramp(torch.empty(x.shape[-1] ** 2, dtype=x.dtype)).view(x.shape[-1], -1))
