@@ -4,17 +4,17 @@
 import itertools
 import math
 import weakref
-from collections import Counter
+from bisect import bisect_left
+from contextlib import ExitStack
 from functools import partial
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import checkpoint_sequential
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.grading.probes.chapters import cuda_memory as memory
 from course_utils.reference import caching_allocator as ca
 from course_utils.reference import cuda_memory as cm
@@ -56,9 +56,9 @@ CachingAllocator = Exercise(
 )
 
 
-def requests(capacity, *listed):
-    """A case for `probes.allocator`."""
-    return call(capacity=capacity, requests=list(listed))
+def requests(capacity, text, **more):
+    """A case for `probes.allocator`. capacity: in MiB. more: see there."""
+    return call(capacity=capacity * MIB, requests=text, **more)
 
 
 def seen(number, what, address, allocated, reserved):
@@ -74,7 +74,7 @@ def seen(number, what, address, allocated, reserved):
 @CachingAllocator.by_hand
 def _():
     yield (
-        requests(64 * MIB, ("malloc", "a", 1), ("malloc", "b", 600), ("malloc", "c", MIB + 1)),
+        requests(64, "a=1 b=600 c=1M+1"),
         seen(1, "a = malloc(1)", 0, 512, 2 * MIB)
         | seen(2, "b = malloc(600)", 512, 1536, 2 * MIB)
         | seen(3, "c = malloc(1048577)", 2 * MIB, MIB + 2048, 22 * MIB)
@@ -86,28 +86,11 @@ def _():
         },
     )
     yield (  # what is freed is used again, the smallest that suffices first
-        requests(
-            64 * MIB,
-            ("malloc", "a", 2048),
-            ("malloc", "b", 512),
-            ("malloc", "c", 1024),
-            ("malloc", "d", 512),
-            ("free", "a"),
-            ("free", "c"),
-            ("malloc", "e", 1000),
-        ),
+        requests(64, "a=2048 b=512 c=1024 d=512 -a -c e=1000"),
         seen(7, "e = malloc(1000)", 2560, 2048, 2 * MIB),
     )
     yield (  # the three merge into a whole segment, which goes back
-        requests(
-            64 * MIB,
-            ("malloc", "a", 3 * MIB),
-            ("malloc", "b", 4 * MIB),
-            ("free", "a"),
-            ("empty_cache",),
-            ("free", "b"),
-            ("empty_cache",),
-        ),
+        requests(64, "a=3M b=4M -a empty -b empty"),
         {
             "request 4, empty_cache(): memory_reserved()": 20 * MIB,
             "request 6, empty_cache(): memory_reserved()": 0,
@@ -115,301 +98,179 @@ def _():
         },
     )
     yield (  # 30 MiB are cached in a block too small; the cache is emptied, and then there is room
-        requests(64 * MIB, ("malloc", "a", 30 * MIB), ("free", "a"), ("malloc", "b", 40 * MIB)),
+        requests(64, "a=30M -a b=40M"),
         seen(3, "b = malloc(41943040)", 30 * MIB, 40 * MIB, 40 * MIB),
     )
     yield (
-        requests(
-            30 * MIB, ("malloc", "a", 2 * MIB), ("malloc", "b", 12 * MIB), ("malloc", "c", 512)
-        ),
+        requests(30, "a=2M b=12M c=512"),
         seen(2, "b = malloc(12582912)", 2 * MIB, 14 * MIB, 20 * MIB)
         | seen(3, "c = malloc(512)", 20 * MIB, 14 * MIB + 512, 22 * MIB),
     )
 
 
-TINY = (1, 511, 512, 513, 1024, 1500, 2048, 4000, 65536, 70000)
-MIDDLE = (300_000, MIB // 2, MIB - 512, MIB)
-LARGE = (MIB + 1, 2 * MIB, 3 * MIB, 5 * MIB - 100, 8 * MIB, 10 * MIB - 512)
-HUGE = (10 * MIB - 1, 10 * MIB, 11_000_000, 11 * MIB, 20 * MIB, 24 * MIB + 1)
+TINY = ["1", "511", "512", "513", "1024", "1500", "2048", "4000", "65536", "70000"]
+BORDER = ["512", "1M", "1M-512"]  # of the small pool
+LARGE = ["1M+1", "2M", "3M", "5M-100", "8M", "10M-512"]
+HUGE = ["10M-1", "10M", "11000000", "11M", "20M", "24M+1"]
 
 
-def drawn_requests(draw, sizes, streams=(0,)):
-    """Requests of few sizes, so that blocks of one size meet; frees in any order."""
-    alive, listed = [], []
-    chance = draw(st.randoms(use_true_random=False))
-    for number in range(draw(st.integers(6, 40))):
-        kind = chance.random()
-        if alive and kind < 0.42:
-            listed.append(("free", alive.pop(chance.randrange(len(alive)))))
-        elif kind < 0.47:
-            listed.append(("empty_cache",))
+def drawn_requests(draw, sizes, streams, most):
+    """Few requests of few sizes, so that blocks of one size meet; frees in any order.
+
+    The cache is emptied only where something was freed since.
+    """
+    some = draw(st.lists(st.sampled_from(sizes), min_size=1, max_size=3))
+    alive, words, freed = [], [], False
+    for number in range(draw(st.integers(1, most))):
+        what = draw(st.integers(0, 9))
+        if alive and what >= 6:
+            words.append("-" + alive.pop(draw(st.integers(0, len(alive) - 1))))
+            freed = True
+        elif freed and what == 5:
+            words.append("empty")
+            freed = False
         else:
-            name, stream = f"x{number}", chance.choice(streams)
-            listed.append(("malloc", name, chance.choice(sizes), *((stream,) if stream else ())))
-            alive.append(name)
-    return listed
+            alive.append(name := f"x{number}")
+            words.append(f"{name}={draw(st.sampled_from(some))}@{draw(st.sampled_from(streams))}")
+    return " ".join(words).replace("@0", "")
 
 
-@CachingAllocator.cases(40)
+@CachingAllocator.cases(160)
 def _(draw):
-    sizes = draw(st.sampled_from((TINY, TINY + MIDDLE, LARGE, LARGE + HUGE, TINY + LARGE)))
-    capacity = draw(st.sampled_from((26, 48, 90, 400))) * MIB
-    streams = draw(st.sampled_from(((0,), (0,), (0, 1), (0, 3, 7))))
-    yield requests(capacity, *drawn_requests(draw, sizes, streams))
+    sizes = draw(
+        st.sampled_from((TINY, TINY + BORDER, BORDER, LARGE, LARGE + HUGE, BORDER + LARGE))
+    )
+    streams = draw(st.sampled_from(((0,), (0,), (0, 3))))
+    text = drawn_requests(draw, sizes, streams, draw(st.sampled_from((4, 7, 12, 12))))
+    yield requests(draw(st.sampled_from((22, 40, 90, 400))), text)
 
 
-def pile(count, size, order):
+@CachingAllocator.cases(16)
+def _(draw):
+    text = drawn_requests(draw, TINY + BORDER + LARGE + HUGE, (0, 3, 7), 60)
+    yield requests(draw(st.sampled_from((48, 90, 400))), text)
+
+
+def pile(count, size, wall, order):
     """That many blocks of one size with small ones between, freed in this order; then as many again."""
-    for i in range(count):
-        yield "malloc", f"x{i}", size
-        yield "malloc", f"wall{i}", 512 if size <= MIB else MIB + 512
-    for i in order:
-        yield "free", f"x{i}"
-    for i in range(count):
-        yield "malloc", f"y{i}", size
+    blocks = [f"x{i}={size} wall{i}={wall}" for i in range(count)]
+    return " ".join([*blocks, *(f"-x{i}" for i in order), *(f"y{i}={size}" for i in range(count))])
 
 
 @CachingAllocator.edge
 def _():
-    yield requests(64 * MIB), "nothing is asked for"
+    yield requests(64, ""), "nothing is asked for"
+    yield requests(2, "a=1M b=1M"), "1 MiB, the last small size"
+    yield requests(64, "a=10M-1"), "10 MiB once it is rounded"
+    yield requests(64, "a=10M-512"), "just below 10 MiB: a shared segment"
+    yield requests(2, "a=1M b=1M-512 c=1"), "the rest of a small block is exactly 512 B"
     yield (
-        requests(2 * MIB, ("malloc", "a", MIB), ("malloc", "b", MIB)),
-        "1 MiB, the last small size",
-    )
-    yield requests(64 * MIB, ("malloc", "a", 10 * MIB - 1)), "10 MiB once it is rounded"
-    yield requests(64 * MIB, ("malloc", "a", 10 * MIB - 512)), "just below 10 MiB: a shared segment"
-    yield (
-        requests(2 * MIB, ("malloc", "a", MIB), ("malloc", "b", MIB - 512), ("malloc", "c", 1)),
-        "the rest of a small block is exactly 512 B",
-    )
-    yield (
-        requests(64 * MIB, ("malloc", "a", 11 * MIB), ("malloc", "b", 13 * MIB - 512)),
+        requests(64, "a=11M b=13M-512"),
         "the rest of a large block is exactly 1 MiB, and 512 B more",
     )
+    yield requests(20, "a=20M -a b=20M"), "all of the device, twice"
     yield (
-        requests(20 * MIB, ("malloc", "a", 20 * MIB), ("free", "a"), ("malloc", "b", 20 * MIB)),
-        "all of the device, twice",
-    )
-    yield (
-        requests(
-            20 * MIB,
-            ("malloc", "a", 20 * MIB),
-            ("malloc", "b", 1),
-            ("free", "a"),
-            ("malloc", "c", 1),
-        ),
+        requests(20, "a=20M b=1 -a c=1"),
         "no room for a small segment until the large one has gone back",
     )
     yield (
-        requests(
-            44 * MIB,
-            ("malloc", "a", 2 * MIB),
-            ("malloc", "b", 20 * MIB),
-            ("free", "b"),
-            ("malloc", "c", 2 * MIB),
-            ("malloc", "d", 24 * MIB + 1),
-            ("malloc", "e", 24 * MIB),
-            ("empty_cache",),
-            ("malloc", "f", 24 * MIB),
-        ),
+        requests(44, "a=2M b=20M -b c=2M d=24M+1 e=24M empty f=24M"),
         "after a request that failed all goes on",
     )
+    yield requests(64, "a=600 -512 -a -0 -1000000000"), "addresses at which no block in use begins"
     yield (
-        requests(
-            64 * MIB,
-            ("malloc", "a", 600),
-            ("free", 512),
-            ("free", "a"),
-            ("free", 0),
-            ("free", 10**9),
-        ),
-        "addresses at which no block in use begins",
-    )
-    yield (
-        requests(
-            64 * MIB,
-            ("malloc", "a", 4096),
-            ("malloc", "b", 4096, 1),
-            ("free", "a"),
-            ("malloc", "c", 4096, 1),
-            ("malloc", "d", 4096, 2),
-            ("free", "b"),
-            ("free", "c"),
-            ("malloc", "e", 4096),
-            ("free", "d"),
-            ("free", "e"),
-            ("empty_cache",),
-        ),
+        requests(64, "a=4096 b=4096@1 -a c=4096@1 d=4096@2 -b -c e=4096 -d -e empty"),
         "streams do not share",
     )
     yield (
-        requests(
-            64 * MIB,
-            ("malloc", "a", 4 * MIB),
-            ("malloc", "b", 4 * MIB),
-            ("free", "a"),
-            ("malloc", "c", 1000),
-            ("free", "c"),
-            ("malloc", "d", 2 * MIB),
-        ),
+        requests(64, "a=4M b=4M -a c=1000 -c d=2M"),
         "a small request does not take from the large pool, nor a large one from the small",
     )
     yield (
-        requests(
-            64 * MIB,
-            *(("malloc", name, 512) for name in "abcde"),
-            *(("free", name) for name in "acbed"),
-            ("malloc", "f", 2560),
-        ),
+        requests(64, "a=512 b=512 c=512 d=512 e=512 -a -c -b -e -d f=2560"),
         "neighbours on the left, on the right, and on both sides",
     )
     yield (
-        requests(64 * MIB, *pile(8, 512, (5, 2, 7, 0, 4, 1, 6, 3))),
+        requests(64, "a=10M b=10M -a -b c=11M d=5M"),
+        "free segments that follow one another stay two",
+    )
+    yield requests(64, "a=2M -a empty b=2M"), "no address is given twice to a segment"
+    yield (
+        requests(64, pile(8, 512, 512, (5, 2, 7, 0, 4, 1, 6, 3))),
         "eight equal blocks: by address",
     )
     yield (
-        requests(200 * MIB, *pile(6, 3 * MIB, (3, 5, 1, 4, 0, 2))),
+        requests(200, pile(6, "3M", "1M+512", (3, 5, 1, 4, 0, 2))),
         "equal blocks of the large pool, in two segments",
     )
     yield (
-        requests(
-            200 * MIB,
-            *(("malloc", f"x{size}", size * MIB) for size in (30, 24, 40, 36)),
-            *(("free", f"x{size}") for size in (40, 24, 36, 30)),
-            ("malloc", "a", 25 * MIB),
-            ("malloc", "b", 35 * MIB),
-            ("malloc", "c", 10 * MIB),
-        ),
+        requests(200, "u=30M v=24M w=40M x=36M -w -v -x -u a=25M b=35M c=10M"),
         "segments of several sizes: the smallest that suffices",
+    )
+    yield (
+        requests(64, "a=1 b=600 -a c=1M+1", beside=True),
+        "two allocators at once: each has a device of its own",
     )
 
 
-@CachingAllocator.mistake("You hand out sizes as they are asked for: round them up to 512 B first.")
-class _(ca.CachingAllocator):
-    def _rounded(self, size):
-        return size
-
-
-@CachingAllocator.mistake(
-    "A size that is a multiple of 512 B already gets 512 B more: `size // 512 + 1` is not rounding up."
+CachingAllocator.mistake(
+    "You hand out sizes as they are asked for: round them up to 512 B first.",
+    replace("return MIN_BLOCK * -(-size // MIN_BLOCK)", "return size"),
 )
-class _(ca.CachingAllocator):
-    def _rounded(self, size):
-        return 512 * (size // 512 + 1)
-
-
-@CachingAllocator.mistake(
+CachingAllocator.mistake(
+    "A size that is a multiple of 512 B already gets 512 B more: `size // 512 + 1` is not rounding up.",
+    replace("-(-size // MIN_BLOCK)", "(size // MIN_BLOCK + 1)"),
+)
+CachingAllocator.mistake(
     "You search all free blocks of the stream: small requests have a pool of their own, and large ones "
-    "never come from it."
+    "never come from it.",
+    replace("b.pool == pool", "b.pool[1] == pool[1]"),
 )
-class _(ca.CachingAllocator):
-    def _take(self, size, pool):
-        fit = [b for b in self._free if b.pool[1] == pool[1] and b.size >= size]
-        return taken(self, min(fit, key=lambda b: (b.size, b.address), default=None))
-
-
-def taken(allocator, block):
-    """The block, out of the cache."""
-    allocator._free.discard(block)
-    return block
-
-
-@CachingAllocator.mistake("A stream has pools of its own: its blocks are not for another stream.")
-class _(ca.CachingAllocator):
-    def _take(self, size, pool):
-        fit = [b for b in self._free if b.pool[0] == pool[0] and b.size >= size]
-        return taken(self, min(fit, key=lambda b: (b.size, b.address), default=None))
-
-
-@CachingAllocator.mistake(
-    "You take the first block that suffices, by address. Take the smallest that does."
+CachingAllocator.mistake(
+    "A stream has pools of its own: its blocks are not for another stream.",
+    replace("b.pool == pool", "b.pool[0] == pool[0]"),
 )
-class _(ca.CachingAllocator):
-    def _take(self, size, pool):
-        fit = [b for b in self._free if b.pool == pool and b.size >= size]
-        return taken(self, min(fit, key=lambda b: b.address, default=None))
-
-
-@CachingAllocator.mistake("You take the largest block. Take the smallest that suffices.")
-class _(ca.CachingAllocator):
-    def _take(self, size, pool):
-        fit = [b for b in self._free if b.pool == pool and b.size >= size]
-        return taken(self, min(fit, key=lambda b: (-b.size, b.address), default=None))
-
-
-@CachingAllocator.mistake("Of blocks of the same size, take the one at the lowest address.")
-class _(ca.CachingAllocator):
-    def _take(self, size, pool):
-        fit = [b for b in self._free if b.pool == pool and b.size >= size]
-        return taken(self, min(fit, key=lambda b: (b.size, -b.address), default=None))
-
-
-@CachingAllocator.mistake(
-    "You only take a free block of exactly the size: a larger one can be cut."
+CachingAllocator.mistake(
+    "You take the first block that suffices, by address. Take the smallest that does.",
+    replace("(b.size, b.address)", "b.address"),
 )
-class _(ca.CachingAllocator):
-    def _take(self, size, pool):
-        fit = [b for b in self._free if b.pool == pool and b.size == size]
-        return taken(self, min(fit, key=lambda b: b.address, default=None))
-
-
-@CachingAllocator.mistake(
-    "You never split: a request of 512 B keeps the 2 MiB of its segment to itself."
+CachingAllocator.mistake(
+    "You take the largest block. Take the smallest that suffices.",
+    replace("(b.size, b.address)", "(-b.size, b.address)"),
 )
-class _(ca.CachingAllocator):
-    def _splits(self, block, size):
-        return False
-
-
-@CachingAllocator.mistake(
+CachingAllocator.mistake(
+    "Of blocks of the same size, take the one at the lowest address.",
+    replace("(b.size, b.address)", "(b.size, -b.address)"),
+)
+CachingAllocator.mistake(
+    "You only take a free block of exactly the size: a larger one can be cut.",
+    replace("b.size >= size", "b.size == size"),
+)
+CachingAllocator.mistake(
+    "You never split: a request of 512 B keeps the 2 MiB of its segment to itself.",
+    replace("rest >= MIN_BLOCK if small else rest > SMALL_SIZE", "False"),
+)
+CachingAllocator.mistake(
     "You split off rests of 512 B in the large pool too. There a rest of at most 1 MiB stays with its "
-    "block."
+    "block.",
+    replace("rest >= MIN_BLOCK if small else rest > SMALL_SIZE", "rest >= MIN_BLOCK"),
 )
-class _(ca.CachingAllocator):
-    def _splits(self, block, size):
-        return block.size - size >= 512
-
-
-@CachingAllocator.mistake(
-    "In the large pool a rest must be more than 1 MiB to become a block; you split one of exactly 1 MiB."
+CachingAllocator.mistake(
+    "In the large pool a rest must be more than 1 MiB to become a block; you split one of exactly 1 MiB.",
+    replace("rest > SMALL_SIZE", "rest >= SMALL_SIZE"),
 )
-class _(ca.CachingAllocator):
-    def _splits(self, block, size):
-        rest = block.size - size
-        return rest >= 512 if block.pool[0] else rest >= MIB
-
-
-@CachingAllocator.mistake(
-    "You never merge: pieces stay pieces, and no segment that was once split goes back to the device."
+CachingAllocator.mistake(
+    "You never merge: pieces stay pieces, and no segment that was once split goes back to the device.",
+    replace("(block.prev, block.next)", "()"),
 )
-class _(ca.CachingAllocator):
-    def _cache(self, block):
-        self._free.add(block)
-
-
-@CachingAllocator.mistake(
-    "You merge with the neighbour on the right only; look to the left as well."
+CachingAllocator.mistake(
+    "You merge with the neighbour on the right only; look to the left as well.",
+    replace("(block.prev, block.next)", "(block.next,)"),
 )
-class _(ca.CachingAllocator):
-    def _cache(self, block):
-        merge(self, block, (block.next,))
-
-
-def merge(allocator, block, neighbours):
-    """Keep the block, as one with those of the neighbours that are free."""
-    for near in neighbours:
-        if near in allocator._free:
-            allocator._free.remove(near)
-            block.absorb(near)
-    allocator._free.add(block)
-
-
-@CachingAllocator.mistake(
-    "You merge with the neighbour on the left only; look to the right as well."
+CachingAllocator.mistake(
+    "You merge with the neighbour on the left only; look to the right as well.",
+    replace("(block.prev, block.next)", "(block.prev,)"),
 )
-class _(ca.CachingAllocator):
-    def _cache(self, block):
-        merge(self, block, (block.prev,))
 
 
 @CachingAllocator.mistake(
@@ -424,117 +285,92 @@ class _(ca.CachingAllocator):
             if touches and near.pool == block.pool:
                 self._free.remove(near)
                 if near not in (block.prev, block.next):
-                    unlink(block, near)
-                else:
-                    block.absorb(near)
+                    link(block, near)
+                block.absorb(near)
         self._free.add(block)
 
 
-def unlink(block, near):
-    """The two become one across the border of their segments."""
+def link(block, near):
+    """Make the two neighbours, across the border of their segments."""
     left, right = (near, block) if near.address < block.address else (block, near)
-    block.address, block.size = left.address, left.size + right.size
-    block.prev, block.next = left.prev, right.next
-    if block.prev:
-        block.prev.next = block
-    if block.next:
-        block.next.prev = block
+    left.next, right.prev = right, left
 
 
-@CachingAllocator.mistake(
+CachingAllocator.mistake(
     "empty_cache returns free pieces of segments that are partly in use. The device takes whole segments "
-    "only."
+    "only.",
+    replace("[b for b in self._free if b.prev is None and b.next is None]", "list(self._free)"),
 )
-class _(ca.CachingAllocator):
-    def empty_cache(self):
-        for block in list(self._free):
-            self._release(block)
-
-
-@CachingAllocator.mistake(
-    "You raise as soon as the device is full. Empty the cache first, and ask once more."
+CachingAllocator.mistake(
+    "You raise as soon as the device is full. Empty the cache first, and ask once more.",
+    replace("self.empty_cache()", "return None"),
 )
-class _(ca.CachingAllocator):
-    def _obtain(self, size, pool):
-        return self._new_segment(size, pool)
-
-
-@CachingAllocator.mistake(
+CachingAllocator.mistake(
     "Every free empties the cache: then the next malloc waits for the device again, which is what the "
-    "cache is there to avoid."
+    "cache is there to avoid.",
+    replace("self._cache(block)", "self._cache(block)\n        self.empty_cache()"),
 )
-class _(ca.CachingAllocator):
-    def free(self, address):
-        super().free(address)
-        self.empty_cache()
-
-
-@CachingAllocator.mistake(
-    "A request between 1 and 10 MiB gets a segment of its own size; it shares one of 20 MiB."
+CachingAllocator.mistake(
+    "A request between 1 and 10 MiB gets a segment of its own size; it shares one of 20 MiB.",
+    replace("size < MIN_LARGE_SEGMENT", "False"),
 )
-class _(ca.CachingAllocator):
-    def _segment_size(self, size):
-        return 2 * MIB * -(-size // (2 * MIB))
-
-
-@CachingAllocator.mistake(
-    "10 MiB - 1 is 10 MiB once it is rounded: choose the segment by the rounded size."
+CachingAllocator.mistake(
+    "10 MiB - 1 is 10 MiB once it is rounded: choose the segment by the rounded size.",
+    replace("size = self._rounded(size)", "asked, size = size, self._rounded(size)")
+    + replace("self._obtain(size, pool)", "self._obtain(asked, pool)"),
 )
-class _(ca.CachingAllocator):
-    def malloc(self, size, stream=0):
-        self.asked = size
-        return super().malloc(size, stream)
-
-    def _segment_size(self, size):
-        return super()._segment_size(self.asked if size > MIB else size)
-
-
-@CachingAllocator.mistake("Exactly 1 MiB belongs to the small pool; you have it in the large one.")
-class _(ca.CachingAllocator):
-    def malloc(self, size, stream=0):
-        size = self._rounded(size)
-        pool = (size < MIB, stream)
-        block = self._take(size, pool) or self._obtain(size, pool)
-        if block is None:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        if self._splits(block, size):
-            self._free.add(block.cut(size))
-        self._used[block.address] = block
-        self._allocated += block.size
-        return block.address
-
-    def _segment_size(self, size):
-        return 2 * MIB if size < MIB else super()._segment_size(max(size, MIB + 1))
-
-
-@CachingAllocator.mistake(
-    "memory_allocated counts what was asked for. It is the blocks that are in use, rounding included."
+CachingAllocator.mistake(
+    "Exactly 1 MiB belongs to the small pool; you have it in the large one.",
+    replace("(size <= SMALL_SIZE,", "(size < SMALL_SIZE,")
+    + replace("if size <= SMALL_SIZE:", "if size < SMALL_SIZE:"),
 )
-class _(ca.CachingAllocator):
-    def __init__(self, capacity):
-        super().__init__(capacity)
-        self.asked = {}
-
-    def malloc(self, size, stream=0):
-        address = super().malloc(size, stream)
-        self.asked[address] = size
-        return address
-
-    def free(self, address):
-        super().free(address)
-        del self.asked[address]
-
-    def memory_allocated(self):
-        return sum(self.asked.values())
-
-
-@CachingAllocator.mistake(
-    "An address that is not in use is freed without a word. Raise ValueError: in a program it is a bug."
+CachingAllocator.mistake(
+    "memory_allocated counts what was asked for. It is the blocks that are in use, rounding included.",
+    replace("size = self._rounded(size)", "asked, size = size, self._rounded(size)")
+    + replace(
+        "self._allocated += block.size", "block.asked = asked\n        self._allocated += asked"
+    )
+    + replace("self._allocated -= block.size", "self._allocated -= block.asked"),
 )
-class _(ca.CachingAllocator):
-    def free(self, address):
-        if address in self._used:
-            super().free(address)
+CachingAllocator.mistake(
+    "An address that is not in use is freed without a word. Raise ValueError: in a program it is a bug.",
+    replace('raise ValueError(f"no block in use begins at address {address}")', "return"),
+)
+
+
+CachingAllocator.mistake(
+    "memory_allocated counts requests, rounded up. A block that was not split is in use whole: count it.",
+    replace("self._allocated += block.size", "block.asked = size\n        self._allocated += size")
+    + replace("self._allocated -= block.size", "self._allocated -= block.asked"),
+)
+CachingAllocator.mistake(
+    "A segment that goes back to the device still counts in memory_reserved, so that the device seems full.",
+    replace("self._reserved -= block.size", "pass"),
+)
+CachingAllocator.mistake(
+    "A new segment begins where the reserved bytes end, and may overlap one that is still there. Segments "
+    "follow one another: remember where the last one ended.",
+    replace("MemoryBlock(self._end,", "MemoryBlock(self._reserved,"),
+)
+CachingAllocator.mistake(
+    "In the small pool a rest of exactly 512 B becomes a block of its own; you leave it with its block.",
+    replace("rest >= MIN_BLOCK", "rest > MIN_BLOCK"),
+)
+CachingAllocator.mistake(
+    "A request of exactly 10 MiB gets a segment of its own size; only those below share one of 20 MiB.",
+    replace("size < MIN_LARGE_SEGMENT", "size <= MIN_LARGE_SEGMENT"),
+)
+CachingAllocator.mistake(
+    "You leave the device's last byte empty: a segment that fills it exactly still fits.",
+    replace("> self.capacity", ">= self.capacity"),
+)
+CachingAllocator.mistake(
+    "You empty the cache for every new segment. It is emptied only where the device has no room for one.",
+    replace(
+        "    block = self._new_segment(size, pool)\n        if block is None:",
+        "    block = None\n        if True:",
+    ),
+)
 
 
 @CachingAllocator.alternative("each segment a list of [address, size, in use], no linked blocks")
@@ -610,95 +446,6 @@ class _:
         return [[tuple(block) for block in blocks] for _, blocks in self.lists]
 
 
-@CachingAllocator.alternative("free lists that are kept sorted, and a map of borders")
-class _:
-    def __init__(self, capacity):
-        from collections import defaultdict
-
-        self.capacity = capacity
-        self.bins = defaultdict(list)  # pool → sorted (size, address)
-        self.used = {}  # address → (size, pool)
-        self.starts = {}  # segment → size
-        self.free_at = {}  # address → (size, pool)
-        self.end = self.now = self.held = 0
-
-    def put(self, address, size, pool):
-        import bisect
-
-        bisect.insort(self.bins[pool], (size, address))
-        self.free_at[address] = (size, pool)
-
-    def pull(self, address):
-        size, pool = self.free_at.pop(address)
-        self.bins[pool].remove((size, address))
-        return size
-
-    def malloc(self, size, stream=0):
-        import bisect
-
-        size = -(-size // 512) * 512
-        small = size <= MIB
-        pool = (small, stream)
-        place = bisect.bisect_left(self.bins[pool], (size, -1))
-        if place == len(self.bins[pool]):
-            shared = 2 * MIB if small else 20 * MIB
-            whole = shared if size < 10 * MIB else (size + 2 * MIB - 1) // (2 * MIB) * (2 * MIB)
-            if self.held + whole > self.capacity:
-                self.empty_cache()
-                if self.held + whole > self.capacity:
-                    raise torch.OutOfMemoryError
-            address, self.end = self.end, self.end + whole
-            self.starts[address] = whole
-            self.held += whole
-        else:
-            whole, address = self.bins[pool][place]
-            self.pull(address)
-        if whole - size >= (512 if small else MIB + 1):
-            self.put(address + size, whole - size, pool)
-            whole = size
-        self.used[address] = (whole, pool)
-        self.now += whole
-        return address
-
-    def free(self, address):
-        try:
-            size, pool = self.used.pop(address)
-        except KeyError:
-            raise ValueError("not in use") from None
-        self.now -= size
-        after = address + size
-        if after in self.free_at and after not in self.starts:
-            size += self.pull(after)
-        if address not in self.starts:
-            for before, (its, _) in list(self.free_at.items()):
-                if before + its == address:
-                    size += self.pull(before)
-                    address = before
-                    break
-        self.put(address, size, pool)
-
-    def empty_cache(self):
-        for address, size in list(self.starts.items()):
-            if self.free_at.get(address, (0, None))[0] == size:
-                self.pull(address)
-                del self.starts[address]
-                self.held -= size
-
-    def memory_allocated(self):
-        return self.now
-
-    def memory_reserved(self):
-        return self.held
-
-    def segments(self):
-        blocks = [(a, size, True) for a, (size, _) in self.used.items()]
-        blocks += [(a, size, False) for a, (size, _) in self.free_at.items()]
-        return [
-            [b for b in sorted(blocks) if start <= b[0] < start + size]
-            for start, size in sorted(self.starts.items())
-        ]
-
-
 # ------------------------------------------------------------------------------ peak_memory
 
 peak_memory = Exercise(
@@ -724,139 +471,126 @@ peak_memory = Exercise(
 )
 
 
-def free(addr, size, between=()):
-    return [("free_requested", addr, size), *between, ("free_completed", addr, size)]
+def drawn_blocks(draw):
+    """Words of a trace in which addresses are used again; some blocks were there before it began."""
+    taken = draw(st.sets(st.integers(1, 6), max_size=2))
+    waiting, words = set(), []
+    for number in range(draw(st.integers(1, 20))):
+        free = sorted(set(range(1, 7)) - taken - waiting)
+        what = draw(st.sampled_from("++++?--!"))
+        if what == "+" and free:
+            taken.add(addr := draw(st.sampled_from(free)))
+            words.append(f"+{addr}:{2 ** (number % 7) + draw(st.integers(0, 3))}")
+        elif what in "?-" and taken:
+            taken.remove(addr := draw(st.sampled_from(sorted(taken))))
+            words.append(f"{what}{addr}")
+            waiting |= {addr} if what == "?" else set()
+        elif what == "!" and waiting:
+            waiting.remove(addr := draw(st.sampled_from(sorted(waiting))))
+            words.append(f"!{addr}")
+    return " ".join(words)
 
 
 @peak_memory.by_hand
 def _():
-    yield call([("alloc", 1, 100)]), (100, [1])
-    yield call([("alloc", 1, 100), *free(1, 100), ("alloc", 2, 60)]), (100, [1])
-    yield (
-        call([("alloc", 1, 100), ("alloc", 2, 50), *free(1, 100), ("alloc", 3, 70)]),
-        (150, [1, 2]),
-    )
-    yield (  # a block is there until its free is completed
-        call([("alloc", 1, 100), *free(1, 100, [("alloc", 2, 50)]), ("alloc", 3, 20)]),
-        (150, [1, 2]),
-    )
+    yield call("+1:100"), (100, [1])
+    yield call("+1:100 -1 +2:60"), (100, [1])
+    yield call("+1:100 +2:50 -1 +3:70"), (150, [1, 2])
+    # a block is there until its free is completed
+    yield call("+1:100 ?1 +2:50 !1 +3:20"), (150, [1, 2])
 
 
-@peak_memory.cases(30)
+@peak_memory.cases(60)
 def _(draw):
-    entries, taken, waiting = [], {}, {}
-    for number in range(draw(st.integers(1, 24))):
-        what = draw(st.sampled_from(("alloc", "alloc", "request", "complete", "other")))
-        if what == "alloc":
-            free_ones = [a for a in range(1, 9) if a not in taken and a not in waiting]
-            if free_ones:
-                addr = draw(st.sampled_from(free_ones))
-                taken[addr] = 2 ** (number % 7) + draw(st.integers(0, 3))
-                entries.append(("alloc", addr, taken[addr]))
-        elif what == "request" and taken:
-            addr = draw(st.sampled_from(sorted(taken)))
-            waiting[addr] = taken.pop(addr)
-            entries.append(("free_requested", addr, waiting[addr]))
-            if draw(st.booleans()):
-                entries.append(("free_completed", addr, waiting.pop(addr)))
-        elif what == "complete" and waiting:
-            addr = draw(st.sampled_from(sorted(waiting)))
-            entries.append(("free_completed", addr, waiting.pop(addr)))
-        elif what == "other" and draw(st.booleans()):
-            entries.append(draw(st.sampled_from((("segment_alloc", 16, 2048), ("snapshot",)))))
-    yield call(entries)
+    yield call(drawn_blocks(draw))
 
 
 @peak_memory.edge
 def _():
-    yield call([]), "an empty trace"
-    yield call([("segment_alloc", 1, 2048), ("segment_free", 1, 2048)]), "no block at all"
+    yield call(""), "an empty trace"
+    yield call("segment_alloc segment_free"), "no block at all"
     yield (
-        call([*free(7, 500), ("alloc", 1, 10), ("alloc", 2, 5), *free(1, 10), *free(8, 20)]),
+        call("segment_alloc +1:10 | +2:5"),
+        "what is no block changes nothing",
+    )
+    yield (
+        call("-7 +1:10 +2:5 -1 -8"),
         "what was there before the trace began is freed in it",
     )
+    yield call("-7 +7:10 +2:5"), "an address that something from before the trace has left"
+    yield call("+1:10 -1 +1:30 -1 +1:20"), "one address, three blocks"
+    yield call("+1:10 +2:20 -1 +1:30"), "an address that is used again: the later block is last"
+    yield call("+1:10 +2:20 -1 +3:10"), "the peak is reached a second time: the first one counts"
+    yield call("+5:10 +2:20 +3:0 +4:1 -2"), "an empty block is a block too"
     yield (
-        call([("alloc", 1, 10), *free(1, 10), ("alloc", 1, 30), *free(1, 30), ("alloc", 1, 20)]),
-        "one address, three blocks",
-    )
-    yield (
-        call([("alloc", 1, 10), ("alloc", 2, 20), *free(1, 10), ("alloc", 3, 10)]),
-        "the peak is reached a second time: the first one counts",
-    )
-    yield (
-        call([("alloc", 5, 10), ("alloc", 2, 20), ("alloc", 3, 0), ("alloc", 4, 1), *free(2, 20)]),
-        "an empty block is a block too",
-    )
-    yield (
-        call([("alloc", 1, 10), ("oom", 1, 4096), ("alloc", 2, 20), ("snapshot",)]),
+        call("+1:10 oom +2:20 |"),
         "an allocation that failed took nothing",
     )
 
 
-def walk(trace, *, ends=("free_completed",), unknown=False, last=False, address=True, also=()):
-    """The reference with one thing changed, for the mistakes below."""
-    taken, now, most, blocks = {}, 0, 0, []
-    for e in trace:
-        if e["action"] == "alloc" or e["action"] in also:
-            taken[e["addr"]] = e["size"]
-            now += e["size"]
-            if now > most or (last and now == most):
-                most, blocks = now, list(taken)
-        elif e["action"] in ends:
-            size = taken.pop(e["addr"], e["size"] if unknown else 0)
-            now -= size
-    return most, blocks
-
-
-@peak_memory.mistake(
+peak_memory.mistake(
     "You give a block back when its free is requested. Until it is completed, other streams may still "
-    "use it, and nobody else can have it."
+    "use it, and nobody else can have it.",
+    replace('"free_completed"', '"free_requested"'),
 )
-def _(trace):
-    return walk(trace, ends=("free_requested",))
-
-
-@peak_memory.mistake(
-    "You subtract at free_requested and again at free_completed: every block is given back twice."
+peak_memory.mistake(
+    "You subtract at free_requested and again at free_completed: every block is given back twice.",
+    replace('== "free_completed"', '.startswith("free")')
+    + replace('pop(entry["addr"], 0)', 'pop(entry["addr"], entry["size"])'),
 )
-def _(trace):
-    return walk(trace, ends=("free_requested", "free_completed"), unknown=True)
-
-
-@peak_memory.mistake("You subtract what was allocated before the trace began. It was never added.")
-def _(trace):
-    return walk(trace, unknown=True)
-
-
-@peak_memory.mistake(
-    "You count segments as well. A segment is what the allocator reserves; the blocks are cut from it."
+peak_memory.mistake(
+    "You subtract what was allocated before the trace began. It was never added.",
+    replace('pop(entry["addr"], 0)', 'pop(entry["addr"], entry["size"])'),
 )
-def _(trace):
-    return walk(trace, also=("segment_alloc",), ends=("free_completed", "segment_free"))
-
-
-@peak_memory.mistake(
-    "You take the last moment of the peak where it is reached more than once; the first is asked for."
+peak_memory.mistake(
+    "You count segments as well. A segment is what the allocator reserves; the blocks are cut from it.",
+    replace('== "alloc"', 'in ("alloc", "segment_alloc")')
+    + replace('== "free_completed"', 'in ("free_completed", "segment_free")'),
 )
-def _(trace):
-    return walk(trace, last=True)
+peak_memory.mistake(
+    "You take the last moment of the peak where it is reached more than once; the first is asked for.",
+    replace("now > most", "now >= most"),
+)
+peak_memory.mistake(
+    "Those are the blocks alive at the end of the trace, not at its peak.",
+    replace("return most, blocks", "return most, list(taken)"),
+)
+peak_memory.mistake(
+    "You add up all that was ever allocated. What is freed makes room again.",
+    replace('now -= taken.pop(entry["addr"], 0)', "pass"),
+)
 
 
-@peak_memory.mistake("Those are the blocks alive at the end of the trace, not at its peak.")
-def _(trace):
-    taken = {}
-    for e in trace:
-        if e["action"] == "alloc":
-            taken[e["addr"]] = e["size"]
-        elif e["action"] == "free_completed":
-            taken.pop(e["addr"], None)
-    return walk(trace)[0], list(taken)
-
-
-@peak_memory.mistake("You add up all that was ever allocated. What is freed makes room again.")
-def _(trace):
-    made = [e for e in trace if e["action"] == "alloc"]
-    return sum(e["size"] for e in made), [e["addr"] for e in made]
+peak_memory.mistake(
+    "A block may be freed that was there before the trace began, at an address that you do not know: "
+    "`dict.pop(key, 0)`.",
+    replace('pop(entry["addr"], 0)', 'pop(entry["addr"])'),
+)
+peak_memory.mistake(
+    "You look sizes up in the whole trace: what is freed before its address is allocated is another block, "
+    "from before the trace began.",
+    replace(
+        "    now = most = 0",
+        "    sizes = {e['addr']: e['size'] for e in trace if e['action'] == 'alloc'}\n    now = most = 0",
+    )
+    + replace(
+        'now -= taken.pop(entry["addr"], 0)',
+        'taken.pop(entry["addr"], 0)\n            now -= sizes.get(entry["addr"], 0)',
+    ),
+)
+peak_memory.mistake(
+    "An address that is used again keeps its old place among your blocks. They stand in the order of their "
+    "allocation.",
+    replace("list(taken)", "[a for a in taken if taken[a] is not None]")
+    + replace(
+        'now -= taken.pop(entry["addr"], 0)',
+        'now -= taken.get(entry["addr"]) or 0\n            taken[entry["addr"]] = None',
+    ),
+)
+peak_memory.mistake(
+    "You return the addresses first. The bytes come first, then the addresses.",
+    replace("return most, blocks", "return blocks, most"),
+)
 
 
 @peak_memory.alternative("totals first, then the blocks at the place of the maximum")
@@ -939,94 +673,104 @@ def _():
         yield call(model, "AdamW", x, 1, True), "gradients and optimizer state from before"
     yield call(MODELS[1], AVERAGE, x, 1, False), "what is no tensor takes no memory of the device"
     yield call(MODELS[1], "SGD", x.repeat(1, 2)[:, :3], 0, False), "a batch that is a slice"
-    yield call(MODELS[1], "SGD with momentum", x.double().float()[:1], 0, False), "one sample"
+    yield call(MODELS[1], "SGD with momentum", x[:1].clone(), 0, False), "one sample"
+    yield call(MODELS[1], "SGD", x, 0, False, breaks="loss"), "the loss raises: no hook stays"
+    yield (
+        call(MODELS[0], "SGD", x, 0, False, breaks="optimizer"),
+        "the optimizer raises: no hook stays",
+    )
 
 
-def timeline_with(change):
-    """The reference's method with one thing changed, for the mistakes below."""
-
-    def run(model, optimizer, loss_fn, x, target):
-        own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
-        if change == "own":
-            own = set()
-        if change == "buffers":
-            own = {t.untyped_storage().data_ptr() for t in model.parameters()}
-        held, sizes, rows = Counter(), {}, []
-
-        class Box:
-            def __init__(self, t, key):
-                self.t, self.key = t, key
-                held[key] += 1
-
-            def __del__(self):
-                if change != "forever":
-                    held[self.key] -= 1
-
-        def pack(t):
-            key = t.untyped_storage().data_ptr()
-            if key not in own:
-                sizes[key] = t.nbytes if change == "view" else t.untyped_storage().nbytes()
-                return Box(t.detach(), key)
-            return t
-
-        def note(moment):
-            state = sum(
-                v.nbytes
-                for s in optimizer.state.values()
-                for v in s.values()
-                if isinstance(v, Tensor) and not (change == "scalars" and v.dim() == 0)
-            )
-            params = sum(
-                p.nbytes for p in model.parameters() if change != "trained" or p.requires_grad
-            )
-            grads = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
-            saved = sum(sizes[k] * (n if change == "each" else n > 0) for k, n in held.items())
-            rows.append((moment, params, grads, state, saved))
-
-        hooks = [
-            m.register_forward_hook(lambda *_, n=n: note(f"forward {n}"))
-            for n, m in model.named_modules()
-            if not list(m.children())
-        ] + [
-            p.register_post_accumulate_grad_hook(lambda _, n=n: note(f"gradient {n}"))
-            for n, p in model.named_parameters()
-            if p.requires_grad
-        ]
-        if change == "zero":
-            optimizer.zero_grad()
-        note("start")
-        with saved_tensors_hooks(pack, lambda b: b.t if isinstance(b, Box) else b):
-            loss = loss_fn(model(x), target)
-        note("loss")
-        loss.backward()
-        optimizer.step()
-        note("step")
-        optimizer.zero_grad()
-        note("zero_grad")
-        for hook in hooks if change != "hooks" else ():
-            hook.remove()
-        return rows
-
-    return run
+training_step_timeline.mistake(
+    "You count a storage once for each operation that saves it. It is there once.",
+    replace("sizes[key] for key, n", "n * sizes[key] for key, n"),
+)
+training_step_timeline.mistake(
+    "You count weights among the activations: a matrix product saves its weight too, but that memory is "
+    "there anyway.",
+    replace(" and key not in own", ""),
+)
+training_step_timeline.mistake(
+    "You count buffers among the activations: BatchNorm saves its running mean and variance, which are the "
+    "model's own.",
+    replace("(*model.parameters(), *model.buffers())", "model.parameters()"),
+)
+training_step_timeline.mistake(
+    "Your activations only grow. Autograd drops what a node has saved as soon as its backward is done, so "
+    "they fall while gradients come.",
+    replace("if n and key", "if key"),
+)
+training_step_timeline.mistake(
+    "You count the tensors that are saved, not their storages: a slice keeps all that it is a slice of.",
+    replace("t.untyped_storage().nbytes()", "t.nbytes"),
+)
+training_step_timeline.mistake(
+    "You leave out the optimizer's counts of steps. They are tensors in its state like others.",
+    replace("isinstance(t, Tensor)", "isinstance(t, Tensor) and t.dim()"),
+)
+training_step_timeline.mistake(
+    "You leave out the parameters that are frozen. They are not trained, but they are there.",
+    replace(
+        "p.nbytes for p in model.parameters()",
+        "p.nbytes for p in model.parameters() if p.requires_grad",
+    ),
+)
+training_step_timeline.mistake(
+    "You begin with zero_grad, so the gradients that were there at the start are missing.",
+    replace('note("start")', 'optimizer.zero_grad()\n        note("start")'),
+)
+training_step_timeline.mistake(
+    "Your hooks stay on the model: the next step runs them again. Keep what the register methods return, and "
+    "call `remove()`.",
+    replace("hook.remove()", "pass"),
+)
 
 
-for _change, _says in {
-    "each": "You count a storage once for each operation that saves it. It is there once.",
-    "own": "You count weights among the activations: a matrix product saves its weight too, but that "
-    "memory is there anyway.",
-    "buffers": "You count buffers among the activations: BatchNorm saves its running mean and variance, "
-    "which are the model's own.",
-    "forever": "Your activations only grow. Autograd drops what a node has saved as soon as its backward "
-    "is done, so they fall while gradients come.",
-    "view": "You count the tensors that are saved, not their storages: a slice keeps all that it is a "
-    "slice of.",
-    "scalars": "You leave out the optimizer's counts of steps. They are tensors in its state like others.",
-    "trained": "You leave out the parameters that are frozen. They are not trained, but they are there.",
-    "zero": "You begin with zero_grad, so the gradients that were there at the start are missing.",
-    "hooks": "Your hooks stay on the model: the next step runs them again. Keep what the register methods "
-    "return, and call `remove()`.",
-}.items():
-    training_step_timeline.mistake(_says)(timeline_with(_change))
+training_step_timeline.mistake(
+    "Where the step raises, your hooks stay on the model. Remove them in `finally`.",
+    replace("    try:\n", "    if True:\n") + replace("    finally:\n", "    if True:\n"),
+)
+training_step_timeline.mistake(
+    "You note a moment once only. A module that is called twice has a row for each call.",
+    replace(
+        "        rows.append(",
+        "        if moment in [row[0] for row in rows]:\n            return\n        rows.append(",
+    ),
+)
+training_step_timeline.mistake(
+    "All your rows of forward bear one name: a lambda looks `name` up when it is called, and by then the "
+    "loop has ended. Hand it over as a default: `lambda *_, name=name: …`.",
+    replace('*_, name=name: note(f"forward', '*_: note(f"forward'),
+)
+training_step_timeline.mistake(
+    "All your rows of gradients bear one name: a lambda looks `name` up when it is called, and by then the "
+    "loop has ended. Hand it over as a default: `lambda _, name=name: …`.",
+    replace('_, name=name: note(f"gradient', '_: note(f"gradient'),
+)
+training_step_timeline.mistake(
+    "You hook every module. Those with children would be noted once more after them: leave them out.",
+    replace("if not list(module.children()):", "if True:"),
+)
+training_step_timeline.mistake(
+    "The loss is computed outside of your hooks for saved tensors: what it saves is missing.",
+    replace(
+        "            loss = loss_fn(model(x), target)\n",
+        "            y = model(x)\n        loss = loss_fn(y, target)\n",
+    ),
+)
+training_step_timeline.mistake(
+    "You note a gradient before it is there: `register_hook` is called with it, and only afterwards does it "
+    "become p.grad. Use `register_post_accumulate_grad_hook`.",
+    replace("p.register_post_accumulate_grad_hook", "p.register_hook"),
+)
+training_step_timeline.mistake(
+    "You keep the size that an address had first. Once a storage is freed another one, of another size, may "
+    "lie there.",
+    replace(
+        "sizes[t.untyped_storage().data_ptr()] =",
+        "sizes[t.untyped_storage().data_ptr()] = sizes.get(t.untyped_storage().data_ptr()) or",
+    ),
+)
 
 
 @training_step_timeline.alternative("weakref.finalize and sets of holders")
@@ -1042,9 +786,10 @@ def _(model, optimizer, loss_fn, x, target):
         s = t.untyped_storage()
         box = Box(t)
         if s._cdata not in mine:
-            entry = holders.setdefault(s._cdata, (s.nbytes(), set()))
-            entry[1].add(id(box))
-            weakref.finalize(box, entry[1].discard, id(box))
+            boxes = holders.get(s._cdata, (0, set()))[1]
+            holders[s._cdata] = s.nbytes(), boxes  # another storage may have been there
+            boxes.add(id(box))
+            weakref.finalize(box, boxes.discard, id(box))
         return box
 
     def note(moment, *_):
@@ -1064,23 +809,24 @@ def _(model, optimizer, loss_fn, x, target):
             )
         )
 
-    handles = []
-    for name, module in model.named_modules():
-        if next(module.children(), None) is None:
-            handles.append(module.register_forward_hook(partial(note, f"forward {name}")))
-    for name, p in model.named_parameters():
-        if p.requires_grad:
-            handles.append(p.register_post_accumulate_grad_hook(partial(note, f"gradient {name}")))
-    note("start")
-    with saved_tensors_hooks(pack, lambda box: box.t):
-        loss = loss_fn(model(x), target)
-    note("loss")
-    loss.backward()
-    optimizer.step()
-    note("step")
-    optimizer.zero_grad()
-    note("zero_grad")
-    [h.remove() for h in handles]
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if next(module.children(), None) is None:
+                hook = module.register_forward_hook(partial(note, f"forward {name}"))
+                stack.callback(hook.remove)
+        for name, p in model.named_parameters():
+            if p.requires_grad:
+                hook = p.register_post_accumulate_grad_hook(partial(note, f"gradient {name}"))
+                stack.callback(hook.remove)
+        note("start")
+        with saved_tensors_hooks(pack, lambda box: box.t):
+            loss = loss_fn(model(x), target)
+        note("loss")
+        loss.backward()
+        optimizer.step()
+        note("step")
+        optimizer.zero_grad()
+        note("zero_grad")
     return rows
 
 
@@ -1151,96 +897,69 @@ def _():
     yield call(PLAIN, x.double(), twice=True), "a gradient that is differentiated again"
     yield call(DROPOUT, x, drawn=0), "no random number drawn in between"
     yield call(KEYWORDS, x.double()), "float64"
+    for name in (PLAIN, OTHERS, NESTED):
+        yield call(name, x, autocast=True), "forward under autocast, backward outside of it"
 
 
-class Keep(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, anchor, *tensors):
-        ctx.save_for_backward(*tensors)
-        return torch.empty(0)
-
-    @staticmethod
-    def backward(ctx, grad):
-        raise AssertionError
-
-
-def with_change(change):
-    """Checkpointing by hooks, with one thing changed, for the mistakes below."""
-
-    def run(function, *args, **kwargs):
-        if change == "plain":
-            return function(*args, **kwargs)
-        if not torch.is_grad_enabled():
-            return function(*args, **kwargs)
-        state, numbers, found = torch.get_rng_state(), itertools.count(), {}
-        closure = args if change in ("closure", "hoard") else None
-        places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
-        rest = [None if isinstance(a, Tensor) else a for a in args]
-        node = Keep.apply(
-            torch.empty(0, requires_grad=True), *([] if closure else [args[i] for i in places])
-        ).grad_fn
-        hoard = []
-
-        def pack(t):
-            if change == "hoard":
-                hoard.append(t.detach())
-            return next(numbers)
-
-        def unpack(i):
-            if i not in found or change == "each":
-                recompute()
-            return found[i] if change == "each" else found.pop(i)
-
-        def recompute():
-            again = itertools.count()
-
-            def keep(t):
-                found[next(again)] = t.detach()
-
-            values = list(closure or rest)
-            for i, t in zip([] if closure else places, node.saved_tensors, strict=True):
-                values[i] = t
-            with (
-                torch.enable_grad(),
-                saved_tensors_hooks(keep, lambda _: None),
-            ):
-                if change == "rng":
-                    function(*values, **kwargs)
-                elif change == "moves":
-                    torch.set_rng_state(state)
-                    function(*values, **kwargs)
-                else:
-                    with torch.random.fork_rng(devices=[]):
-                        torch.set_rng_state(state)
-                        function(*values, **kwargs)
-
-        with saved_tensors_hooks(pack, unpack):
-            if change == "detached":
-                args = tuple(a.detach() if isinstance(a, Tensor) else a for a in args)
-            return function(*args, **kwargs)
-
-    return run
-
-
-for _change, _says in {
-    "rng": "The second run draws new random numbers: another dropout mask, and gradients of a function "
-    "that never ran. Keep the generator's state, and set it before you recompute.",
-    "moves": "Your recomputation leaves the generator where it ended, so that all random numbers after "
-    "backward differ from those of a run without checkpoints. `torch.random.fork_rng` puts it back.",
-    "detached": "You detach the arguments in the forward pass: nothing reaches what came before.",
-}.items():
-    checkpoint.mistake(_says)(with_change(_change))
-
-for _change, _says in {
-    "plain": "Nothing is recomputed, and everything is kept: this is the function itself.",
-    "each": "You run the function once more for each tensor that backward asks for. Once is enough: keep "
-    "what the run collects until it is fetched.",
-    "hoard": "You keep the tensors beside the numbers that stand for them, so that all of them live on.",
-    "closure": "Your closure holds the tensor arguments. Where calls nest, an outer checkpoint cannot drop "
-    "what an inner one was given, and all of it stays. Save them through autograd, whose hooks the outer "
-    "one has set.",
-}.items():
-    checkpoint.mistake(_says, cost=True)(with_change(_change))
+checkpoint.mistake(
+    "The second run draws new random numbers: another dropout mask, and gradients of a function that never "
+    "ran. Keep the generator's state, and set it before you recompute.",
+    replace("torch.random.fork_rng(devices=list(device_states)),", "")
+    + replace("_set_states(state, device_states)", "pass"),
+)
+checkpoint.mistake(
+    "Your recomputation leaves the generator where it ended, so that all random numbers after backward "
+    "differ from those of a run without checkpoints. `torch.random.fork_rng` puts it back.",
+    replace("torch.random.fork_rng(devices=list(device_states)),", ""),
+)
+checkpoint.mistake(
+    "You detach the arguments in the forward pass: nothing reaches what came before.",
+    replace(
+        "return function(*args, **kwargs)",
+        "return function(*(a.detach() if isinstance(a, Tensor) else a for a in args), **kwargs)",
+    ),
+)
+checkpoint.mistake(
+    "You run the function again without the autocast of the first time: it saves tensors of other dtypes, "
+    "or another number of them.",
+    replace("_all_of(autocasts),", ""),
+)
+checkpoint.mistake(
+    "Backward runs without grad mode, so your second run saves nothing: say `torch.enable_grad()`.",
+    replace("torch.enable_grad(),", ""),
+)
+checkpoint.mistake(
+    "The second run does without the keyword arguments.",
+    replace("*values[:n], **dict(zip(names, values[n:], strict=True))", "*values[:n]"),
+)
+checkpoint.mistake(
+    "You drop what was recomputed, but never recompute for a second backward pass over the same graph.",
+    replace("    numbers = itertools.count()", "    numbers, once = itertools.count(), []")
+    + replace("if number not in recomputed:", "if not once:\n            once.append(True)"),
+)
+checkpoint.mistake(
+    "Nothing is recomputed, and everything is kept: this is the function itself.",
+    cost=True,
+)(lambda function, *args, **kwargs: function(*args, **kwargs))
+checkpoint.mistake(
+    "You run the function once more for each tensor that backward asks for. Once is enough: keep what the "
+    "run collects until it is fetched.",
+    replace("if number not in recomputed:\n            recompute()", "recompute()"),
+    cost=True,
+)
+checkpoint.mistake(
+    "You keep the tensors beside the numbers that stand for them, so that all of them live on.",
+    replace("    numbers = itertools.count()", "    numbers, kept_too = itertools.count(), []")
+    + replace("return next(numbers)", "kept_too.append(t.detach())\n        return next(numbers)"),
+    cost=True,
+)
+checkpoint.mistake(
+    "Your closure holds the tensor arguments. Where calls nest, an outer checkpoint cannot drop what an "
+    "inner one was given, and all of it stays. Save them through autograd, whose hooks the outer one has "
+    "set.",
+    replace("given[i] = None", "pass"),
+    cost=True,
+)
 
 
 @checkpoint.mistake(
@@ -1254,57 +973,6 @@ def _(function, *args, **kwargs):
 @checkpoint.alternative("the library's own")
 def _(function, *args, **kwargs):
     return torch_checkpoint(function, *args, use_reentrant=False, **kwargs)
-
-
-@checkpoint.alternative("collects a list, by hand for the generator, stops when it has enough")
-def _(function, *args, **kwargs):
-    if not torch.is_grad_enabled():
-        return function(*args, **kwargs)
-
-    class Enough(Exception):
-        pass
-
-    before = torch.get_rng_state()
-    tensors = {i: a for i, a in enumerate(args) if isinstance(a, Tensor)}
-    others = [None if i in tensors else a for i, a in enumerate(args)]
-    keys = list(tensors)
-    node = Keep.apply(torch.zeros((), requires_grad=True), *tensors.values()).grad_fn
-    del tensors
-    count = 0
-    found = []
-
-    def pack(t):
-        nonlocal count
-        count += 1
-        return count - 1
-
-    def unpack(i):
-        if not found or found[i] is None:
-            collected = []
-
-            def keep(t):
-                collected.append(t.detach())
-                if len(collected) == count:
-                    raise Enough
-
-            given = list(others)
-            for k, t in zip(keys, node.saved_tensors, strict=True):
-                given[k] = t
-            now = torch.get_rng_state()
-            torch.set_rng_state(before)
-            try:
-                with torch.enable_grad(), saved_tensors_hooks(keep, lambda x: x):
-                    function(*given, **kwargs)
-            except Enough:
-                pass
-            finally:
-                torch.set_rng_state(now)
-            found[:] = collected
-        t, found[i] = found[i], None
-        return t
-
-    with saved_tensors_hooks(pack, unpack):
-        return function(*args, **kwargs)
 
 
 SMALL, WIDE = torch.ones(64, 32) * 0.1, torch.ones(256, 32) * 0.1  # 8 KiB and 32 KiB
@@ -1409,76 +1077,61 @@ def _():
     yield call(7, x[:0], 0.0), "an empty batch"
 
 
-def in_segments(layers, x, size, again=cm.checkpoint, **options):
-    for start in range(0, len(layers), max(size, 1)):
-        x = again(run_all, layers[start : start + size], x, **options)
-    return x
+ONE = "x = checkpoint(run, layers[start : start + size], x)"  # the call that makes a segment
+OF_TORCH = "x = torch.utils.checkpoint.checkpoint({}, use_reentrant=False, {})"
 
-
-def run_all(layers, x):
-    for layer in layers:
-        x = layer(x)
-    return x
-
-
-@checkpoint_every_sqrt.mistake(
-    "The layers left over when n is no multiple of the segment's length are never called."
+checkpoint_every_sqrt.mistake(
+    "The layers left over when n is no multiple of the segment's length are never called.",
+    replace("range(0, len(layers),", "range(0, len(layers) - size + 1,"),
 )
-def _(layers, x):
-    size = math.ceil(math.sqrt(len(layers)))
-    for i in range(len(layers) // max(size, 1)):
-        x = cm.checkpoint(run_all, layers[i * size : (i + 1) * size], x)
-    return x
-
-
-@checkpoint_every_sqrt.mistake(
+checkpoint_every_sqrt.mistake(
     "Your function looks its segment up when it runs. In backward, when it runs again, the loop is over "
-    "and it finds the last one: gradients of the wrong layers."
+    "and it finds the last one: gradients of the wrong layers.",
+    replace(
+        ONE,
+        OF_TORCH.format(
+            "lambda x: run(layers[start : start + size], x), x", "determinism_check='none'"
+        ),
+    ),
 )
-def _(layers, x):
-    size = max(math.ceil(math.sqrt(len(layers))), 1)
-    for start in range(0, len(layers), size):
-        x = torch_checkpoint(
-            lambda x: run_all(layers[start : start + size], x),  # noqa: B023
-            x,
-            use_reentrant=False,
-            determinism_check="none",
-        )
-    return x
-
-
-@checkpoint_every_sqrt.mistake(
-    "Without the generator's state, dropout draws another mask when a segment runs again."
+checkpoint_every_sqrt.mistake(
+    "Your function looks its segment up when it runs. In backward, when it runs again, the loop is over "
+    "and it finds the last one, which saves another number of tensors.",
+    replace(ONE, "x = checkpoint(lambda x: run(layers[start : start + size], x), x)"),
 )
-def _(layers, x):
-    size = math.ceil(math.sqrt(len(layers)))
-    return in_segments(
-        layers, x, size, torch_checkpoint, use_reentrant=False, preserve_rng_state=False
+checkpoint_every_sqrt.mistake(
+    "Without the generator's state, dropout draws another mask when a segment runs again.",
+    replace(
+        ONE, OF_TORCH.format("run, layers[start : start + size], x", "preserve_rng_state=False")
+    ),
+)
+checkpoint_every_sqrt.mistake(
+    "Without a layer the segments have length 0, and `range` takes no step of 0. There is nothing to call: "
+    "return x.",
+    replace("max(size, 1)", "size"),
+)
+checkpoint_every_sqrt.mistake(
+    "Every segment begins with x again: give it what the one before it returned.",
+    replace(
+        "run, layers[start : start + size], x)\n    return x",
+        "run, layers[start : start + size], x0)\n    return x",
     )
-
-
-@checkpoint_every_sqrt.mistake(
-    "Every layer is checkpointed for itself: n inputs are kept, one for each.", cost=True
+    + replace("    size = math", "    x0 = x\n    size = math"),
 )
-def _(layers, x):
-    return in_segments(layers, x, 1)
-
-
-@checkpoint_every_sqrt.mistake(
-    "One segment of all layers: little is kept, and backward then brings all n activations back at once.",
+checkpoint_every_sqrt.mistake(
+    "Every layer is checkpointed for itself: n inputs are kept, one for each.",
+    replace("math.ceil(math.sqrt(len(layers)))", "1"),
     cost=True,
 )
-def _(layers, x):
-    return in_segments(layers, x, len(layers))
-
-
-@checkpoint_every_sqrt.mistake(
+checkpoint_every_sqrt.mistake(
+    "One segment of all layers: little is kept, and backward then brings all n activations back at once.",
+    replace("math.ceil(math.sqrt(len(layers)))", "len(layers)"),
+    cost=True,
+)
+checkpoint_every_sqrt.mistake(
     "Your segments are checkpointed, and all of them together once more: each layer runs three times.",
     cost=True,
-)
-def _(layers, x):
-    size = math.ceil(math.sqrt(len(layers)))
-    return cm.checkpoint(in_segments, layers, x, size) if layers else x
+)(lambda layers, x: cm.checkpoint(cm.checkpoint_every_sqrt, layers, x))
 
 
 @checkpoint_every_sqrt.alternative("checkpoint_sequential, which leaves the last segment alone")
@@ -1487,24 +1140,6 @@ def _(layers, x):
     if not n:
         return x
     return checkpoint_sequential(list(layers), math.isqrt(n), x, use_reentrant=False)
-
-
-@checkpoint_every_sqrt.alternative("torch's checkpoint, segments of isqrt(n) layers, recursion")
-def _(layers, x):
-    size = max(math.isqrt(len(layers)), 1)
-
-    def from_(start, x):
-        if start >= len(layers):
-            return x
-
-        def segment(x):
-            for layer in layers[start : start + size]:
-                x = layer(x)
-            return x
-
-        return from_(start + size, torch_checkpoint(segment, x, use_reentrant=False))
-
-    return from_(0, x)
 
 
 ROW = torch.ones(128, 16) * 0.1
@@ -1554,199 +1189,150 @@ find_leak = Exercise(
     ),
 )
 
-STEP = ("snapshot",)
-
 
 @find_leak.by_hand
 def _():
+    yield call("+1:8@train.py:3 | +2:8@train.py:3 | +3:8@train.py:3 |"), [("train.py:3", 16)]
+    # optimizer state comes once; the activations go
+    yield call("+1:512@adam.py:9 +2:64@model.py:5 -2 | +2:64@model.py:5 -2 |"), []
     yield (
-        call(
-            [("alloc", 1, 8, "train.py:3"), STEP, ("alloc", 2, 8, "train.py:3"), STEP]
-            + [("alloc", 3, 8, "train.py:3"), STEP]
-        ),
-        [("train.py:3", 16)],
-    )
-    yield (  # optimizer state comes once; the activations go
-        call(
-            [("alloc", 1, 512, "adam.py:9"), ("alloc", 2, 64, "model.py:5"), *free(2, 64), STEP]
-            + [("alloc", 2, 64, "model.py:5"), *free(2, 64), STEP]
-        ),
-        [],
-    )
-    yield (
-        call(
-            [("alloc", 1, 4, "a.py:1"), ("alloc", 2, 6, "b.py:2", "a.py:7"), STEP]
-            + [("alloc", 3, 4, "a.py:1"), ("alloc", 4, 6, "b.py:2", "a.py:8"), STEP]
-        ),
+        call("+1:4@a.py:1 +2:6@b.py:2<a.py:7 | +3:4@a.py:1 +4:6@b.py:2<a.py:8 |"),
         [("b.py:2", 6), ("a.py:1", 4)],
     )
 
 
-PLACES = ("model.py:10", "model.py:20", "train.py:3", "train.py:30", "hook.py:3")
+PLACES = ("model.py:10", "model.py:20", "train.py:3", "hook.py:3")
 
 
-@find_leak.cases(20)
+@find_leak.cases(60)
 def _(draw):
-    leaking = set(draw(st.lists(st.sampled_from(PLACES), max_size=3)))
-    entries, addresses, last = [], itertools.count(1), []
-    for step in range(draw(st.integers(2, 4))):
-        rest = []
-        for place in PLACES:
-            if not draw(st.booleans()) and place not in leaking:
-                continue
-            addr, size = next(addresses), 8 * draw(st.integers(1, 9))
-            entries.append(("alloc", addr, size, place, draw(st.sampled_from(PLACES))))
-            if place in leaking and (draw(st.booleans()) or step % 2):
-                continue
-            rest.append((addr, size))
-        kept = [b for b in rest if draw(st.integers(0, 3)) == 0]
-        for addr, size in [b for b in rest if b not in kept] + last:
-            entries += free(addr, size)
-        last = kept
-        entries.append(STEP)
-    yield call(entries)
+    """Places of which some leave a block in each step, at addresses that are used again."""
+    leaking = draw(st.sets(st.sampled_from(PLACES), max_size=2))
+    taken = draw(st.sets(st.integers(1, 4), max_size=2))  # before the trace began
+    words, going = [], sorted(taken)
+    for _ in range(draw(st.integers(2, 4))):
+        for place in sorted(leaking | draw(st.sets(st.sampled_from(PLACES), max_size=2))):
+            addr = next(a for a in itertools.count(1) if a not in taken)
+            caller = draw(st.sampled_from(PLACES))
+            words.append(f"+{addr}:{draw(st.integers(1, 9))}@{place}<{caller}")
+            taken.add(addr)
+            if place not in leaking:
+                going.append(addr)
+        for addr in [a for a in going if draw(st.integers(0, 3))]:
+            words.append(f"-{addr}")
+            going.remove(addr)
+            taken.remove(addr)
+        words.append("|")
+    yield call(" ".join(words))
 
 
 @find_leak.edge
 def _():
-    yield call([]), "an empty trace"
-    yield call([("alloc", 1, 8, "a.py:1"), STEP]), "one snapshot says nothing about growth"
-    yield call([STEP, STEP]), "nothing was allocated"
-    yield call([STEP, ("alloc", 1, 8), STEP]), "an allocation without frames"
+    yield call(""), "an empty trace"
+    yield call("+1:8@a.py:1 |"), "one snapshot says nothing about growth"
+    yield call("| |"), "nothing was allocated"
+    yield call("| +1:8 |"), "an allocation without frames"
+    yield call("+1:8@a.py:1 | | +2:8@a.py:1 |"), "it grows in one step, not in the other"
+    yield call("+1:8@a.py:1 | -1 +1:9@b.py:1 |"), "an address that another place uses next"
     yield (
-        call([("alloc", 1, 8, "a.py:1"), STEP, STEP, ("alloc", 2, 8, "a.py:1"), STEP]),
-        "it grows in one step, not in the other",
-    )
-    yield (
-        call([("alloc", 1, 8, "a.py:1"), STEP, *free(1, 8), ("alloc", 1, 9, "b.py:1"), STEP]),
-        "an address that another place uses next",
-    )
-    yield (
-        call(
-            [
-                *free(5, 64),
-                ("alloc", 1, 8, "a.py:1"),
-                STEP,
-                *free(6, 8),
-                ("alloc", 2, 8, "a.py:1"),
-                STEP,
-            ]
-        ),
+        call("-5 +1:8@a.py:1 | -6 +2:8@a.py:1 |"),
         "what was there before the trace began",
     )
     yield (
-        call(
-            [("alloc", 1, 8, "b.py:1"), ("alloc", 2, 8, "a.py:1"), STEP]
-            + [("alloc", 3, 8, "b.py:1"), ("alloc", 4, 8, "a.py:1"), STEP]
-        ),
+        call("+1:8 | -6 +2:8 |"),
+        "what was there before the trace began is of no place, not of the one without frames",
+    )
+    yield (
+        call("+1:8@a.py:1 | -2 +2:8@a.py:1 |"),
+        "an address that something from before the trace has left",
+    )
+    yield (
+        call("+1:8@b.py:1 +2:8@a.py:1 | +3:8@b.py:1 +4:8@a.py:1 |"),
         "as many bytes in two places",
     )
     yield (
-        call(
-            [("alloc", 1, 8, "a.py:1"), STEP, ("alloc", 2, 8, "a.py:1"), STEP]
-            + [("alloc", 3, 8, "a.py:1"), *free(1, 8), STEP]
-        ),
+        call("+1:8@a.py:1 | +2:8@a.py:1 | +3:8@a.py:1 -1 |"),
         "it grew once, and then stayed as it is",
     )
     yield (
-        call(
-            [
-                ("alloc", 1, 8, "a.py:1"),
-                STEP,
-                ("alloc", 2, 8, "a.py:1"),
-                STEP,
-                ("alloc", 3, 9, "a.py:1"),
-            ]
-        ),
+        call("+1:8@a.py:1 | +2:8@a.py:1 | +3:9@a.py:1"),
         "what comes after the last snapshot does not count",
     )
     yield (
-        call(
-            [
-                ("alloc", 1, 4, "a.py:10"),
-                STEP,
-                ("alloc", 2, 6, "a.py:10"),
-                ("free_requested", 1, 4),
-                STEP,
-            ]
-        ),
+        call("+1:4@a.py:10 | +2:6@a.py:10 ?1 |"),
         "a block whose free is requested, not completed, is still there",
     )
+    yield call("+1:8@a.py:1 | +2:0@a.py:1 |"), "an empty block is no growth"
     yield (
-        call([("alloc", 1, 8, "a.py:1"), STEP, ("alloc", 2, 0, "a.py:1"), STEP]),
-        "an empty block is no growth",
+        call("+1:2@a.py:1 | -1 +2:1@a.py:1 +3:1@a.py:1 |"),
+        "more blocks, but no more bytes",
     )
 
 
-def leaks(trace, *, first=0, where=0, line=True, rule=all, total=False, ends="free_completed"):
-    """The reference with one thing changed, for the mistakes below."""
-    alive, born, history = Counter(), {}, []
-    for e in trace:
-        if e["action"] == "alloc":
-            frames = e["frames"]
-            f = frames[where] if frames else None
-            place = f"{f['filename']}:{f['line']}" if f else "?"
-            born[e["addr"]] = place, e["size"]
-            alive[place] += e["size"]
-        elif e["action"] == ends and e["addr"] in born:
-            place, size = born.pop(e["addr"])
-            alive[place] -= size
-        elif e["action"] == "snapshot":
-            history.append(alive.copy())
-    if len(history) < 2:
-        return []
-    found = [
-        (p, history[-1][p] - (0 if total else history[0][p]))
-        for p in alive
-        if rule(a[p] < b[p] for a, b in itertools.pairwise(history))
-    ]
-    return sorted(found, key=lambda leak: (-leak[1], leak[0]))
-
-
-@find_leak.mistake(
-    "You name the outermost frame: the training loop, which everything is allocated under."
+find_leak.mistake(
+    "You name the outermost frame: the training loop, which everything is allocated under.",
+    replace(
+        "{frames[0]['filename']}:{frames[0]['line']}",
+        "{frames[-1]['filename']}:{frames[-1]['line']}",
+    ),
 )
-def _(trace):
-    return leaks(trace, where=-1)
-
-
-@find_leak.mistake(
+find_leak.mistake(
     "You call a leak what grows in some step. It has to grow in every one: a cache or a longer batch grows "
-    "once."
+    "once.",
+    replace("if all(", "if any("),
 )
-def _(trace):
-    return leaks(trace, rule=any)
-
-
-@find_leak.mistake(
+find_leak.mistake(
     "You report all that is alive at the end, with what the first step left. Counting begins at the first "
-    "snapshot."
+    "snapshot.",
+    replace("history[-1][place] - history[0][place]", "history[-1][place]"),
 )
-def _(trace):
-    return leaks(trace, total=True)
-
-
-@find_leak.mistake(
-    "A block is gone for you once its free is requested. It is there until that is completed."
+find_leak.mistake(
+    "A block is gone for you once its free is requested. It is there until that is completed.",
+    replace('"free_completed"', '"free_requested"'),
 )
-def _(trace):
-    return leaks(trace, ends="free_requested")
-
-
-@find_leak.mistake(
-    "You compare the last snapshot with the first only. A place that grew once and then stayed is no leak."
+find_leak.mistake(
+    "You compare the last snapshot with the first only. A place that grew once and then stayed is no leak.",
+    replace("itertools.pairwise(history)", "[(history[0], history[-1])]"),
 )
-def _(trace):
-    marks = [i for i, e in enumerate(trace) if e["action"] == "snapshot"]
-    kept = [e for i, e in enumerate(trace) if i not in marks[1:-1]]
-    return leaks(kept)
-
-
-@find_leak.mistake(
-    "You count what is allocated in each step and forget what is freed: every place of the step leaks."
+find_leak.mistake(
+    "You count what is allocated in each step and forget what is freed: every place of the step leaks.",
+    replace("alive[place] -= size", "pass"),
 )
-def _(trace):
-    return leaks([e for e in trace if e["action"] != "free_completed"])
+
+
+find_leak.mistake(
+    "A block may be freed that was there before the trace began, at an address that you do not know. Pass "
+    "over it.",
+    replace(' and entry["addr"] in born', ""),
+)
+find_leak.mistake(
+    "A block that was there before the trace began belongs to no place; you subtract it from the one that "
+    "has no frames.",
+    replace(' and entry["addr"] in born', "")
+    + replace('born.pop(entry["addr"])', 'born.pop(entry["addr"], ("?", entry["size"]))'),
+)
+find_leak.mistake(
+    "You take it for a leak if the bytes do not shrink. They must grow: what stays as it is is a cache.",
+    replace("before[place] < after[place]", "before[place] <= after[place]"),
+)
+find_leak.mistake(
+    "You count blocks. How many bytes they hold is asked for.",
+    replace('alive[place] += entry["size"]', "alive[place] += 1")
+    + replace("alive[place] -= size", "alive[place] -= 1"),
+)
+find_leak.mistake(
+    "You list the places by name. The most bytes come first, and the name decides between equals.",
+    replace("(-leak[1], leak[0])", "leak[0]"),
+)
+find_leak.mistake(
+    "You sort by bytes alone, so that equals stand in the order in which they appeared. Among them the name "
+    "decides.",
+    replace("(-leak[1], leak[0])", "-leak[1]"),
+)
+find_leak.mistake(
+    "Without two snapshots there is nothing to compare: give an empty list.",
+    replace("len(history) < 2", "not history"),
+)
 
 
 @find_leak.alternative("bytes by place computed afresh at every snapshot")
@@ -1818,32 +1404,16 @@ def _():
     yield call(10_000, 600, 10, None, 0), "the default limit"
     yield call(10**9, 1, 1, None, 0), "everything fits"
     yield call(100, 0, 25, 16, 0), "exactly full"
+    yield call(100, 10, 1, 0, 0), "a limit of 0: there is nothing to try"
     yield call(1000, 1, 1, 63, 1), "another error is passed on"
     yield call(30, 1, 1, 64, 1), "another error is passed on"
 
 
-def bisect(step, limit, fits):
-    low, high = 0, limit + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(step, middle) else (low, middle)
-    return low
-
-
-def runs(step, batch, error=torch.OutOfMemoryError):
-    try:
-        step(batch)
-    except error:
-        return False
-    return True
-
-
-@largest_batch.mistake(
-    "You catch every RuntimeError. A wrong shape then looks like a batch that does not fit; "
-    "torch.OutOfMemoryError is the one to catch."
+largest_batch.mistake(
+    "You catch more than torch.OutOfMemoryError, which is a RuntimeError. A wrong shape then looks like a "
+    "batch that does not fit.",
+    replace("torch.OutOfMemoryError", "RuntimeError"),
 )
-def _(step, limit=1024):
-    return bisect(step, limit, partial(runs, error=RuntimeError))
 
 
 @largest_batch.mistake(
@@ -1864,67 +1434,49 @@ def _(step, limit=1024):
     return search(0, limit + 1)
 
 
-@largest_batch.mistake(
+largest_batch.mistake(
     "You double, and stop at the first batch that fails: the largest power of two that fits, not the "
-    "largest batch."
+    "largest batch.",
+    replace("high - low > 1", "max(2 * low, 1) <= limit")
+    + replace("middle = (low + high) // 2", "middle = max(2 * low, 1)")
+    + replace("high = middle", "break"),
 )
-def _(step, limit=1024):
-    batch = 0
-    while max(2 * batch, 1) <= limit and runs(step, max(2 * batch, 1)):
-        batch = max(2 * batch, 1)
-    return batch
-
-
-@largest_batch.mistake("You return the smallest batch that fails.")
-def _(step, limit=1024):
-    return bisect(step, limit, runs) + 1
-
-
-@largest_batch.mistake("You never try the limit itself.")
-def _(step, limit=1024):
-    return bisect(step, limit - 1, runs)
-
-
-@largest_batch.mistake(
-    "You assume that one sample always fits: where it does not, the answer is 0."
+largest_batch.mistake(
+    "You return the smallest batch that fails.", replace("return low", "return high")
 )
-def _(step, limit=1024):
-    return max(bisect(step, limit, runs), 1)
-
-
-@largest_batch.mistake(
+largest_batch.mistake("You never try the limit itself.", replace("limit + 1", "limit"))
+largest_batch.mistake(
+    "You assume that one sample always fits: where it does not, the answer is 0.",
+    replace("return low", "return max(low, 1)"),
+)
+largest_batch.mistake(
+    "You take the batch above one that fits for one that fits, untried.",
+    replace("low = middle", "low = min(middle + 1, limit)"),
+)
+largest_batch.mistake(
+    "You leave out the batch below one that fails, untried.",
+    replace("high = middle", "high = max(middle - 1, low + 1)"),
+)
+largest_batch.mistake(
+    "You search beyond `limit`.",
+    replace("limit + 1", "2 * limit + 1"),
+)
+largest_batch.mistake(
     "You try one batch after another. Each try is a training step: halve the range instead.",
+    replace("(low + high) // 2", "low + 1"),
     cost=True,
 )
-def _(step, limit=1024):
-    batch = 0
-    while batch < limit and runs(step, batch + 1):
-        batch += 1
-    return batch
-
-
-@largest_batch.alternative("doubling, then bisection")
-def _(step, limit=1024):
-    if limit < 1 or not runs(step, 1):
-        return 0
-    good = 1
-    while 2 * good <= limit and runs(step, 2 * good):
-        good *= 2
-    bad = min(2 * good, limit + 1)
-    while bad - good > 1:
-        middle = good + (bad - good) // 2
-        if runs(step, middle):
-            good = middle
-        else:
-            bad = middle
-    return good
 
 
 @largest_batch.alternative("the bisect module over a range")
 def _(step, limit=1024):
-    import bisect as library
+    def fails(batch):
+        try:
+            step(batch)
+        except torch.OutOfMemoryError:
+            return True
 
-    return library.bisect_left(range(1, limit + 1), True, key=lambda b: not runs(step, b))
+    return bisect_left(range(1, limit + 1), True, key=lambda batch: fails(batch) or False)
 
 
 largest_batch.contract(

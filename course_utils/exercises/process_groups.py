@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
 
-from course_utils.grading import Exercise, call, contracts, on_ranks, probes
+from course_utils.grading import Exercise, call, contracts, on_ranks, probes, replace
 from course_utils.reference import process_groups as pg
 from course_utils.reference.process_groups import exchange
 
@@ -48,59 +48,67 @@ def _():
     yield call(1, 5, (8, 4)), "the second node has only four processes"
     yield call(2, 0, (8, 4)), "there is no third node"
     yield call(1, 4, (8, 4)), "its local ranks end at 3"
+    yield call(0, 5, (4, 4)), "the job has a rank 5, but not this node"
+    yield call(0, 4, (4, 8)), "another node has a local rank 4"
+    yield call(2, 2, (8, 4, 2)), "its local ranks end at 1"
     yield call(-1, 0, (8, 4)), "no negative nodes"
     yield call(1, -1, (8, 4)), "no negative local ranks"
+    yield call(0, -1, (8, 4)), "no negative local ranks"
     yield call(0, 0, ()), "a job without nodes"
 
 
-def checked(node, local_rank, sizes):
-    if not (0 <= node < len(sizes) and 0 <= local_rank < sizes[node]):
-        raise ValueError("no such process")
-
-
-@rank_of.mistake(
+rank_of.mistake(
     "You multiply the node by its own number of processes. That is right only where all nodes run "
-    "equally many: add up those of the nodes before it."
+    "equally many: add up those of the nodes before it.",
+    replace("sum(local_world_sizes[:node])", "node * local_world_sizes[node]"),
 )
-def _(node, local_rank, local_world_sizes):
-    checked(node, local_rank, local_world_sizes)
-    return node * local_world_sizes[node] + local_rank
-
-
-@rank_of.mistake(
+rank_of.mistake(
     "You multiply the node by the first node's number of processes. Nodes may differ: add up those of "
-    "the nodes before it."
+    "the nodes before it.",
+    replace("sum(local_world_sizes[:node])", "node * local_world_sizes[0]"),
 )
-def _(node, local_rank, local_world_sizes):
-    checked(node, local_rank, local_world_sizes)
-    return node * local_world_sizes[0] + local_rank
-
-
-@rank_of.mistake(
+rank_of.mistake(
     "You count this node's own processes among those before it. `local_world_sizes[:node]` leaves the "
-    "node itself out."
+    "node itself out.",
+    replace("[:node]", "[: node + 1]"),
 )
-def _(node, local_rank, local_world_sizes):
-    checked(node, local_rank, local_world_sizes)
-    return sum(local_world_sizes[: node + 1]) + local_rank
-
-
-@rank_of.mistake(
+rank_of.mistake(
     "You deal ranks out like cards, one to each node in turn. torchrun numbers a node's processes one "
-    "after the other, so that neighbours share a machine."
+    "after the other, so that neighbours share a machine.",
+    replace(
+        "sum(local_world_sizes[:node]) + local_rank",
+        "sum(min(size, local_rank + (i < node)) for i, size in enumerate(local_world_sizes))",
+    ),
 )
-def _(node, local_rank, local_world_sizes):
-    checked(node, local_rank, local_world_sizes)
-    before = sum(min(size, local_rank) for size in local_world_sizes)
-    return before + sum(size > local_rank for size in local_world_sizes[:node])
-
-
-@rank_of.mistake(
+rank_of.mistake(
     "You take any node and local rank, and Python's slices and negative indices answer something. A "
-    "process that does not exist must raise ValueError, or the mistake shows up hours later as a hang."
+    "process that does not exist must raise ValueError, or the mistake shows up hours later as a hang.",
+    replace("not 0 <= node", "False and node")
+    + replace("not 0 <= local_rank", "False and local_rank"),
 )
-def _(node, local_rank, local_world_sizes):
-    return sum(local_world_sizes[:node]) + local_rank
+
+
+rank_of.mistake(
+    "You check the local rank against all processes of the job. It counts those of one node.",
+    replace("< local_world_sizes[node]:", "< sum(local_world_sizes):"),
+)
+rank_of.mistake(
+    "You check the local rank against the largest node, and not against its own.",
+    replace("< local_world_sizes[node]:", "< max(local_world_sizes):"),
+)
+rank_of.mistake(
+    "You check that the node exists, and not that it has such a process.",
+    replace("not 0 <= local_rank", "False and local_rank"),
+)
+rank_of.mistake(
+    "You check the local rank, and not that the job has such a node: Python takes a negative index, and its "
+    "IndexError is no ValueError.",
+    replace("not 0 <= node", "False and node"),
+)
+rank_of.mistake(
+    "You let negative numbers through: as an index, −1 means the last one.",
+    replace("0 <= node <", "node <") + replace("0 <= local_rank <", "local_rank <"),
+)
 
 
 @rank_of.alternative("count through all processes")
@@ -162,83 +170,77 @@ def _():
         yield call(1000, 1, 1.0, 1.0, algorithm), "one rank alone sends nothing"
         yield call(0, 8, 2.0, 1.0, algorithm), "no bytes: latency alone"
         yield call(1000, 0, 1.0, 1.0, algorithm), "no ranks at all"
+        yield call(1000, -3, 1.0, 1.0, algorithm), "a negative number of ranks"
     yield call(1000, 5, 1.0, 1.0, "tree"), "five ranks need three rounds"
     yield call(1000, 1024, 1.0, 0.0, "tree"), "a thousand ranks in ten rounds"
     yield call(7, 3, 1.0, 1.0, "ring"), "7 bytes in thirds: the model does not round"
-    yield call(1000, 4, 1.0, 1.0, "butterfly"), "no such algorithm"
+    for world in (1, 4):
+        yield call(1000, world, 1.0, 1.0, "butterfly"), "no such algorithm"
 
 
-def costed(
-    n_bytes, n, alpha, beta, algorithm, *, ways=2, steps=None, chunk=None, log=None, check=True
-):
-    """The reference with one thing changed, for the mistakes below."""
-    if check and n < 1:
-        raise ValueError("no ranks")
-    if n < 1:
-        return 0.0
-    if algorithm not in ("root", "tree", "ring"):
-        raise ValueError("no such algorithm")
-    if algorithm == "tree":
-        rounds = math.ceil(math.log2(n)) if log is None else log(n)
-        return ways * rounds * (alpha + n_bytes * beta)
-    size = n_bytes
-    if algorithm == "ring":
-        size = n_bytes / n if chunk is None else chunk(n_bytes, n)
-    count = n - 1 if steps is None or algorithm == "root" else steps(n)
-    return ways * count * (alpha + size * beta)
-
-
-@all_reduce_time.mistake(
+all_reduce_time.mistake(
     "You count one way only. The sums must also come back: a reduce and a broadcast, or a "
-    "reduce-scatter and an all-gather."
+    "reduce-scatter and an all-gather.",
+    replace("2 * (world_size - 1) * message", "(world_size - 1) * message")
+    + replace("2 * math.ceil", "math.ceil")
+    + replace("2 * (world_size - 1) * (alpha", "(world_size - 1) * (alpha"),
 )
-def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
-    return costed(n_bytes, world_size, alpha, beta, algorithm, ways=1)
-
-
-@all_reduce_time.mistake(
-    "Your ring sends the whole tensor in each step. It sends an n-th of it, which is the point of the ring."
+all_reduce_time.mistake(
+    "Your ring sends the whole tensor in each step. It sends an n-th of it, which is the point of the ring.",
+    replace("n_bytes / world_size * beta", "n_bytes * beta"),
 )
-def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
-    return costed(n_bytes, world_size, alpha, beta, algorithm, chunk=lambda b, n: b)
-
-
-@all_reduce_time.mistake(
-    "Your ring takes n steps each way. A chunk that has passed n − 1 links has met every rank."
+all_reduce_time.mistake(
+    "Your ring takes n steps each way. A chunk that has passed n − 1 links has met every rank.",
+    replace("2 * (world_size - 1) * (alpha", "2 * (world_size if world_size > 1 else 0) * (alpha"),
 )
-def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
-    if algorithm == "ring" and world_size == 1:
-        return 0.0
-    return costed(n_bytes, world_size, alpha, beta, algorithm, steps=lambda n: n)
-
-
-@all_reduce_time.mistake(
-    "You do not round log2 n up. There are no fractions of a round: 5 ranks take 3."
+all_reduce_time.mistake(
+    "You do not round log2 n up. There are no fractions of a round: 5 ranks take 3.",
+    replace("math.ceil(math.log2(world_size))", "math.log2(world_size)"),
 )
-def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
-    return costed(n_bytes, world_size, alpha, beta, algorithm, log=math.log2)
-
-
-@all_reduce_time.mistake(
-    "You round log2 n down. The ranks beyond the power of two have to be reached too: 5 ranks take 3 rounds."
+all_reduce_time.mistake(
+    "You round log2 n down. The ranks beyond the power of two have to be reached too: 5 ranks take 3 rounds.",
+    replace("math.ceil", "math.floor"),
 )
-def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
-    return costed(n_bytes, world_size, alpha, beta, algorithm, log=lambda n: n.bit_length() - 1)
 
 
 @all_reduce_time.mistake(
     "You pay α once. Every message has its own latency, and the steps follow one another."
 )
 def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
-    bare = costed(n_bytes, world_size, 0.0, beta, algorithm)
+    bare = pg.all_reduce_time(n_bytes, world_size, 0.0, beta, algorithm)
     return bare + alpha if world_size > 1 else bare
 
 
-@all_reduce_time.mistake(
-    "You divide by β. It is the seconds that a byte takes, one over the bandwidth: multiply by it."
+all_reduce_time.mistake(
+    "You divide by β. It is the seconds that a byte takes, one over the bandwidth: multiply by it.",
+    replace("n_bytes * beta", "n_bytes / beta") + replace("world_size * beta", "world_size / beta"),
 )
-def _(n_bytes, world_size, alpha, beta, algorithm="ring"):
-    return costed(n_bytes, world_size, alpha, 1 / beta if beta else 0.0, algorithm)
+all_reduce_time.mistake(
+    "You round the chunk down to whole bytes. The model does not round: an n-th of them it is.",
+    replace("n_bytes / world_size", "n_bytes // world_size"),
+)
+all_reduce_time.mistake(
+    "Your root sends a message to itself, too. Of n ranks n − 1 send, and n − 1 receive.",
+    replace(
+        "2 * (world_size - 1) * message", "2 * (world_size if world_size > 1 else 0) * message"
+    ),
+)
+all_reduce_time.mistake(
+    "For one rank you return before you look at the algorithm, which need not be one.",
+    replace("    message = ", "    if world_size == 1:\n        return 0.0\n    message = "),
+)
+all_reduce_time.mistake(
+    "You take every algorithm that is neither root nor tree for a ring. Raise ValueError for one that is none.",
+    replace('if algorithm == "ring":', "if True:"),
+)
+all_reduce_time.mistake(
+    "You refuse a world of 0 ranks, but not one of fewer.",
+    replace("world_size < 1", "world_size == 0"),
+)
+all_reduce_time.mistake(
+    "You take any world size. There is no job of fewer than one rank: raise ValueError.",
+    replace("    if world_size < 1:", "    if False:"),
+)
 
 
 @all_reduce_time.alternative("a table: how many messages one after the other, and how long each")
@@ -302,7 +304,7 @@ tree_broadcast = Exercise(
     difficulty=2,
     minutes=25,
     points=2,
-    probe=probes.on_ranks,
+    probe=probes.in_rounds,
     hints=(
         "Number the ranks from the root: `place = (rank - root) % world_size`. The root's place is 0.",
         "Let `reached` count the places that have the data: 1, 2, 4, … In each round place p < reached "
@@ -313,7 +315,11 @@ tree_broadcast = Exercise(
             "`send` and `recv` take contiguous tensors only, and `flatten()` of every other element is "
             "still strided: use `contiguous()`, and copy back.",
         ),
-        ("contracts", "The root sends ⌈log2 n⌉ messages, and whoever has the data helps."),
+        (
+            "worked by hand",
+            "In a round every rank sends one message at most. The root sends ⌈log2 n⌉ in all, and whoever "
+            "has the data helps.",
+        ),
     ),
 )
 
@@ -363,108 +369,75 @@ def _():
     yield on_ranks(*((large + r, 1) for r in range(2))), "whole numbers beyond float64's"
 
 
-TREES = [on_ranks(*((x,) for x in FOUR)), on_ranks(*((x, 2) for x in FOUR))]
 tree_broadcast.contract(
-    contracts.messages(TREES, limit=2, says="no rank sends more than ⌈log2 n⌉ messages")
+    contracts.collectives(
+        [on_ranks(*((x,) for x in FOUR))],
+        limit=0,
+        says="point-to-point messages only",
+        probe=probes.in_rounds,
+    )
 )
 
+COPY_BACK = "    if data is not x:\n        x.copy_(data)"
+A_COPY = replace("data = x.contiguous()", "data = x.clone(memory_format=torch.contiguous_format)")
 
-tree_broadcast.contract(contracts.senders(TREES, limit=2, says="two rounds for four ranks"))
-tree_broadcast.contract(contracts.collectives(TREES, limit=0, says="point-to-point messages only"))
-
-
-def tree(x, root, *, rounds=None, back=True, place=None, guard=True):
-    """The reference with one thing changed, for the mistakes below."""
-    rank, n = dist.get_rank(), dist.get_world_size()
-    place = (rank - root) % n if place is None else place(rank, root)
-    data = x.contiguous()
-    reached = 1
-    while reached < n if rounds is None else rounds(reached, n):
-        if place < reached and (place + reached < n or not guard):
-            dist.send(data, (rank + reached) % n)
-        elif reached <= place < 2 * reached:
-            dist.recv(data, (rank - reached) % n)
-        reached *= 2
-    if back and data is not x:
-        x.copy_(data)
-
-
-@tree_broadcast.mistake(
+tree_broadcast.mistake(
     "You broadcast from rank 0, whatever `root` says. Number the ranks from the root: "
-    "(rank - root) % world_size."
+    "(rank - root) % world_size.",
+    replace("(rank - root) % world_size", "rank"),
 )
-def _(x, root=0):
-    tree(x, 0)
-
-
-@tree_broadcast.mistake(
+tree_broadcast.mistake(
     "You stop a round too early: the places of the last round never receive. Go on while fewer places "
-    "than ranks are reached."
+    "than ranks are reached.",
+    replace("while reached < world_size", "while 2 * reached < world_size"),
 )
-def _(x, root=0):
-    tree(x, root, rounds=lambda reached, n: 2 * reached < n)
-
-
-@tree_broadcast.mistake(
-    "You round log2 n down. Where n is no power of two, the last ranks need a round of their own."
+tree_broadcast.mistake(
+    "You round log2 n down. Where n is no power of two, the last ranks need a round of their own.",
+    replace("while reached < world_size", "while 2 * reached <= world_size"),
 )
-def _(x, root=0):
-    tree(x, root, rounds=lambda reached, n: 2 * reached <= n)
-
-
-@tree_broadcast.mistake(
-    "Where `x` is not contiguous you receive into a copy and leave it there. Copy the data back into `x`."
+tree_broadcast.mistake(
+    "Where `x` is not contiguous you receive into a copy and leave it there. Copy the data back into `x`.",
+    replace(COPY_BACK, ""),
 )
-def _(x, root=0):
-    tree(x, root, back=False)
-
-
-@tree_broadcast.mistake(
-    "You return the data and leave `x` as it was. A broadcast overwrites `x`, as `dist.broadcast` does."
+tree_broadcast.mistake(
+    "You return the data and leave `x` as it was. A broadcast overwrites `x`, as `dist.broadcast` does.",
+    A_COPY + replace(COPY_BACK, "    return data"),
 )
-def _(x, root=0):
-    found = x.clone(memory_format=torch.contiguous_format)
-    tree(found, root)
-    return found
-
-
-@tree_broadcast.mistake(
+tree_broadcast.mistake(
     "Where n is no power of two you send to places that do not exist; with % they come out as ranks "
-    "that already have the data, and expect nothing. Check that place + reached < world_size."
+    "that already have the data, and expect nothing. Check that place + reached < world_size.",
+    replace(" and place + reached < world_size", ""),
 )
-def _(x, root=0):
-    tree(x, root, guard=False)
 
 
-@tree_broadcast.mistake(
+tree_broadcast.mistake(
+    "You send by place, not by rank. Places count from the root: add it to them, modulo the world size.",
+    replace("(rank + reached) % world_size", "place + reached")
+    + replace("(rank - reached) % world_size", "place - reached"),
+)
+tree_broadcast.mistake(
+    "You send and receive `x` as it is. Messages take contiguous tensors only: work on `x.contiguous()`, and "
+    "copy the data back.",
+    replace("data = x.contiguous()", "data = x"),
+)
+tree_broadcast.mistake(
     "The root sends to every rank itself: n − 1 messages, one after the other. Let those who have the "
     "data already help.",
-    cost=True,
+    replace("place < reached and", "place == 0 and")
+    + replace("reached <= place < 2 * reached", "place == reached")
+    + replace("(rank - reached)", "(rank - place)")
+    + replace("reached *= 2", "reached += 1"),
 )
-def _(x, root=0):
-    data = x.contiguous()
-    if dist.get_rank() == root:
-        for to in range(dist.get_world_size()):
-            if to != root:
-                dist.send(data, to)
-    else:
-        dist.recv(data, root)
-        x.copy_(data)
-
-
-@tree_broadcast.mistake(
+tree_broadcast.mistake(
     "You pass the data on from rank to rank: n − 1 rounds. Each rank that has it must go on sending, "
     "so that their number doubles.",
-    cost=True,
+    replace("place < reached and", "place == reached - 1 and")
+    + replace("reached <= place < 2 * reached", "place == reached")
+    + replace("(rank + reached)", "(rank + 1)")
+    + replace("(rank - reached)", "(rank - 1)")
+    + replace("place + reached < world_size", "place + 1 < world_size")
+    + replace("reached *= 2", "reached += 1"),
 )
-def _(x, root=0):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    place, data = (rank - root) % n, x.contiguous()
-    if place > 0:
-        dist.recv(data, (rank - 1) % n)
-        x.copy_(data)
-    if place < n - 1:
-        dist.send(data, (rank + 1) % n)
 
 
 @tree_broadcast.mistake(
@@ -598,107 +571,82 @@ def _():
     )
 
 
-EQUAL = [
-    on_ranks(*((x[:1000].clone(), [1000] * 4) for x in FOUR)),
-    on_ranks(*((x.clone(), [100] * 3) for x in THREE)),
-]
+def cut(x, sizes):
+    """For each rank its piece of x, and all sizes."""
+    return on_ranks(*((piece.clone(), sizes) for piece in x.split(sizes)))
+
+
+def all_but_the_smallest(case):
+    """Bytes of all pieces but one."""
+    x, sizes = case.calls[0].args
+    return (sum(sizes) - min(sizes)) * x.element_size()
+
+
+BY_SIZE = "no rank sends or receives more than all {} but the smallest"
+SHARDS = [cut(FOUR[0], [600, 200, 52, 150]), cut(THREE[0], [10, 80, 10])]
 all_gather_by_p2p.contract(
-    contracts.sends(
-        EQUAL,
-        limit=lambda case: (case.world - 1) * n_bytes_of(case),
-        says="each rank sends at most n − 1 shards",
-    )
+    contracts.sends(SHARDS, limit=all_but_the_smallest, says=BY_SIZE.format("shards"))
 )
 all_gather_by_p2p.contract(
-    contracts.collectives(EQUAL, limit=0, says="point-to-point messages only")
+    contracts.collectives(SHARDS, limit=0, says="point-to-point messages only")
 )
 
+ZEROS = replace("new_empty", "new_zeros")  # where no piece comes there must be something
+EXCHANGE = "exchange(pieces[newest], right, pieces[next_one], left)"
 
-def gathered(shard, sizes, *, steps=None, sends=None, receives=None, offsets=None, flip=False):
-    """The reference with one thing changed, for the mistakes below."""
-    rank, n = dist.get_rank(), dist.get_world_size()
-    out = shard.new_zeros(sum(sizes))
-    pieces = out.split(list(sizes))
-    pieces[rank].copy_(shard)
-    left, right = (rank - 1) % n, (rank + 1) % n
-    if flip:
-        left, right = right, left
-    for step in range(n - 1 if steps is None else steps(n)):
-        send = (rank - step) % n if sends is None else sends(rank, step) % n
-        receive = (rank - step - 1) % n if receives is None else receives(rank, step) % n
-        exchange(pieces[send], right, pieces[receive], left)
-    return out
-
-
-@all_gather_by_p2p.mistake("You stop a step early: one piece never comes. It takes n − 1 steps.")
-def _(shard, sizes):
-    return gathered(shard, sizes, steps=lambda n: max(n - 2, 0))
-
-
-@all_gather_by_p2p.mistake(
-    "You send your own shard in every step. After the first, send on what has just come from the left."
+all_gather_by_p2p.mistake(
+    "You stop a step early: one piece never comes. It takes n − 1 steps.",
+    ZEROS + replace("range(world_size - 1)", "range(world_size - 2)"),
 )
-def _(shard, sizes):
-    return gathered(shard, sizes, sends=lambda rank, step: rank)
-
-
-@all_gather_by_p2p.mistake(
+all_gather_by_p2p.mistake(
+    "You send your own shard in every step. After the first, send on what has just come from the left.",
+    replace("exchange(pieces[newest]", "exchange(pieces[rank]"),
+)
+all_gather_by_p2p.mistake(
     "Your indices run the wrong way round the ring: what comes from the left is piece r − 1, then "
-    "r − 2, and so on."
+    "r − 2, and so on.",
+    ZEROS
+    + replace("(rank - step) %", "(rank + step) %")
+    + replace("(rank - step - 1) %", "(rank + step + 1) %"),
 )
-def _(shard, sizes):
-    return gathered(
-        shard,
-        sizes,
-        sends=lambda rank, step: rank + step,
-        receives=lambda rank, step: rank + step + 1,
-    )
-
-
-@all_gather_by_p2p.mistake(
-    "You send to the left and receive from the right, but number the pieces as if they came from the left."
+all_gather_by_p2p.mistake(
+    "You send to the left and receive from the right, but number the pieces as if they came from the left.",
+    ZEROS + replace("left, right =", "right, left ="),
 )
-def _(shard, sizes):
-    return gathered(shard, sizes, flip=True)
-
-
-@all_gather_by_p2p.mistake(
-    "The pieces are in the order in which they arrived, your own first. They belong in the order of the ranks."
+all_gather_by_p2p.mistake(
+    "The pieces are in the order in which they arrived, your own first. They belong in the order of the ranks.",
+    replace(
+        "return gathered",
+        "return torch.cat([pieces[(rank - step) % world_size] for step in range(world_size)])",
+    ),
 )
-def _(shard, sizes):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    whole = gathered(shard, sizes).split(list(sizes))
-    return torch.cat([whole[(rank - step) % n] for step in range(n)])
-
-
-@all_gather_by_p2p.mistake(
-    "You take every shard to be as long as your own. Their lengths are in `sizes`, and may differ."
+all_gather_by_p2p.mistake(
+    "You take every shard to be as long as your own. Their lengths are in `sizes`, and may differ.",
+    replace(
+        "    gathered = ",
+        "    if len(set(sizes)) > 1:\n"
+        "        raise RuntimeError('split_with_sizes expects split_sizes to sum exactly')\n"
+        "    gathered = ",
+    ),
 )
-def _(shard, sizes):
-    n = dist.get_world_size()
-    if n > 1 and len(set(sizes)) > 1:
-        raise RuntimeError("split_with_sizes expects split_sizes to sum exactly")
-    return gathered(shard, [len(shard)] * n)
-
-
-@all_gather_by_p2p.mistake(
+all_gather_by_p2p.mistake(
     "Every rank sends first and receives afterwards. A send waits for its receiver, and all wait in a "
-    "circle: use `exchange`, which starts both."
+    "circle: use `exchange`, which starts both.",
+    replace(
+        EXCHANGE, "dist.send(pieces[newest], right)\n        dist.recv(pieces[next_one], left)"
+    ),
 )
-def _(shard, sizes):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    out = shard.new_empty(sum(sizes))
-    pieces = out.split(list(sizes))
-    pieces[rank].copy_(shard)
-    for step in range(n - 1):
-        dist.send(pieces[(rank - step) % n], (rank + 1) % n)
-        dist.recv(pieces[(rank - step - 1) % n], (rank - 1) % n)
-    return out
+
+
+all_gather_by_p2p.mistake(
+    "You pass on what comes, and never put your own shard among the pieces.",
+    ZEROS + replace("    pieces[rank].copy_(shard)\n", ""),
+)
 
 
 @all_gather_by_p2p.mistake(
     "Everything goes through rank 0, which sends the whole to each of the others. Around a ring no rank "
-    "sends more than n − 1 shards.",
+    "sends more than all shards but one.",
     cost=True,
 )
 def _(shard, sizes):
@@ -718,6 +666,30 @@ def _(shard, sizes):
 
 
 @all_gather_by_p2p.mistake(
+    "Everyone sends its shard to everyone else, the largest one n − 1 times. Around a ring each shard is "
+    "passed on.",
+    cost=True,
+)
+def _(shard, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    own = shard.contiguous()
+    pieces = [own if r == rank else shard.new_empty(size) for r, size in enumerate(sizes)]
+    for step in range(1, n):
+        exchange(own, (rank + step) % n, pieces[(rank - step) % n], (rank - step) % n)
+    return torch.cat(pieces)
+
+
+all_gather_by_p2p.mistake(
+    "You pad every shard to the length of the longest, and send the padding, too. Every rank knows all sizes.",
+    replace("sum(sizes)", "max(sizes) * len(sizes)")
+    + replace("pieces = gathered.split(list(sizes))", "pieces = gathered.chunk(len(sizes))")
+    + replace("pieces[rank].copy_", "pieces[rank][: len(shard)].copy_")
+    + replace("return gathered", "return torch.cat([p[:n] for p, n in zip(pieces, sizes)])"),
+    cost=True,
+)
+
+
+@all_gather_by_p2p.mistake(
     "You call the library's collectives. Here it is to be made of point-to-point messages.",
     cost=True,
 )
@@ -728,18 +700,6 @@ def _(shard, sizes):
     for root, piece in enumerate(pieces):
         dist.broadcast(piece, root)
     return out
-
-
-@all_gather_by_p2p.alternative("no ring: everyone sends its shard to everyone else, all at once")
-def _(shard, sizes):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    own = shard.contiguous()
-    pieces = [own if r == rank else shard.new_empty(size) for r, size in enumerate(sizes)]
-    works = [dist.isend(own, r) for r in range(n) if r != rank]
-    works += [dist.irecv(pieces[r], r) for r in range(n) if r != rank]
-    for work in works:
-        work.wait()
-    return torch.cat(pieces)
 
 
 @all_gather_by_p2p.alternative("the other way round, a list of pieces, rank 0 receives first")
@@ -829,104 +789,66 @@ def _():
 
 
 SUMMED = [
-    on_ranks(*((x[:1000].clone(), [250] * 4) for x in FOUR)),
-    on_ranks(*((x[:99].clone(), [33] * 3) for x in THREE)),
+    on_ranks(*((x, [600, 200, 52, 150]) for x in FOUR)),
+    on_ranks(*((x, [10, 80, 10]) for x in THREE)),
 ]
 reduce_scatter_by_p2p.contract(
-    contracts.sends(
-        SUMMED,
-        limit=lambda case: (case.world - 1) * n_bytes_of(case) // case.world,
-        says="each rank sends at most (n − 1)/n of x",
-    )
+    contracts.sends(SUMMED, limit=all_but_the_smallest, says=BY_SIZE.format("pieces"))
 )
 reduce_scatter_by_p2p.contract(
     contracts.collectives(SUMMED, limit=0, says="point-to-point messages only")
 )
 
+FIRST = "pieces[(rank - 1) % world_size]"
 
-def scattered(x, sizes, *, start=1, add=True, steps=None, inplace=False, ends=None):
-    """The reference with one thing changed, for the mistakes below."""
-    rank, n = dist.get_rank(), dist.get_world_size()
-    pieces = (x if inplace else x.clone(memory_format=torch.contiguous_format)).split(list(sizes))
-    partial = pieces[(rank - start) % n]
-    for step in range(n - 1 if steps is None else steps(n)):
-        mine = pieces[(rank - step - 1 - start) % n]
-        received = torch.empty_like(mine, memory_format=torch.contiguous_format)
-        exchange(partial.contiguous(), (rank + 1) % n, received, (rank - 1) % n)
-        partial = mine.add_(received) if add else received
-    return partial
-
-
-@reduce_scatter_by_p2p.mistake(
+reduce_scatter_by_p2p.mistake(
     "You begin with your own piece, and end with that of your right neighbour. Begin with the left "
-    "neighbour's, (rank - 1) % n: it has the longest way to go."
+    "neighbour's, (rank - 1) % n: it has the longest way to go.",
+    replace(FIRST, "pieces[rank]") + replace("rank - step - 2", "rank - step - 1"),
 )
-def _(x, sizes):
-    return scattered(x, sizes, start=0)
-
-
-@reduce_scatter_by_p2p.mistake(
+reduce_scatter_by_p2p.mistake(
     "You add into the pieces of `x`, which are views: the caller's gradients are overwritten by partial "
-    "sums. Add into what you have received."
+    "sums. Add into what you have received.",
+    replace("received.add_(mine)", "mine.add_(received)"),
 )
-def _(x, sizes):
-    return scattered(x, sizes, inplace=True)
-
-
-@reduce_scatter_by_p2p.mistake(
-    "You pass the pieces on and do not add to them, so each rank gets what one other rank had."
+reduce_scatter_by_p2p.mistake(
+    "You pass the pieces on and do not add to them, so each rank gets what one other rank had.",
+    replace("received.add_(mine)", "received"),
 )
-def _(x, sizes):
-    return scattered(x, sizes, add=False)
-
-
-@reduce_scatter_by_p2p.mistake(
-    "You return the sum of your piece without the part of one rank: it takes n − 1 steps."
+reduce_scatter_by_p2p.mistake(
+    "You return the sum of your piece without the part of one rank: it takes n − 1 steps.",
+    replace(FIRST, "pieces[(rank - 2) % world_size]")
+    + replace("range(world_size - 1)", "range(world_size - 2)")
+    + replace("rank - step - 2", "rank - step - 3"),
 )
-def _(x, sizes):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    pieces = x.clone(memory_format=torch.contiguous_format).split(list(sizes))
-    partial = pieces[(rank - 2) % n] if n > 1 else pieces[0]
-    for step in range(n - 2):
-        mine = pieces[(rank - step - 3) % n]
-        received = torch.empty_like(mine)
-        exchange(partial, (rank + 1) % n, received, (rank - 1) % n)
-        partial = received + mine
-    return partial
-
-
-@reduce_scatter_by_p2p.mistake(
-    "You take the mean. A reduce-scatter sums; dividing by the number of ranks is the caller's business."
+reduce_scatter_by_p2p.mistake(
+    "You take the mean. A reduce-scatter sums; dividing by the number of ranks is the caller's business.",
+    replace("return partial", "return (partial / world_size).to(x.dtype)"),
 )
-def _(x, sizes):
-    found = scattered(x, sizes)
-    mean = found / dist.get_world_size()
-    return mean.to(x.dtype)
-
-
-@reduce_scatter_by_p2p.mistake(
-    "You cut `x` into n equal pieces. How many elements each rank is to get is in `sizes`."
+reduce_scatter_by_p2p.mistake(
+    "You cut `x` into n equal pieces. How many elements each rank is to get is in `sizes`.",
+    replace("split(list(sizes))", "tensor_split(world_size)"),
 )
-def _(x, sizes):
-    n = dist.get_world_size()
-    return scattered(x, [len(piece) for piece in x.tensor_split(n)])
-
-
-@reduce_scatter_by_p2p.mistake(
+reduce_scatter_by_p2p.mistake(
     "Every rank sends first and receives afterwards. A send waits for its receiver, and all wait in a "
-    "circle: use `exchange`, which starts both."
+    "circle: use `exchange`, which starts both.",
+    replace(
+        "exchange(partial, right, received, left)",
+        "dist.send(partial, right)\n        dist.recv(received, left)",
+    ),
 )
-def _(x, sizes):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    pieces = x.contiguous().split(list(sizes))
-    partial = pieces[(rank - 1) % n]
-    for step in range(n - 1):
-        mine = pieces[(rank - step - 2) % n]
-        received = torch.empty_like(mine)
-        dist.send(partial, (rank + 1) % n)
-        dist.recv(received, (rank - 1) % n)
-        partial = received + mine
-    return partial
+
+
+reduce_scatter_by_p2p.mistake(
+    "You stop a step early: what you return is a sum on its way to your right neighbour. It takes n − 1 "
+    "steps.",
+    replace("range(world_size - 1)", "range(world_size - 2)"),
+)
+reduce_scatter_by_p2p.mistake(
+    "You send pieces of `x` as they are. Messages take contiguous tensors only: cut `x.contiguous()`.",
+    replace("x.contiguous().split", "x.split")
+    + replace("empty_like(mine)", "empty_like(mine, memory_format=torch.contiguous_format)"),
+)
 
 
 @reduce_scatter_by_p2p.mistake(
@@ -945,6 +867,22 @@ def _(x, sizes):
 
 
 @reduce_scatter_by_p2p.mistake(
+    "Everyone sends to each rank the piece that is its own, and who gets the largest receives it n − 1 "
+    "times. Let partial sums travel.",
+    cost=True,
+)
+def _(x, sizes):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = x.contiguous().split(list(sizes))
+    total = pieces[rank].clone()
+    for step in range(1, n):
+        received = torch.empty_like(total)
+        exchange(pieces[(rank + step) % n], (rank + step) % n, received, (rank - step) % n)
+        total += received
+    return total
+
+
+@reduce_scatter_by_p2p.mistake(
     "You call the library's all-reduce and keep your piece. It is to be made of point-to-point messages.",
     cost=True,
 )
@@ -952,19 +890,6 @@ def _(x, sizes):
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total)
     return total.split(list(sizes))[dist.get_rank()].clone()
-
-
-@reduce_scatter_by_p2p.alternative("no ring: everyone sends to each rank the piece that is its own")
-def _(x, sizes):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    pieces = [piece.contiguous() for piece in x.split(list(sizes))]
-    received = [torch.empty_like(pieces[rank]) for _ in range(n)]
-    works = [dist.isend(pieces[r], r) for r in range(n) if r != rank]
-    works += [dist.irecv(received[r], r) for r in range(n) if r != rank]
-    for work in works:
-        work.wait()
-    received[rank] = pieces[rank]
-    return torch.stack(received).sum(0).to(x.dtype)
 
 
 @reduce_scatter_by_p2p.alternative(
@@ -1055,21 +980,32 @@ def _():
     yield on_ranks(*((large.clone(),) for _ in range(2))), "whole numbers beyond float64's"
 
 
-RINGS = [on_ranks(*((x,) for x in FOUR)), on_ranks(*((x,) for x in THREE))]
+RINGS = [
+    on_ranks(*((x,) for x in FOUR)),
+    on_ranks(*((x,) for x in THREE)),
+    on_ranks(*((x[:1000].view(5, 200),) for x in FOUR)),
+    on_ranks(*((x[:7],) for x in FOUR)),
+]
 
 
 def ring_bytes(case):
-    """All chunks but the shortest, twice."""
+    """In each half a rank sends all chunks but one; in the second half but its right neighbour's."""
     x = case.calls[0].args[0]
-    return 2 * (n_bytes_of(case) - x.numel() // case.world * x.element_size())
+    sizes = [len(chunk) for chunk in x.view(-1).tensor_split(case.world)]
+    spared = min(a + b for a, b in zip(sizes, sizes[1:] + sizes[:1], strict=True))
+    return (2 * x.numel() - spared) * x.element_size()
 
 
 ring_all_reduce.contract(
-    contracts.sends(RINGS, limit=ring_bytes, says="each rank sends at most 2(n − 1)/n of x")
+    contracts.sends(
+        RINGS,
+        limit=ring_bytes,
+        says="each rank sends at most 2(n − 1)/n of x, in the chunks of `tensor_split`",
+    )
 )
 ring_all_reduce.contract(
     contracts.messages(
-        RINGS, limit=lambda case: 2 * (case.world - 1), says="2(n − 1) messages from each rank"
+        RINGS[:2], limit=lambda case: 2 * (case.world - 1), says="2(n − 1) messages from each rank"
     )
 )
 ring_all_reduce.contract(
@@ -1079,111 +1015,106 @@ ring_all_reduce.contract(
         says="in place: no second copy of a contiguous x",
     )
 )
-ring_all_reduce.contract(contracts.collectives(RINGS, limit=0, says="point-to-point messages only"))
-
-
-def ring(x, *, cut=None, adds=True, second=True, shift=0, back=True, again=False):
-    """The reference with one thing changed, for the mistakes below."""
-    rank, n = dist.get_rank(), dist.get_world_size()
-    left, right = (rank - 1) % n, (rank + 1) % n
-    data = x.contiguous()
-    chunks = data.view(-1).tensor_split(n) if cut is None else cut(data.view(-1), n)
-    for step in range(n - 1):
-        mine = chunks[(rank - step - 2) % n]
-        received = torch.empty_like(mine)
-        exchange(chunks[(rank - step - 1) % n], right, received, left)
-        mine.add_(received) if adds else mine.copy_(received)
-    for step in range(n - 1 if second else 0):
-        mine = chunks[(rank - step - 1 + shift) % n]
-        received = torch.empty_like(mine)
-        exchange(chunks[(rank - step + shift) % n], right, received, left)
-        mine.add_(received) if again else mine.copy_(received)
-    if back and data is not x:
-        x.copy_(data)
-
-
-@ring_all_reduce.mistake(
-    "You cut x into n chunks of numel // n elements: what is left over at the end is never summed."
+ring_all_reduce.contract(
+    contracts.collectives(RINGS[:1], limit=0, says="point-to-point messages only")
 )
-def _(x):
-    ring(
-        x,
-        cut=lambda flat, n: (
-            flat[: flat.numel() // n * n].chunk(n) if flat.numel() >= n else [flat[:0]] * n
-        ),
-    )
 
 
-@ring_all_reduce.mistake(
+SUM_ON, PASS_ON = (
+    "exchange(partial, right, received, left)",
+    "exchange(chunks[newest], right, chunks[next_one], left)",
+)
+
+ring_all_reduce.mistake(
+    "You cut x into n chunks of numel // n elements: what is left over at the end is never summed.",
+    replace("view(-1)", "view(-1)[: data.numel() // world_size * world_size]"),
+)
+ring_all_reduce.mistake(
     "You stop half-way: each rank has the sum of one chunk only. The second half, the all-gather, is "
-    "missing."
+    "missing.",
+    replace(PASS_ON, "break"),
 )
-def _(x):
-    ring(x, second=False)
-
-
-@ring_all_reduce.mistake(
-    "You go on adding in the second half. What comes there is finished: overwrite your chunk with it."
+ring_all_reduce.mistake(
+    "You go on adding in the second half. What comes there is finished: overwrite your chunk with it.",
+    replace(
+        PASS_ON,
+        "received = torch.empty_like(chunks[next_one])\n"
+        "        exchange(chunks[newest], right, received, left)\n"
+        "        chunks[next_one].add_(received)",
+    ),
 )
-def _(x):
-    ring(x, again=True)
-
-
-@ring_all_reduce.mistake(
+ring_all_reduce.mistake(
     "The second half begins with the wrong chunk, one that is not finished. After n − 1 steps of "
-    "adding, rank r has chunk r complete if it began with chunk r − 1."
+    "adding, rank r has chunk r complete if it began with chunk r − 1.",
+    replace(
+        "(rank - step) % world_size, (rank - step - 1) % world_size",
+        "(rank - step + 1) % world_size, (rank - step) % world_size",
+    ),
 )
-def _(x):
-    ring(x, shift=1)
-
-
-@ring_all_reduce.mistake(
-    "You overwrite in the first half where you should add: sums never come about."
+ring_all_reduce.mistake(
+    "You overwrite in the first half where you should add: sums never come about.",
+    replace("mine.add_(received)", "mine.copy_(received)"),
 )
-def _(x):
-    ring(x, adds=False)
-
-
-@ring_all_reduce.mistake(
-    "Where `x` is not contiguous you sum a copy and leave `x` as it was. Copy the sum back."
+ring_all_reduce.mistake(
+    "Where `x` is not contiguous you sum a copy and leave `x` as it was. Copy the sum back.",
+    replace(COPY_BACK, ""),
 )
-def _(x):
-    ring(x, back=False)
-
-
-@ring_all_reduce.mistake(
-    "You return the sum and leave `x` as it was. Like `dist.all_reduce`, it overwrites `x`."
+ring_all_reduce.mistake(
+    "You return the sum and leave `x` as it was. Like `dist.all_reduce`, it overwrites `x`.",
+    A_COPY + replace(COPY_BACK, "    return data"),
 )
-def _(x):
-    found = x.clone(memory_format=torch.contiguous_format)
-    ring(found)
-    return found
-
-
-@ring_all_reduce.mistake(
+ring_all_reduce.mistake(
     "Every rank sends first and receives afterwards. A send waits for its receiver, and all wait in a "
-    "circle: use `exchange`, which starts both."
+    "circle: use `exchange`, which starts both.",
+    replace(SUM_ON, "dist.send(partial, right)\n        dist.recv(received, left)")
+    + replace(
+        PASS_ON, "dist.send(chunks[newest], right)\n        dist.recv(chunks[next_one], left)"
+    ),
 )
-def _(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    data = x.contiguous()
-    chunks = data.view(-1).tensor_split(n)
-    for step in range(n - 1):
-        mine = chunks[(rank - step - 2) % n]
-        received = torch.empty_like(mine)
-        dist.send(chunks[(rank - step - 1) % n], (rank + 1) % n)
-        dist.recv(received, (rank - 1) % n)
-        mine.add_(received)
-    for step in range(n - 1):
-        dist.send(chunks[(rank - step) % n], (rank + 1) % n)
-        dist.recv(chunks[(rank - step - 1) % n], (rank - 1) % n)
-    if data is not x:
-        x.copy_(data)
+
+
+ring_all_reduce.mistake(
+    "You cut with `chunk`, which may give fewer chunks than it is asked for. `tensor_split` gives n, some of "
+    "them empty.",
+    replace("tensor_split", "chunk"),
+)
+ring_all_reduce.mistake(
+    "You cut `x` along its first axis. A tensor without axes has none: cut `view(-1)`.",
+    replace("data.view(-1).tensor_split", "data.tensor_split"),
+)
+ring_all_reduce.mistake(
+    "You work on `x` as it is. `view(-1)` and messages take no other strides than contiguous ones: work on "
+    "`x.contiguous()`, and copy the sum back.",
+    replace("data = x.contiguous()", "data = x"),
+)
+ring_all_reduce.mistake(
+    "You take n steps of adding, and one part comes twice. A chunk that has passed n − 1 links is complete.",
+    replace("range(world_size - 1):\n        partial", "range(world_size):\n        partial"),
+)
+ring_all_reduce.mistake(
+    "You take the mean. An all-reduce sums; dividing by the number of ranks is the caller's business.",
+    replace(COPY_BACK, "    x.copy_(data / world_size)"),
+)
+ring_all_reduce.mistake(
+    "You cut `x` along its first axis: with few rows the chunks are unequal, and some empty. Cut `view(-1)`.",
+    replace("data.view(-1).tensor_split", "torch.atleast_1d(data).tensor_split"),
+    cost=True,
+)
+ring_all_reduce.mistake(
+    "Your last chunk takes all that is left over, up to n − 1 elements, and goes round with the others. "
+    "`tensor_split` deals them out.",
+    replace(
+        "tensor_split(world_size)",
+        "tensor_split([data.numel() // world_size * i for i in range(1, world_size)])",
+    )
+    + replace("chunks[0]", "chunks[-1]"),
+    cost=True,
+)
 
 
 @ring_all_reduce.mistake(
-    "Your ring passes whole tensors around until everybody has seen all of them: (n − 1) times x from "
-    "each rank. Cut x into n chunks, and let only partial sums of one chunk travel.",
+    "Whole tensors travel, along the ring or from everyone to everyone: (n − 1) times x from each rank. "
+    "Cut x into n chunks, and let only partial sums of one chunk travel.",
     cost=True,
 )
 def _(x):
@@ -1219,26 +1150,15 @@ def _(x):
         x.copy_(data)
 
 
-@ring_all_reduce.mistake(
+IN_HALVES = "for a, b in zip({}.tensor_split(2), {}.tensor_split(2)):\n            exchange(a, right, b, left)"
+
+ring_all_reduce.mistake(
     "You send each chunk in two halves. The bytes are right, but every message costs α: 2(n − 1) of "
     "them are enough.",
+    replace(SUM_ON, IN_HALVES.format("partial", "received"))
+    + replace(PASS_ON, IN_HALVES.format("chunks[newest]", "chunks[next_one]")),
     cost=True,
 )
-def _(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    left, right = (rank - 1) % n, (rank + 1) % n
-    data = x.contiguous()
-    chunks = data.view(-1).tensor_split(n)
-    for step in range(2 * (n - 1)):
-        adding = step < n - 1
-        out = chunks[(rank - step - 1) % n if adding else (rank - step - 1 + n) % n]
-        mine = chunks[(rank - step - 2) % n if adding else (rank - step - 2 + n) % n]
-        for part, into in zip(out.tensor_split(2), mine.tensor_split(2), strict=True):
-            received = torch.empty_like(into)
-            exchange(part, right, received, left)
-            into.add_(received) if adding else into.copy_(received)
-    if data is not x:
-        x.copy_(data)
 
 
 @ring_all_reduce.mistake(
@@ -1298,26 +1218,3 @@ def _(x):
         at = then
     if data is not x:
         x.copy_(data)
-
-
-@ring_all_reduce.alternative("blocking calls: rank 0 receives first, all others send first; slices")
-def _(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    flat = x.reshape(-1).contiguous()
-    marks = [0]
-    for r in range(n):
-        marks.append(marks[-1] + flat.numel() // n + (r < flat.numel() % n))
-    piece = {r: flat[marks[r] : marks[r + 1]] for r in range(n)}
-    for step in range(2 * n - 2):
-        out, into = (rank - step - 1) % n, (rank - step - 2) % n
-        buffer = torch.empty_like(piece[into])
-        if rank == 0:
-            dist.recv(buffer, (rank - 1) % n)
-            dist.send(piece[out], (rank + 1) % n)
-        else:
-            dist.send(piece[out], (rank + 1) % n)
-            dist.recv(buffer, (rank - 1) % n)
-        if step < n - 1:
-            buffer += piece[into]
-        piece[into].copy_(buffer)
-    x.copy_(flat.view(x.shape))

@@ -12,8 +12,8 @@ import os
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -287,7 +287,7 @@ def training_step_timeline(
     `named_modules`; "loss"; "gradient <name>" as the gradient of each parameter is there; "step";
     "zero_grad". Optimizer state: every tensor in optimizer.state. Activations: the storages that
     autograd holds for the backward pass at that moment, each counted whole and once; those of
-    parameters and buffers are not among them. No hook stays behind.
+    parameters and buffers are not among them. No hook stays behind, not even where the step raises.
     """
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     sizes: dict[int, int] = {}
@@ -365,13 +365,36 @@ def _set_states(state: Tensor, device_states: dict[int, Tensor]) -> None:
         torch.cuda.set_rng_state(device_state, device)
 
 
+def _autocasts(values: Sequence[Any]) -> list[torch.autocast]:
+    """Autocast as it is now, on the CPU and on every device that one of the tensors is on."""
+    kinds = {"cpu", *(v.device.type for v in values if isinstance(v, Tensor))}
+    return [
+        torch.autocast(
+            kind,
+            torch.get_autocast_dtype(kind),
+            torch.is_autocast_enabled(kind),
+            torch.is_autocast_cache_enabled(),
+        )
+        for kind in sorted(kinds)
+        if torch.amp.is_autocast_available(kind)
+    ]
+
+
+@contextmanager
+def _all_of(contexts: Iterable[AbstractContextManager[Any]]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
+
+
 def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """function(*args, **kwargs), keeping for backward only its tensor arguments.
 
     What the function saves is dropped. Backward runs it once more, when it first needs something
-    of that, with the random numbers of the first time and without moving the generator. Arguments
-    need not be tensors, nor require grad, and can be keywords; calls nest; parameters that the
-    function uses get their gradients. Without grad mode it only calls the function.
+    of that, with the random numbers and the autocast of the first time and without moving the
+    generator. Arguments need not be tensors, nor require grad, and can be keywords; calls nest;
+    parameters that the function uses get their gradients. Without grad mode it only calls the function.
     Source: Chen et al. (2016); the method is torch.utils.checkpoint's with use_reentrant=False.
     """
     given = [*args, *kwargs.values()]
@@ -379,6 +402,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     anchor = torch.empty(0, requires_grad=True)
     kept = _Keep.apply(anchor, *(given[i] for i in places)).grad_fn
     state, device_states = torch.get_rng_state(), _device_states(given)
+    autocasts = _autocasts(given)
     for i in places:
         given[i] = None
     n, names = len(args), list(kwargs)
@@ -404,6 +428,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with (
             torch.random.fork_rng(devices=list(device_states)),
             torch.enable_grad(),
+            _all_of(autocasts),
             saved_tensors_hooks(keep, lambda nothing: nothing),
         ):
             _set_states(state, device_states)

@@ -70,8 +70,8 @@ def tree_broadcast(x: Shaped[Tensor, "*shape"], root: int = 0) -> None:
 
     In each round every rank that has the data sends it to one that has not: their number doubles.
     x: the same shape and dtype on every rank, with any strides; on the root it stays as it is.
-    Point-to-point messages only. Source: the binomial tree in Thakur, Rabenseifner and
-    Gropp (2005).
+    A round is one message from each rank at most, of what it had before. Point-to-point messages
+    only. Source: the binomial tree in Thakur, Rabenseifner and Gropp (2005).
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     place = (rank - root) % world_size  # the root's is 0
@@ -103,8 +103,8 @@ def all_gather_by_p2p(
     """The shards of all ranks one after the other, on every rank.
 
     shard: one axis, any stride; it is left alone. sizes: how many elements each rank brings; they
-    may differ, and be 0. Passed on around the ring in n − 1 steps: no rank sends more than all
-    shards but one. Point-to-point messages only.
+    may differ, and be 0. Passed on around the ring in n − 1 steps: no rank sends, or receives,
+    more than all shards but one. Point-to-point messages only.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
@@ -124,8 +124,8 @@ def reduce_scatter_by_p2p(
 
     x: one axis, any stride, the same length and dtype on every rank; it is left alone. sizes: how
     many elements of the sum each rank is to get, in the order of the ranks; they may differ, and be
-    0. Partial sums go around the ring in n − 1 steps: no rank sends more than all pieces but one.
-    Point-to-point messages only.
+    0. Partial sums go around the ring in n − 1 steps: no rank sends, or receives, more than all
+    pieces but one. Point-to-point messages only.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     left, right = (rank - 1) % world_size, (rank + 1) % world_size

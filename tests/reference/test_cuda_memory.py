@@ -4,6 +4,7 @@ import copy
 import gc
 import inspect
 import itertools
+import math
 import weakref
 from functools import partial
 
@@ -235,6 +236,25 @@ def test_nested_checkpoints_keep_only_the_outermost_argument():
         out.sum().backward()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_checkpoint_under_autocast_has_torchs_gradients(dtype):
+    """Backward runs outside of autocast, twice over the same graph."""
+
+    def gradients(again):
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Dropout(0.3), nn.Linear(6, 6))
+        x = torch.randn(4, 6, requires_grad=True)
+        with torch.autocast("cpu", dtype):
+            y = again(layers, again(layers, x)) if again else layers(layers(x))
+        assert y.dtype == dtype
+        y.float().square().sum().backward(retain_graph=True)
+        y.float().square().sum().backward()
+        return [x.grad, *(p.grad for p in layers.parameters())]
+
+    mine, torchs, plain = map(gradients, (checkpoint, theirs, None))
+    assert all(map(torch.equal, mine, torchs)) and all(map(torch.equal, mine, plain))
+
+
 def test_checkpoint_leaves_nothing_behind():
     dead = []
 
@@ -400,6 +420,8 @@ class Segment(torch.autograd.graph.saved_tensors_hooks):
     def __init__(self, function, kwargs, state):
         super().__init__(self.pack, self.unpack)
         self.function, self.kwargs, self.state = function, kwargs, state
+        enabled = torch.is_autocast_enabled("cpu")
+        self.autocast = torch.autocast("cpu", torch.get_autocast_dtype("cpu"), enabled)
         self.count, self.cache, self.node, self.rest = 0, {}, None, []
 
     def pack(self, t):
@@ -420,6 +442,7 @@ class Segment(torch.autograd.graph.saved_tensors_hooks):
         torch.set_rng_state(self.state)
         with (
             torch.enable_grad(),
+            self.autocast,
             torch.autograd.graph.saved_tensors_hooks(
                 lambda t: self.cache.__setitem__(next(order), t.detach()), lambda _: None
             ),
@@ -468,7 +491,49 @@ def test_right_answers_in_other_styles_pass():
 
         return search(0, limit)
 
-    verdict = grade(find("cuda_memory.largest_batch"), recursive)
+    def doubling(step, limit=1024):
+        def runs(batch):
+            try:
+                step(batch)
+            except torch.OutOfMemoryError:
+                return False
+            return True
+
+        if limit < 1 or not runs(1):
+            return 0
+        good = 1
+        while 2 * good <= limit and runs(2 * good):
+            good *= 2
+        bad = min(2 * good, limit + 1)
+        while bad - good > 1:
+            middle = good + (bad - good) // 2
+            if runs(middle):
+                good = middle
+            else:
+                bad = middle
+        return good
+
+    for answer in (recursive, doubling):
+        verdict = grade(find("cuda_memory.largest_batch"), answer)
+        assert verdict.outcome == "passed", verdict
+
+    def of_isqrt_layers(layers, x):
+        size = max(math.isqrt(len(layers)), 1)
+
+        def from_(start, x):
+            if start >= len(layers):
+                return x
+
+            def segment(x):
+                for layer in layers[start : start + size]:
+                    x = layer(x)
+                return x
+
+            return from_(start + size, theirs(segment, x))
+
+        return from_(0, x)
+
+    verdict = grade(find("cuda_memory.checkpoint_every_sqrt"), of_isqrt_layers)
     assert verdict.outcome == "passed", verdict
 
     def with_a_list(trace):

@@ -87,8 +87,12 @@ class OnEachRank:
             most, verb = figure(by_rank[rank])
             if most > bound:
                 came, allowed = told(unit, most, bound)
-                who = f"rank {rank} of {case.world}"
-                return Complaint(f"{who} {verb} {came}; allowed: {allowed}")
+                over = sum(figure(cost)[0] > bound for cost in by_rank)
+                much = "too much" if self.figure in _BY_SPELLING else came
+                return Complaint(
+                    f"rank {rank} of {case.world} {verb} {came}; allowed: {allowed}",
+                    kind=f"{verb} {much} on {over} of {case.world} ranks",
+                )
         return None
 
 
@@ -147,5 +151,6 @@ _FIGURES: dict[str, Callable[[Cost], tuple[int, str]]] = {
     "peak": lambda cost: (cost.bytes_peak, "held at once"),
     "resident": lambda cost: (cost.bytes_left, "still held, in the end,"),
 }
+_BY_SPELLING = ("peak", "resident")  # how much is alive depends on how a line is written
 JUDGES: tuple[type[Any], ...] = (Bounded, ConstantKernels, OnEachRank, Senders)
 """The judges that are data."""

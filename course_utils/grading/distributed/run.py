@@ -102,10 +102,13 @@ def measuring() -> Iterator[Measurement]:
         _measuring.reset(token)
 
 
-def run_on_ranks(subject: Any, case: Case, body: Body) -> dict[str, Any]:
+def run_on_ranks(
+    subject: Any, case: Case, body: Body, heard: Callable[[Any], dict[str, Any]] | None = None
+) -> dict[str, Any]:
     """What `body` sees on every rank: {"rank 0: result": …, "rank 1: result": …, …}.
 
-    One rank for each call of the case, which `on_ranks` made. Raises what ended it: an exception of
+    One rank for each call of the case, which `on_ranks` made. heard: what to see besides in the ranks'
+    communications, each rank's in a list in their order. Raises what ended it: an exception of
     the student's on a rank, a deadlock, a rank that died, ranks that disagree, a time limit.
     """
     calls = case.calls
@@ -144,10 +147,10 @@ def run_on_ranks(subject: Any, case: Case, body: Body) -> dict[str, Any]:
     replies = {a.rank: loads(a.value) for a in answers if a.ok}
     failures = {a.rank: a.error for a in answers if not a.ok}
     spoilt = bool(failures) or not all(reply["clean"] for reply in replies.values())
-    heard = {rank: replies[rank]["log"] for rank in replies}
+    talk = {rank: replies[rank]["log"] for rank in replies}
     for rank in failures:
-        heard[rank] = [e for e in entries_of(logs[rank], run) if e != DONE]
-    ended = ending(replies, failures, heard)
+        talk[rank] = [e for e in entries_of(logs[rank], run) if e != DONE]
+    ended = ending(replies, failures, talk)
     if spoilt or (ended and ended.told):
         ranks.close()
     if ended:
@@ -169,7 +172,7 @@ def run_on_ranks(subject: Any, case: Case, body: Body) -> dict[str, Any]:
     for rank in sorted(replies):
         for what in replies[rank]["left"][:1]:
             seen[on_rank(rank, SURROUNDINGS)] = what
-    return seen
+    return seen | (heard(talk) if heard else {})
 
 
 def _packed(subject: Any, body: Body) -> bytes:

@@ -50,6 +50,7 @@ from course_utils.grading.probes.chapters.lora import adapter_state, injected, l
 from course_utils.grading.probes.chapters.mixed_precision import amp_run, master_run, scaler_run
 from course_utils.grading.probes.chapters.modules import assembled, dropout, module, registry, tied
 from course_utils.grading.probes.chapters.optimizers import optimizer, parameter_groups, state_bytes
+from course_utils.grading.probes.chapters.process_groups import in_rounds
 
 from .functions import a_tuple, call, named_arguments, never_negative, there_and_back
 from .objects import steps
@@ -79,6 +80,7 @@ __all__ = [
     "gpt2_count",
     "gpt2_model",
     "gpt2_part",
+    "in_rounds",
     "initialised",
     "injected",
     "layers",

@@ -1,10 +1,12 @@
 """A probe of memory allocators: driven through a trace of requests, and asked after each.
 
-The case's keyword arguments: capacity of the device in bytes; requests, a list of
-("malloc", name, size[, stream]), ("free", name), ("free", address) for an address of no block in use,
-and ("empty_cache",). A name stands for the address that came.
+The case's keyword arguments: capacity of the device in bytes; requests, words with spaces between:
+"a=600" is a malloc, "a=3M@1" one of 3 MiB on stream 1, "-a" frees what it gave, "-512" frees an address
+at which no block in use begins, "empty" is `empty_cache()`; beside, whether another allocator of the same
+class has a block of its own meanwhile. What a request does is seen under the code that makes it.
 """
 
+import re
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.probe import probe
 
 _FULL, _REFUSED = "torch.OutOfMemoryError", "ValueError"
+_MIB = 2**20
 
 
 @probe
@@ -23,9 +26,12 @@ def allocator(subject: Any, case: Case) -> dict[str, Any]:
     not given is not freed.
     """
     thing = subject(case.kwargs["capacity"])
-    addresses: dict[str, int] = {}
+    other = subject(case.kwargs["capacity"]) if case.kwargs.get("beside") else None
     seen: dict[str, Any] = {}
-    for number, request in enumerate(case.kwargs["requests"], start=1):
+    if other:
+        seen["another allocator, malloc(512): the address"] = other.malloc(512)
+    addresses: dict[str, int] = {}
+    for number, request in enumerate(_requests(case), start=1):
         action, *given = request
         step = f"request {number}, {_written(request)}"
         if action == "malloc":
@@ -43,7 +49,33 @@ def allocator(subject: Any, case: Case) -> dict[str, Any]:
         seen[f"{step}: memory_allocated()"] = thing.memory_allocated()
         seen[f"{step}: memory_reserved()"] = thing.memory_reserved()
     seen["segments() at the end"] = [[tuple(block) for block in s] for s in thing.segments()]
+    if other:
+        seen["another allocator: memory_allocated()"] = other.memory_allocated()
+        seen["another allocator: memory_reserved()"] = other.memory_reserved()
     return seen
+
+
+def _requests(case: Case) -> list[tuple[Any, ...]]:
+    """Each request by its name and what it is given."""
+    return [_request(word) for word in case.kwargs["requests"].split()]
+
+
+def _request(word: str) -> tuple[Any, ...]:
+    if word == "empty":
+        return ("empty_cache",)
+    if word.startswith("-"):
+        return "free", int(word[1:]) if word[1:].isdigit() else word[1:]
+    name, size, *stream = re.split("[=@]", word)
+    return "malloc", name, _size(size), *map(int, stream)
+
+
+def _size(text: str) -> int:
+    """Bytes of "600", "3M" (MiB), "10M-1"."""
+    found = re.fullmatch(r"(\d+)(M?)([+-]\d+)?", text)
+    if not found:
+        raise ValueError(f"no size: {text!r}")
+    whole, unit, more = found.groups()
+    return int(whole) * (_MIB if unit else 1) + int(more or 0)
 
 
 def _freed(thing: Any, address: int) -> str:
@@ -64,9 +96,10 @@ def _written(request: tuple[Any, ...]) -> str:
 
 
 def _called_with_requests(name: str, case: Case) -> str:
-    requests = [_written(request) for request in case.kwargs["requests"]]
+    requests = [_written(request) for request in _requests(case)]
     few = requests if len(requests) <= 16 else [*requests[:14], f"… {len(requests) - 14} more"]
-    return f"{name}(capacity={case.kwargs['capacity']}), then {'; '.join(few)}"
+    text = f"{name}(capacity={case.kwargs['capacity']}), then {'; '.join(few) or 'nothing'}"
+    return f"{text}; beside it, another one has 512 bytes" if case.kwargs.get("beside") else text
 
 
 allocator.called = _called_with_requests

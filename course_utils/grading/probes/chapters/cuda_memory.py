@@ -4,16 +4,19 @@ A case is data: it names models, functions and stacks of layers of the small cat
 gives a trace as short tuples, which become the entries that torch.cuda.memory would give.
 """
 
+import re
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.labels import NOTHING, RAISES
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import call as call_probe
 from course_utils.grading.probes.functions import flat_tensors, ramp
@@ -24,11 +27,39 @@ from course_utils.grading.pytrees.shown import shown
 
 @probe
 def trace(subject: Any, case: Case) -> dict[str, Any]:
-    """Call it with a trace. The case gives the entries as (action, addr, size, *places).
+    """Call it with a trace, as torch.cuda.memory would give it. The case: words with spaces between.
 
-    A place is "filename:line", innermost first.
+    "+7:100@a.py:1<b.py:2" allocates 100 bytes at address 7, in a.py, which b.py called; "?7" asks for
+    their end, "!7" completes it, "-7" does both; "|" is a snapshot; any other word is an action that
+    concerns no block. What is freed without having been allocated has 64 bytes.
     """
-    return call_probe(subject, Case(args=([_entry(*short) for short in case.args[0]],)))
+    return call_probe(subject, Case(args=(_trace(case.args[0]),)))
+
+
+_WORD = re.compile(r"([+?!-])(\d+)(?::(\d+))?(?:@(.*))?")
+_ENDS = {
+    "?": ["free_requested"],
+    "!": ["free_completed"],
+    "-": ["free_requested", "free_completed"],
+}
+
+
+def _trace(text: str) -> list[dict[str, Any]]:
+    """The entries that the words stand for."""
+    entries: list[dict[str, Any]] = []
+    sizes: dict[str, int] = {}
+    for word in text.split():
+        if found := _WORD.fullmatch(word):
+            what, addr, size, places = found.groups()
+            sizes[addr] = int(size or sizes.get(addr, 64))
+            for action in _ENDS.get(what, ["alloc"]):
+                by = places.split("<") if places else []
+                entries.append(_entry(action, int(addr), sizes[addr], *by))
+        elif word == "|":
+            entries.append(_entry("snapshot"))
+        else:
+            entries.append(_entry(word, 1, 2048))
+    return entries
 
 
 def _entry(action: str, addr: int = 0, size: int = 0, *places: str) -> dict[str, Any]:
@@ -42,13 +73,15 @@ def _entry(action: str, addr: int = 0, size: int = 0, *places: str) -> dict[str,
 
 
 def _called_with_trace(name: str, case: Case) -> str:
-    entries = [
-        f"{action} {addr:#x} {size} B{' at ' if places else ''}{' < '.join(places)}"
-        if addr
-        else action
-        for action, addr, size, *places in (tuple(s) + (0, 0) * (len(s) < 3) for s in case.args[0])
-    ]
-    few = entries if len(entries) <= 14 else [*entries[:12], f"… {len(entries) - 12} more"]
+    def written(entry: dict[str, Any]) -> str:
+        places = " < ".join(f"{f['filename']}:{f['line']}" for f in entry["frames"])
+        if not entry.get("addr"):
+            return str(entry["action"])
+        text = f"{entry['action']} {entry['addr']:#x} {entry['size']} B"
+        return f"{text} at {places}" if places else text
+
+    entries = [written(entry) for entry in _trace(case.args[0])]
+    few = entries if len(entries) <= 20 else [*entries[:18], f"… {len(entries) - 18} more"]
     return f"{name}(trace), where the trace reads: {'; '.join(few) or 'nothing'}"
 
 
@@ -91,6 +124,34 @@ def sliced() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 8), Half(), nn.Tanh(), nn.Linear(4, 3))
 
 
+class Again(nn.Module):
+    """Calls each of its two modules twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.act = nn.Linear(3, 3), nn.Tanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(self.act(self.linear(self.act(x))))
+        return y
+
+
+class Borrows(nn.Module):
+    """Two tensors lie in the same memory, one after the other. The product with the first is dropped,
+    and autograd with it lets go of what it saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.linear(x)
+        memory = np.full(8, 0.5, np.float32)
+        h * torch.from_numpy(memory[:3])
+        y: Tensor = h * torch.from_numpy(memory)[:3]
+        return y
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "Linear(3, 3)": lambda: nn.Linear(3, 3),
     "Linear, ReLU, Linear": lambda: nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 3)),
@@ -100,6 +161,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "frozen Linear, ReLU, Linear": frozen,
     "Linear, one half plus the other half squared, Tanh, Linear": sliced,
     "x @ table, BatchNorm1d, times a buffer, Sigmoid, @ table.T, and a Linear that is not used": Normed,
+    "a Tanh and a Linear, each called twice": Again,
+    "Linear, then a product that is dropped, and one that takes its factor's place in memory": Borrows,
 }
 
 
@@ -131,7 +194,8 @@ def timeline(subject: Any, case: Case) -> dict[str, Any]:
     """Give it a model, an optimizer, a loss, and a batch: the rows, the step, and what stays behind.
 
     The case: names of a model and an optimizer, the batch, the number of earlier steps (which leave
-    optimizer state) and whether gradients are there before the step.
+    optimizer state) and whether gradients are there before the step; breaks: "loss" or "optimizer", of
+    which the call raises.
     """
     name, optimizer_name, x, earlier, grads = case.args
     model = MODELS[name]()
@@ -149,12 +213,33 @@ def timeline(subject: Any, case: Case) -> dict[str, Any]:
     for p in model.parameters():
         if grads and p.requires_grad:
             p.grad = torch.ones_like(p)
+    if breaks := case.kwargs.get("breaks"):
+        return _broken_step(subject, model, optimizer, x, target, breaks)
     rows = subject(model, optimizer, loss_fn, x, target)
     return {
         "rows": rows,
         "parameters after the step": [p.detach().clone() for p in model.parameters()],
         "hooks that stay on the model": _hooks_on(model),
     }
+
+
+def _broken_step(
+    subject: Any, model: nn.Module, optimizer: Any, x: Tensor, target: Tensor, breaks: str
+) -> dict[str, Any]:
+    """A step in which the loss or the optimizer raises."""
+
+    def broken(*_: Any) -> Tensor:
+        raise ArithmeticError(f"the {breaks} is broken on purpose")
+
+    if breaks == "optimizer":
+        optimizer.step = broken
+    try:
+        subject(model, optimizer, broken if breaks == "loss" else F.mse_loss, x, target)
+    except ArithmeticError:
+        raised = "ArithmeticError"
+    else:
+        raised = NOTHING
+    return {RAISES: raised, "hooks that stay on the model": _hooks_on(model)}
 
 
 def _hooks_on(model: nn.Module) -> int:
@@ -170,10 +255,12 @@ def _hooks_on(model: nn.Module) -> int:
 
 def _called_with_model(name: str, case: Case) -> str:
     model, optimizer, x, earlier, grads = case.args
+    breaks = case.kwargs.get("breaks")
     return (
         f"{name}(model, optimizer, F.binary_cross_entropy_with_logits, x, target), where model is: {model}; optimizer: "
         f"{optimizer}, after {earlier} step{'' if earlier == 1 else 's'}; x of shape {tuple(x.shape)}"
         + (", gradients there from before" if grads else "")
+        + (f", where the {breaks} raises ArithmeticError" if breaks else "")
     )
 
 
@@ -281,14 +368,22 @@ def checkpointed(subject: Any, case: Case) -> dict[str, Any]:
 
     The case: the name of a function, x, and options: passes, how many backward passes over the
     same graph; drawn, random numbers drawn between forward and backward; graph, grad mode on or
-    off; twice, whether to differentiate twice.
+    off; twice, whether to differentiate twice; autocast, whether the forward pass runs in bfloat16.
     """
     name, x = case.args
-    options = {"passes": 1, "drawn": 3, "graph": True, "twice": False} | case.kwargs
+    options: dict[str, Any] = {
+        "passes": 1,
+        "drawn": 3,
+        "graph": True,
+        "twice": False,
+        "autocast": False,
+    }
+    options |= case.kwargs
     x = x.detach().clone().requires_grad_()
     w = nn.Parameter(0.4 * ramp(torch.empty(x.shape[-1] ** 2, dtype=x.dtype)).view(x.shape[-1], -1))
     function, args, kwargs = CALLS[name](subject, x, w)
-    with torch.set_grad_enabled(options["graph"]):
+    under_autocast = torch.autocast("cpu", torch.bfloat16, enabled=options["autocast"])
+    with torch.set_grad_enabled(options["graph"]), under_autocast:
         result = subject(function, *args, **kwargs)
     seen: dict[str, Any] = {"what it returns": detached(result)}
     seen["random numbers after the call"] = torch.rand(options["drawn"])
@@ -347,6 +442,8 @@ def _called_with_function(name: str, case: Case) -> str:
         text += f", {options['passes']} backward passes over the same graph"
     if options.get("twice"):
         text += ", differentiated twice"
+    if options.get("autocast"):
+        text += ", under torch.autocast('cpu', torch.bfloat16)"
     return text
 
 
