@@ -55,7 +55,7 @@ class SGD(Optimizer):
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
-            momentum = group["momentum"]
+            lr, momentum = group["lr"], group["momentum"]
             for p in group["params"]:
                 if p.grad is None:
                     continue
@@ -71,7 +71,7 @@ class SGD(Optimizer):
                         buffer.add_(grad, alpha=1 - group["dampening"])
                     buffer = state["momentum_buffer"]
                     grad = grad.add(buffer, alpha=momentum) if group["nesterov"] else buffer
-                p.add_(grad, alpha=-group["lr"])
+                p.add_(grad, alpha=-lr)
 
 
 class AdaGrad(Optimizer):
@@ -98,6 +98,7 @@ class AdaGrad(Optimizer):
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
+            lr, eps = group["lr"], group["eps"]
             for p in group["params"]:
                 if p.grad is None:
                     continue
@@ -107,8 +108,8 @@ class AdaGrad(Optimizer):
                 state = self.state[p]
                 if not state:
                     state["sum"] = torch.zeros_like(p)
-                state["sum"].addcmul_(grad, grad)
-                p.addcdiv_(grad, state["sum"].sqrt().add_(group["eps"]), value=-group["lr"])
+                total = state["sum"].addcmul_(grad, grad)
+                p.addcdiv_(grad, total.sqrt().add_(eps), value=-lr)
 
 
 class RMSProp(Optimizer):
@@ -146,6 +147,7 @@ class RMSProp(Optimizer):
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
+            lr, eps = group["lr"], group["eps"]
             alpha, momentum = group["alpha"], group["momentum"]
             for p in group["params"]:
                 if p.grad is None:
@@ -159,10 +161,10 @@ class RMSProp(Optimizer):
                     if momentum:
                         state["momentum_buffer"] = torch.zeros_like(p)
                 square = state["square_avg"].mul_(alpha).addcmul_(grad, grad, value=1 - alpha)
-                direction = grad / square.sqrt().add_(group["eps"])
+                direction = grad / square.sqrt().add_(eps)
                 if momentum:
                     direction = state["momentum_buffer"].mul_(momentum).add_(direction)
-                p.add_(direction, alpha=-group["lr"])
+                p.add_(direction, alpha=-lr)
 
 
 class Adam(Optimizer):
@@ -198,7 +200,7 @@ class Adam(Optimizer):
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
-            beta1, beta2 = group["betas"]
+            lr, (beta1, beta2), eps = group["lr"], group["betas"], group["eps"]
             for p in group["params"]:
                 if p.grad is None:
                     continue
@@ -207,15 +209,15 @@ class Adam(Optimizer):
                     grad = grad.add(p, alpha=group["weight_decay"])
                 state = self.state[p]
                 if not state:
-                    state["step"] = 0
+                    state["step"] = torch.tensor(0.0)
                     state["exp_avg"] = torch.zeros_like(p)
                     state["exp_avg_sq"] = torch.zeros_like(p)
                 state["step"] += 1
-                m, v, t = state["exp_avg"], state["exp_avg_sq"], state["step"]
+                m, v, t = state["exp_avg"], state["exp_avg_sq"], state["step"].item()
                 m.lerp_(grad, 1 - beta1)
                 v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-                root = v.sqrt().div_(sqrt(1 - beta2**t)).add_(group["eps"])
-                p.addcdiv_(m, root, value=-group["lr"] / (1 - beta1**t))
+                m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
+                p.addcdiv_(m_hat, v_hat.sqrt().add_(eps), value=-lr)
 
 
 class AdamW(Optimizer):
@@ -250,23 +252,23 @@ class AdamW(Optimizer):
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
-            lr, (beta1, beta2) = group["lr"], group["betas"]
+            lr, (beta1, beta2), eps = group["lr"], group["betas"], group["eps"]
             for p in group["params"]:
                 if p.grad is None:
                     continue
                 grad = -p.grad if group["maximize"] else p.grad
                 state = self.state[p]
                 if not state:
-                    state["step"] = 0
+                    state["step"] = torch.tensor(0.0)
                     state["exp_avg"] = torch.zeros_like(p)
                     state["exp_avg_sq"] = torch.zeros_like(p)
                 state["step"] += 1
-                m, v, t = state["exp_avg"], state["exp_avg_sq"], state["step"]
+                m, v, t = state["exp_avg"], state["exp_avg_sq"], state["step"].item()
                 p.mul_(1 - lr * group["weight_decay"])
                 m.lerp_(grad, 1 - beta1)
                 v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-                root = v.sqrt().div_(sqrt(1 - beta2**t)).add_(group["eps"])
-                p.addcdiv_(m, root, value=-lr / (1 - beta1**t))
+                m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
+                p.addcdiv_(m_hat, v_hat.sqrt().add_(eps), value=-lr)
 
 
 class ForeachAdamW(Optimizer):
@@ -310,21 +312,22 @@ class ForeachAdamW(Optimizer):
             states = [self.state[p] for p in params]
             for p, state in zip(params, states, strict=True):
                 if not state:
-                    state["step"] = 0
+                    state["step"] = torch.tensor(0.0)
                     state["exp_avg"] = torch.zeros_like(p)
                     state["exp_avg_sq"] = torch.zeros_like(p)
-                state["step"] += 1
             ms = [state["exp_avg"] for state in states]
             vs = [state["exp_avg_sq"] for state in states]
+            steps = [state["step"] for state in states]
+            torch._foreach_add_(steps, 1)
+            ts = [step.item() for step in steps]
             torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
             torch._foreach_lerp_(ms, grads, 1 - beta1)
             torch._foreach_mul_(vs, beta2)
             torch._foreach_addcmul_(vs, grads, grads, 1 - beta2)
             roots = torch._foreach_sqrt(vs)
-            torch._foreach_div_(roots, [sqrt(1 - beta2 ** state["step"]) for state in states])
+            torch._foreach_div_(roots, [sqrt(1 - beta2**t) for t in ts])
             torch._foreach_add_(roots, group["eps"])
-            sizes = [-lr / (1 - beta1 ** state["step"]) for state in states]
-            torch._foreach_addcdiv_(params, ms, roots, sizes)
+            torch._foreach_addcdiv_(params, ms, roots, [-lr / (1 - beta1**t) for t in ts])
 
 
 # ------------------------------------------------------------------------- the others, on lists
@@ -432,15 +435,17 @@ class ForeachAdam(Adam):
             lr, (beta1, beta2) = group["lr"], group["betas"]
             ms, vs = _state(self, params, "exp_avg"), _state(self, params, "exp_avg_sq")
             for p in params:
-                self.state[p]["step"] = self.state[p].get("step", 0) + 1
+                self.state[p].setdefault("step", torch.tensor(0.0))
             steps = [self.state[p]["step"] for p in params]
+            torch._foreach_add_(steps, 1)
+            ts = [step.item() for step in steps]
             torch._foreach_lerp_(ms, grads, 1 - beta1)
             torch._foreach_mul_(vs, beta2)
             torch._foreach_addcmul_(vs, grads, grads, 1 - beta2)
             roots = torch._foreach_sqrt(vs)
-            torch._foreach_div_(roots, [sqrt(1 - beta2**t) for t in steps])
+            torch._foreach_div_(roots, [sqrt(1 - beta2**t) for t in ts])
             torch._foreach_add_(roots, group["eps"])
-            torch._foreach_addcdiv_(params, ms, roots, [-lr / (1 - beta1**t) for t in steps])
+            torch._foreach_addcdiv_(params, ms, roots, [-lr / (1 - beta1**t) for t in ts])
 
 
 # ------------------------------------------------------------------------- matrices
