@@ -14,18 +14,20 @@ from course_utils.reference import optimizers
 # ------------------------------------------------------------------------------ cases
 
 
-def training(params, grads, options=None, **more):
+def training(params, grads, options, **more):
     """A case for `probes.optimizer`: these parameters, gradients by step, options."""
-    return call(params=list(params), grads=grads, options=options or {}, **more)
+    return call(params=list(params), grads=grads, options=options, **more)
 
 
 def line(*values, dtype=torch.float32):
     return torch.tensor(values, dtype=dtype)
 
 
-def steps_of(*gradients):
-    """One parameter's gradients, step by step."""
-    return [[g] for g in gradients]
+def worked(start, gradients, after, **options):
+    """One vector, its gradients step by step, and what it was worked out to be after each."""
+    grads = [[None if g is None else line(*g)] for g in gradients]
+    expected = {"parameter 0 after each step": torch.tensor(after)}
+    return training([line(*start)], grads, options), expected
 
 
 SHAPES = ((2,), (3,), (2, 3), (3, 1, 2), ())
@@ -41,19 +43,17 @@ def draw_training(draw, options, apart):
     steps = draw(st.integers(3, 6))
     params = [draw(draws.tensors(shape, dtype)) for shape in shapes]
     missing = draw(st.booleans())
-    grads = [
-        [
-            None if missing and draw(st.integers(0, 3)) == 0 else draw(draws.tensors(s, dtype))
-            for s in shapes
-        ]
-        for _ in range(steps)
-    ]
+
+    def gradient(shape):
+        return (
+            None if missing and draw(st.integers(0, 3)) == 0 else draw(draws.tensors(shape, dtype))
+        )
+
+    grads = [[gradient(shape) for shape in shapes] for _ in range(steps)]
     more = {}
     if draw(st.booleans()):
-        more["groups"] = [
-            {"params": list(range(1, len(shapes)))},
-            {"params": [0], "lr": 3 * options["lr"], **apart},
-        ]
+        second = {"params": [0], "lr": 3 * options["lr"], **apart}
+        more["groups"] = [{"params": list(range(1, len(shapes)))}, second]
     if draw(st.booleans()):
         more["reload"] = draw(st.integers(2, steps))
     if draw(st.booleans()):
@@ -61,8 +61,8 @@ def draw_training(draw, options, apart):
     return training(params, grads, options, **more)
 
 
-def long_run(options, apart):
-    """Fifty steps on three parameters in two groups, with gaps, a fade and a reload in the middle."""
+def long_run(options, apart, steps=50, **more):
+    """Three parameters in two groups, with gaps, a fade and a reload in the middle."""
     generator = torch.Generator().manual_seed(10)
     shapes = ((3, 2), (4,), (2, 1, 2))
 
@@ -71,35 +71,39 @@ def long_run(options, apart):
 
     grads = [
         [None if (step + 2 * i) % 5 == 4 else normal(shape) for i, shape in enumerate(shapes)]
-        for step in range(50)
+        for step in range(steps)
     ]
     groups = [{"params": [0, 2]}, {"params": [1], "lr": 0.3 * options["lr"], **apart}]
-    params = [normal(shape) for shape in shapes]
-    return training(params, grads, options, groups=groups, reload=26, fade=0.98)
+    more = {"groups": groups, "reload": steps // 2 + 1, "fade": 0.98, **more}
+    return training(map(normal, shapes), grads, options, **more)
 
 
 def ordinary_edges(options):
-    """What every optimizer must bear: gaps, an empty tensor, one seen through strides."""
-    x = torch.arange(6.0).view(2, 3).T
-    yield (
-        training(
-            [line(1.0, 2.0), line(3.0, 4.0)], [[None, None], [None, line(1.0, -1.0)]], options
-        ),
-        "no gradient at all, then one for the second parameter only",
-    )
-    yield (
-        training([x], steps_of(x.cos(), x.sin()), options),
-        "a parameter that is not contiguous",
-    )
-    yield (
-        training(
-            [torch.ones(0, 2), line(1.0, 2.0)], [[torch.ones(0, 2), line(2.0, -1.0)]] * 2, options
-        ),
-        "a parameter without elements",
-    )
+    """What every optimizer must bear: gaps, zeros, an empty tensor, one seen through strides."""
+    a, b, zeros = line(1.0, 2.0), line(3.0, -1.0), line(0.0, 0.0)
+    gaps = training([a, b], [[None, None], [None, b]], options)
+    yield gaps, "no gradient at all, then one for the second parameter only"
+    fresh = training([a, b], [[zeros, b], [a, zeros], [zeros, zeros]], options)
+    yield fresh, "gradients of zeros, at first and later: they are gradients like others"
+    x = draws.scattered(torch.arange(6.0).view(2, 3))
+    yield training([x], [[x.cos()], [x.sin()]], options), "a parameter that is not contiguous"
+    empty = torch.ones(0, 2)
+    yield training([empty, a], [[empty, b]] * 2, options), "a parameter without elements"
     large = torch.linspace(-1.0, 1.0, 48 * 40).view(48, 40)
-    yield training([large], steps_of(large.cos(), large.sin()), options), "a larger matrix"
+    yield training([large], [[large.cos()], [large.sin()]], options), "a larger matrix"
     yield crowd(MANY + 1, options), "as many parameters as a model has"
+
+
+def adaptive_edges(apart, **more):
+    """The same, gradients near zero, and fifty steps; more: options besides."""
+    options = {"lr": 0.1, "weight_decay": 0.3, "eps": 0.1, **more}
+    yield from ordinary_edges(options)
+    zeros = training([line(1.0, 1.0)], [[line(0.0, 1.0)], [line(0.0, 0.0)]], {"lr": 0.1})
+    yield zeros, "a gradient of zero"
+    x, g = torch.ones(3, dtype=torch.float64), line(1e-3, 1e-5, 1.0, dtype=torch.float64)
+    tiny = training([x], [[g], [2 * g]], {"lr": 0.1, "eps": 1e-3})
+    yield tiny, "gradients as small as eps, or smaller"
+    yield long_run(options, apart), "fifty steps"
 
 
 def crowd(count, options):
@@ -109,22 +113,6 @@ def crowd(count, options):
         return [line(start + i, 1.0) for i in range(count)]
 
     return training(several(0.0), [several(1.0), several(-5.0)], options)
-
-
-def zero_gradients(options):
-    return (
-        training([line(1.0, 1.0)], steps_of(line(0.0, 1.0), line(0.0, 0.0)), options),
-        "a gradient of zero",
-    )
-
-
-def tiny_gradients(options):
-    x = line(1.0, 1.0, 1.0, dtype=torch.float64)
-    g = line(1e-3, 1e-5, 1.0, dtype=torch.float64)
-    return (
-        training([x], steps_of(g, 2 * g), {**options, "eps": 1e-3}),
-        "gradients as small as eps, or smaller",
-    )
 
 
 # ------------------------------------------------------------------------------ costs
@@ -159,6 +147,10 @@ DECAY = 'grad = grad.add(p, alpha=group["weight_decay"])'
 NONE = (
     "A parameter without gradient has `p.grad` None, and your step cannot do arithmetic with that: "
     "skip it."
+)
+SKIPS_ZEROS = (
+    "You skip a parameter whose gradient is all zeros. That is a gradient like others: momentum, averages "
+    "and decay move the parameter all the same. Only None means that it took no part."
 )
 FROM_CONSTRUCTOR = (
     "You take all hyper-parameters from the constructor. A group may have its own, a schedule changes "
@@ -196,6 +188,7 @@ def slips_of_a_loop(ex, update):
         replace("-p.grad if", "p.grad.neg_() if"),
     )
     ex.mistake(NONE, replace(SKIP, ""))
+    ex.mistake(SKIPS_ZEROS, replace("p.grad is None", "p.grad is None or not p.grad.any()"))
     ex.mistake(
         "You take a missing gradient for zeros, so momentum, averages and decay still move the "
         "parameter. Without gradient it stays as it is.",
@@ -272,26 +265,11 @@ SGD = Exercise(
 
 @SGD.by_hand
 def _():
-    yield (
-        training([line(1.0, -2.0)], steps_of(line(0.5, 1.0), line(0.5, 1.0)), {"lr": 0.1}),
-        {"parameter 0 after each step": torch.tensor([[0.95, -2.1], [0.9, -2.2]])},
-    )
-    yield (
-        training(
-            [line(1.0, 2.0)],
-            steps_of(line(1.0, 0.0), line(1.0, 0.0)),
-            {"lr": 0.1, "momentum": 0.5},
-        ),
-        {"parameter 0 after each step": torch.tensor([[0.9, 2.0], [0.75, 2.0]])},
-    )
-    yield (
-        training(
-            [line(1.0, 2.0)],
-            steps_of(line(1.0, 0.0), line(1.0, 0.0)),
-            {"lr": 0.1, "momentum": 0.5, "nesterov": True, "weight_decay": 0.0},
-        ),
-        {"parameter 0 after each step": torch.tensor([[0.85, 2.0], [0.675, 2.0]])},
-    )
+    one = [(1.0, 0.0)] * 2
+    yield worked((1.0, -2.0), [(0.5, 1.0)] * 2, [[0.95, -2.1], [0.9, -2.2]], lr=0.1)
+    yield worked((1.0, 2.0), one, [[0.9, 2.0], [0.75, 2.0]], lr=0.1, momentum=0.5)
+    ahead = {"lr": 0.1, "momentum": 0.5, "nesterov": True, "weight_decay": 0.0}
+    yield worked((1.0, 2.0), one, [[0.85, 2.0], [0.675, 2.0]], **ahead)
 
 
 @SGD.cases(30)
@@ -315,19 +293,13 @@ def _():
     options = {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "weight_decay": 0.3}
     yield from ordinary_edges(options)
     yield long_run(options, {"weight_decay": 0.0, "momentum": 0.5}), "fifty steps"
-    g = steps_of(line(1.0, 2.0))
-    yield (
-        training([line(1.0, 2.0)], g, {"nesterov": True}),
-        "Nesterov without momentum is refused",
-    )
-    yield (
-        training([line(1.0, 2.0)], g, {"nesterov": True, "momentum": 0.9, "dampening": 0.1}),
-        "Nesterov with dampening is refused",
-    )
-    yield (
-        training([line(1.0, 2.0)], g, {"nesterov": True, "momentum": -0.5}),
-        "Nesterov with a negative momentum is refused",
-    )
+    for why, refused in (
+        ("without momentum", {}),
+        ("with dampening", {"momentum": 0.9, "dampening": 0.1}),
+        ("with a negative momentum", {"momentum": -0.5}),
+    ):
+        x = line(1.0, 2.0)
+        yield training([x], [[x]], {"nesterov": True, **refused}), f"Nesterov {why} is refused"
 
 
 SGD.contract(bounded_memory(0))
@@ -494,10 +466,7 @@ AdaGrad = Exercise(
 
 @AdaGrad.by_hand
 def _():
-    yield (
-        training([line(1.0, 1.0)], steps_of(line(3.0, -1.0), line(4.0, 0.0)), {"lr": 0.5}),
-        {"parameter 0 after each step": torch.tensor([[0.5, 1.5], [0.1, 1.5]])},
-    )
+    yield worked((1.0, 1.0), [(3.0, -1.0), (4.0, 0.0)], [[0.5, 1.5], [0.1, 1.5]], lr=0.5)
 
 
 def draw_adaptive(draw, more):
@@ -517,11 +486,7 @@ def _(draw):
 
 @AdaGrad.edge
 def _():
-    options = {"lr": 0.1, "weight_decay": 0.3, "eps": 0.1}
-    yield from ordinary_edges(options)
-    yield zero_gradients({"lr": 0.1})
-    yield tiny_gradients({"lr": 0.1})
-    yield long_run(options, {"weight_decay": 0.0}), "fifty steps"
+    yield from adaptive_edges({"weight_decay": 0.0})
 
 
 slips_of_a_loop(AdaGrad, "p.addcdiv_(grad, total.sqrt().add_(eps), value=-lr)")
@@ -612,20 +577,10 @@ RMSProp = Exercise(
 
 @RMSProp.by_hand
 def _():
-    yield (
-        training(
-            [line(1.0, 1.0)], steps_of(line(2.0, -4.0)), {"lr": 0.1, "alpha": 0.75, "eps": 0.0}
-        ),
-        {"parameter 0 after each step": torch.tensor([[0.8, 1.2]])},
-    )
-    yield (
-        training(
-            [line(1.0, 1.0)],
-            steps_of(line(2.0, -4.0), line(0.0, 0.0)),
-            {"lr": 0.1, "alpha": 0.75, "eps": 0.0, "momentum": 0.5},
-        ),
-        {"parameter 0 after each step": torch.tensor([[0.8, 1.2], [0.7, 1.3]])},
-    )
+    options = {"lr": 0.1, "alpha": 0.75, "eps": 0.0}
+    yield worked((1.0, 1.0), [(2.0, -4.0)], [[0.8, 1.2]], **options)
+    later = [[0.8, 1.2], [0.7, 1.3]]
+    yield worked((1.0, 1.0), [(2.0, -4.0), (0.0, 0.0)], later, momentum=0.5, **options)
 
 
 @RMSProp.cases(25)
@@ -639,11 +594,7 @@ def _(draw):
 
 @RMSProp.edge
 def _():
-    options = {"lr": 0.1, "weight_decay": 0.3, "eps": 0.1, "momentum": 0.5}
-    yield from ordinary_edges(options)
-    yield zero_gradients({"lr": 0.1})
-    yield tiny_gradients({"lr": 0.1})
-    yield long_run(options, {"weight_decay": 0.0, "alpha": 0.5}), "fifty steps"
+    yield from adaptive_edges({"weight_decay": 0.0, "alpha": 0.5}, momentum=0.5)
 
 
 slips_of_a_loop(RMSProp, "p.add_(direction, alpha=-lr)")
@@ -746,7 +697,10 @@ Adam = Exercise(
     stand_in="torch.optim.Adam",
     hints=(
         "Three things to remember for each parameter: m, v, and how many steps it has taken. All three "
-        "belong in `self.state[p]`, or they do not survive a checkpoint.",
+        "belong in `self.state[p]`, as `exp_avg`, `exp_avg_sq` and `step`, or they do not survive a "
+        "checkpoint.",
+        "`state['step'] = torch.tensor(0.0)` at first, `state['step'] += 1`, and `t = state['step'].item()` "
+        "to compute with: a Python float.",
         (
             "random cases",
             "Count t up *before* you use it: at the first step t is 1, and 1 − β₁ᵗ = 1 − β₁. A parameter "
@@ -760,22 +714,10 @@ Adam = Exercise(
 
 @Adam.by_hand
 def _():
-    yield (
-        training([line(1.0, 1.0)], steps_of(line(2.0, -0.01)), {"lr": 0.1, "eps": 0.0}),
-        {"parameter 0 after each step": torch.tensor([[0.9, 1.1]])},
-    )
-    yield (  # m = 1, m̂ = 2; v = 1, v̂ = 4; then m = 0.5, m̂ = 2/3; v = 0.75, v̂ = 12/7
-        training(
-            [line(1.0)],
-            steps_of(line(2.0), line(0.0)),
-            {"lr": 0.1, "betas": (0.5, 0.75), "eps": 0.0},
-        ),
-        {
-            "parameter 0 after each step": torch.tensor(
-                [[0.9], [0.9 - 0.1 * (2 / 3) / sqrt(12 / 7)]]
-            )
-        },
-    )
+    yield worked((1.0, 1.0), [(2.0, -0.01)], [[0.9, 1.1]], lr=0.1, eps=0.0)
+    # m = 1, m̂ = 2; v = 1, v̂ = 4; then m = 0.5, m̂ = 2/3; v = 0.75, v̂ = 12/7
+    after = [[0.9], [0.9 - 0.1 * (2 / 3) / sqrt(12 / 7)]]
+    yield worked((1.0,), [(2.0,), (0.0,)], after, lr=0.1, betas=(0.5, 0.75), eps=0.0)
 
 
 BETAS = ((0.9, 0.999), (0.9, 0.95), (0.5, 0.8))
@@ -787,17 +729,17 @@ def _(draw):
     yield draw_training(draw, options, {"weight_decay": 0.5, "betas": (0.6, 0.9)})
 
 
-def adam_edges():
-    options = {"lr": 0.1, "weight_decay": 0.3, "eps": 0.1}
-    yield from ordinary_edges(options)
-    yield zero_gradients({"lr": 0.1})
-    yield tiny_gradients({"lr": 0.1})
-    yield long_run(options, {"weight_decay": 0.0, "betas": (0.9, 0.95)}), "fifty steps"
+def adam_edges(torchs):
+    """torchs: the class of torch.optim that has the same state."""
+    apart = {"weight_decay": 0.0, "betas": (0.9, 0.95)}
+    yield from adaptive_edges(apart)
+    begun = long_run({"lr": 0.1, "weight_decay": 0.3}, apart, steps=6, begins=torchs)
+    yield begun, f"a checkpoint of torch.optim.{torchs} goes on"
 
 
 @Adam.edge
 def _():
-    yield from adam_edges()
+    yield from adam_edges("Adam")
 
 
 Adam.contract(bounded_memory(2))
@@ -806,6 +748,14 @@ Adam.contract(bounded_memory(2))
 STEPPED = "p.addcdiv_(m_hat, v_hat.sqrt().add_(eps), value=-lr)"
 LOOP = 'for p in group["params"]:'
 COUNT = 'state["step"].item()'
+COUNTS_IN_INTS = (
+    "A checkpoint of torch's does not go on as it would in torch: there `step` is a float32 tensor, and "
+    "yours computes 1 − βᵗ with it. Make a Python float of it first: `state['step'].item()`."
+)
+OWN_NAMES = (
+    "Your state has names of its own, so a checkpoint of torch's brings averages that your step does not "
+    "find. Its names are `exp_avg`, `exp_avg_sq` and `step`."
+)
 NO_CORRECTION = (
     "You do not correct the averages for their start at zero. With the default betas m is at first a tenth "
     "of the gradient and √v a thirtieth of its size, so the first steps come out three to six times too "
@@ -910,6 +860,16 @@ def slips_of_adam(ex):
         ),
     )
     ex.mistake(
+        "You leave the count a tensor in float32, so 1 − βᵗ is computed in float32: for 0.999 it is off by "
+        "5·10⁻⁵ at the first step. `state['step'].item()` is a Python float.",
+        replace(COUNT, 'state["step"]'),
+    )
+    ex.mistake(COUNTS_IN_INTS, replace("torch.tensor(0.0)", "0", COUNT, 'state["step"]'))
+    ex.mistake(
+        OWN_NAMES,
+        replace('state["exp_avg"] =', 'state["m"] =', 't = state["exp_avg"]', 't = state["m"]'),
+    )
+    ex.mistake(
         "You have the betas the wrong way round: β₁ is for the gradient, β₂ for its square.",
         replace("(beta1, beta2)", "(beta2, beta1)"),
     )
@@ -1001,22 +961,10 @@ AdamW = Exercise(
 
 @AdamW.by_hand
 def _():
-    yield (
-        training(
-            [line(1.0, -2.0)],
-            steps_of(line(2.0, -0.01)),
-            {"lr": 0.1, "eps": 0.0, "weight_decay": 0.5},
-        ),
-        {"parameter 0 after each step": torch.tensor([[0.85, -1.8]])},
-    )
-    yield (
-        training(
-            [line(1.0, -2.0)],
-            steps_of(None, line(0.0, 0.0)),
-            {"lr": 0.1, "weight_decay": 0.5},
-        ),
-        {"parameter 0 after each step": torch.tensor([[1.0, -2.0], [0.95, -1.9]])},
-    )
+    options = {"lr": 0.1, "weight_decay": 0.5}
+    yield worked((1.0, -2.0), [(2.0, -0.01)], [[0.85, -1.8]], eps=0.0, **options)
+    after = [[1.0, -2.0], [0.95, -1.9]]
+    yield worked((1.0, -2.0), [None, (0.0, 0.0)], after, **options)
 
 
 @AdamW.cases(25)
@@ -1027,7 +975,7 @@ def _(draw):
 
 @AdamW.edge
 def _():
-    yield from adam_edges()
+    yield from adam_edges("AdamW")
 
 
 AdamW.contract(bounded_memory(2))
@@ -1107,6 +1055,7 @@ ForeachAdamW = Exercise(
             "A list may be empty: no parameter of a group has a gradient. The `_foreach` functions refuse "
             "an empty list.",
         ),
+        "The counts are tensors too: `torch._foreach_add_(steps, 1)`, and `.item()` of each to compute with. "
         "Parameters may have taken different numbers of steps. `_foreach_div_(tensors, numbers)` and "
         "`_foreach_addcdiv_(params, ms, roots, numbers)` take a list of numbers, one for each.",
         (
@@ -1120,17 +1069,13 @@ ForeachAdamW = Exercise(
 
 @ForeachAdamW.by_hand
 def _():
-    yield (
-        training(
-            [line(1.0, -2.0), line(3.0)],
-            [[line(2.0, -0.01), line(-5.0)]],
-            {"lr": 0.1, "eps": 0.0, "weight_decay": 0.5},
-        ),
-        {
-            "parameter 0 after each step": torch.tensor([[0.85, -1.8]]),
-            "parameter 1 after each step": torch.tensor([[2.95]]),
-        },
+    case = training(
+        [line(1.0, -2.0), line(3.0)],
+        [[line(2.0, -0.01), line(-5.0)]],
+        {"lr": 0.1, "eps": 0.0, "weight_decay": 0.5},
     )
+    after = torch.tensor([[0.85, -1.8]]), torch.tensor([[2.95]])
+    yield case, {f"parameter {i} after each step": values for i, values in enumerate(after)}
 
 
 @ForeachAdamW.cases(25)
@@ -1141,16 +1086,14 @@ def _(draw):
 
 @ForeachAdamW.edge
 def _():
-    yield from adam_edges()
-    yield (
-        training(
-            [line(1.0, 2.0), line(3.0)],
-            [[None, line(1.0)], [line(0.5, -1.0), None]],
-            {"lr": 0.1, "maximize": True},
-            groups=[{"params": [0]}, {"params": [1], "weight_decay": 0.5}],
-        ),
-        "a group in which no parameter has a gradient",
+    yield from adam_edges("AdamW")
+    idle = training(
+        [line(1.0, 2.0), line(3.0)],
+        [[None, line(1.0)], [line(0.5, -1.0), None]],
+        {"lr": 0.1, "maximize": True},
+        groups=[{"params": [0]}, {"params": [1], "weight_decay": 0.5}],
     )
+    yield idle, "a group in which no parameter has a gradient"
     yield crowd(101, {"lr": 0.1}), "a hundred parameters"
 
 
@@ -1194,6 +1137,24 @@ ForeachAdamW.mistake(
 ForeachAdamW.mistake(
     "Your list of gradients contains None: leave out the parameters that have none, from every list.",
     replace(" if p.grad is not None]", "]"),
+)
+ForeachAdamW.mistake(
+    SKIPS_ZEROS, replace("p.grad is not None]", "p.grad is not None and p.grad.any()]")
+)
+ForeachAdamW.mistake(
+    COUNTS_IN_INTS,
+    replace(
+        "torch.tensor(0.0)",
+        "0",
+        "torch._foreach_add_(steps, 1)",
+        'for state in states:\n                state["step"] += 1',
+        AGES,
+        '[state["step"] for state in states]',
+    ),
+)
+ForeachAdamW.mistake(
+    OWN_NAMES,
+    replace('state["exp_avg"] =', 'state["m"] =', 'ms = [state["exp_avg"]', 'ms = [state["m"]'),
 )
 ForeachAdamW.mistake(
     "You turn the gradients' sign in place. With `maximize`, whoever looks at `p.grad` after the step sees it "
@@ -1253,7 +1214,8 @@ ForeachAdamW.mistake(
 )
 ForeachAdamW.mistake(
     "The values are right. But you go from parameter to parameter: for a model of 148 tensors that is "
-    "148 times as many kernels, most of them tiny. Give each operation the whole list.",
+    "148 times as many kernels, most of them tiny. Give each operation the whole list, the counts of "
+    "steps too: `torch._foreach_add_(steps, 1)`.",
     cost=True,
 )(optimizers.AdamW)
 
@@ -1351,6 +1313,8 @@ def _():
     yield call(x, 0), "no iteration: only the division"
     yield call(x.T, 2), "tall, and not contiguous"
     yield call(torch.eye(3, dtype=torch.float64), 3), "square"
+    yield call(x.bfloat16(), 1), "bfloat16, as Muon calls it"
+    yield call(x.half().T, 1), "float16, tall"
 
 
 TALL = call(torch.randn(512, 4, generator=torch.Generator().manual_seed(0)))
@@ -1475,39 +1439,35 @@ decay_groups = Exercise(
 
 @decay_groups.by_hand
 def _():
-    yield (
-        call("Linear(3, 2)", 0.1),
-        {
-            "groups": 2,
-            "parameters of group 1": ("weight",),
-            "options of group 1": {"weight_decay": 0.1},
-            "parameters of group 2": ("bias",),
-            "options of group 2": {"weight_decay": 0.0},
-        },
-    )
-    yield (
-        call("Embedding, LayerNorm, Linear", 0.2),
-        {
-            "parameters of group 1": ("0.weight", "2.weight"),
-            "parameters of group 2": ("1.bias", "1.weight", "2.bias"),
-        },
-    )
+    linear = {
+        "groups": 2,
+        "parameters of group 1": ("weight",),
+        "options of group 1": {"weight_decay": 0.1},
+        "parameters of group 2": ("bias",),
+        "options of group 2": {"weight_decay": 0.0},
+    }
+    yield call("Linear(3, 2)", 0.1), linear
+    three = {
+        "parameters of group 1": ("0.weight", "2.weight"),
+        "parameters of group 2": ("1.bias", "1.weight", "2.bias"),
+    }
+    yield call("Embedding, LayerNorm, Linear", 0.2), three
 
 
 @decay_groups.edge
 def _():
-    yield call("Embedding, LayerNorm, Linear tied to the embedding", 0.1), "a tied weight"
-    yield (
-        call("frozen Embedding, Linear, LayerNorm with frozen bias, Linear", 0.1),
-        "frozen parameters",
-    )
-    yield call("Conv1d, BatchNorm1d, Linear", 0.1), "weights with three axes"
-    yield call("LayerNorm", 0.1), "no matrix at all: the first group is empty"
-    yield call("Linear without bias", 0.1), "only matrices: the second group is empty"
-    yield (
-        call("Linear, a scalar, a vector `weight`, a matrix `relative_bias`", 0.1),
-        "names that mislead",
-    )
+    thin = "Linear(3, 1), Linear(1, 2), Linear(1, 1), Embedding(1, 4), Conv1d(1, 1, 1)"
+    for model, why in (
+        ("Embedding, LayerNorm, Linear tied to the embedding", "a tied weight"),
+        ("frozen Embedding, Linear, LayerNorm with frozen bias, Linear", "frozen parameters"),
+        ("Conv1d, BatchNorm1d, Linear", "weights with three axes"),
+        (thin, "a matrix with one row, or one column, is a matrix"),
+        ("Linear, LayerNorm, Linear on the meta device", "parameters without memory"),
+        ("LayerNorm", "no matrix at all: the first group is empty"),
+        ("Linear without bias", "only matrices: the second group is empty"),
+        ("Linear, a scalar, a vector `weight`, a matrix `relative_bias`", "names that mislead"),
+    ):
+        yield call(model, 0.1), why
     yield call("TransformerEncoderLayer", 0.0), "weight decay 0 in both"
 
 
@@ -1579,6 +1539,11 @@ decay_groups.mistake(
 decay_groups.mistake(
     "Exactly two axes is too narrow: the kernels of a convolution have three or more, and decay as well.",
     replace(MATRICES, "p.ndim == 2", VECTORS, "p.ndim != 2"),
+)
+decay_groups.mistake(
+    "You take a matrix with one row or one column for a vector. It has two axes, so it decays: count axes, "
+    "`p.ndim`, whatever their sizes.",
+    replace(MATRICES, "p.squeeze().ndim >= 2", VECTORS, "p.squeeze().ndim < 2"),
 )
 decay_groups.mistake(
     "Vectors decay in your groups: an axis is not enough. Only parameters with two axes or more decay.",
@@ -1653,8 +1618,11 @@ def _():
     yield held("FlatMomentum"), "one buffer, and views of it"
     yield held("FlatMomentum", shapes=((4, 4), (3,), (2, 2, 2))), "the same with three parameters"
     yield held("Factored"), "dicts and lists in the state, and one count for all parameters"
+    yield held("Quantized"), "bytes, a mask, integers; and what belongs to no parameter"
+    yield held("Windowed"), "views of a part of a buffer: all of it is held"
 
 
+ALL = "_tensors(list(optimizer.state.values()))"
 ADDED = "storages[storage.data_ptr()] = storage.nbytes()"
 
 optimizer_state_bytes.mistake(
@@ -1669,9 +1637,27 @@ optimizer_state_bytes.mistake(
     "You only look at values that are tensors themselves. LBFGS keeps lists of them, others a dict: go into "
     "those too.",
     replace(
-        "_tensors(list(optimizer.state.values()))",
+        ALL,
         "[t for kept in optimizer.state.values() for t in kept.values() if isinstance(t, Tensor)]",
     ),
+)
+optimizer_state_bytes.mistake(
+    "You look up the state of each parameter. `optimizer.state` may keep more, under keys that are no "
+    "parameter: go through all its values.",
+    replace(
+        ALL,
+        "_tensors([optimizer.state.get(p) for g in optimizer.param_groups for p in g['params']])",
+    ),
+)
+optimizer_state_bytes.mistake(
+    "You count tensors of floats only. Counts of steps, masks and bytes of quantized averages are memory "
+    "as well.",
+    replace(ALL, f"[t for t in {ALL} if t.is_floating_point()]"),
+)
+optimizer_state_bytes.mistake(
+    "You count the bytes that a tensor shows. Where it is a view of a part, all of the storage behind it is "
+    "held: `untyped_storage().nbytes()`.",
+    replace(ADDED, "storages[tensor.data_ptr()] = tensor.numel() * tensor.element_size()"),
 )
 optimizer_state_bytes.mistake(
     "You count a storage once for every tensor that views it. One flat buffer with a view for each "

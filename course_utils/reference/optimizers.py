@@ -24,8 +24,8 @@ class SGD(Optimizer):
     b ← momentum·b + (1 − dampening)·g, from b = g at the first step; p ← p − lr·b, or with Nesterov's
     momentum p ← p − lr·(g + momentum·b). Weight decay adds weight_decay·p to g. Parameters change in
     place, one at a time; one without gradient stays as it is; gradients are left alone. Without
-    momentum there is no state. Raises ValueError for nesterov without momentum or with dampening. Source: Sutskever et
-    al. (2013), section 2.
+    momentum there is no state. Raises ValueError for nesterov without momentum or with dampening.
+    Source: Sutskever et al. (2013), section 2.
     """
 
     def __init__(
@@ -173,8 +173,9 @@ class Adam(Optimizer):
     m ← β₁·m + (1 − β₁)·g; v ← β₂·v + (1 − β₂)·g²; p ← p − lr·m̂ / (√v̂ + eps), where
     m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ), and t counts the steps of this parameter from 1. Weight
     decay adds weight_decay·p to g. Parameters change in place, one at a time; one without gradient
-    stays as it is; gradients are left alone. State: two tensors for each parameter, and t. Source: Kingma and Ba
-    (2015), Algorithm 1.
+    stays as it is; gradients are left alone. State for each parameter, named as torch names it, so that
+    its checkpoints load: `exp_avg` (m), `exp_avg_sq` (v) and `step` (t, a float32 tensor). Source:
+    Kingma and Ba (2015), Algorithm 1.
     """
 
     def __init__(
@@ -224,9 +225,10 @@ class AdamW(Optimizer):
     """Adam whose weight decay does not pass through the averages.
 
     First p ← (1 − lr·weight_decay)·p, then Adam's step from the gradient alone. Parameters change in
-    place, one at a time; one without gradient stays as it is, undecayed; gradients are left alone. State: two
-    tensors for each parameter, and its count of steps. Equal to `torch.optim.AdamW`. Source:
-    Loshchilov and Hutter (2019), Algorithm 2, with the decay multiplied by lr.
+    place, one at a time; one without gradient stays as it is, undecayed; gradients are left alone. State
+    for each parameter: `exp_avg`, `exp_avg_sq` and `step`, as in Adam. Equal to `torch.optim.AdamW`,
+    whose checkpoints load. Source: Loshchilov and Hutter (2019), Algorithm 2, with the decay multiplied
+    by lr.
     """
 
     def __init__(
@@ -274,9 +276,10 @@ class AdamW(Optimizer):
 class ForeachAdamW(Optimizer):
     """AdamW in which each operation runs once for all parameters of a group, not once for each.
 
-    The same arguments, steps and state as AdamW. Each operation on a list (`torch._foreach_mul_` and
-    its kin) takes all tensors at once, so the number of operations does not grow with the number of
-    parameters. Source: `_multi_tensor_adam`, torch/optim/adam.py.
+    The same arguments, steps and state as AdamW (`exp_avg`, `exp_avg_sq` and `step`, a float32 tensor).
+    Each operation on a list (`torch._foreach_mul_` and its kin) takes all tensors at once, so the number
+    of operations does not grow with the number of parameters. Source: `_multi_tensor_adam`,
+    torch/optim/adam.py.
     """
 
     def __init__(
