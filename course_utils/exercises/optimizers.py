@@ -2,6 +2,7 @@
 # mypy: ignore-errors
 # (alternatives are written as students write them, and all classes of theirs are called _)
 
+import inspect
 from math import prod, sqrt
 
 import torch
@@ -152,14 +153,6 @@ SKIPS_ZEROS = (
     "You skip a parameter whose gradient is all zeros. That is a gradient like others: momentum, averages "
     "and decay move the parameter all the same. Only None means that it took no part."
 )
-FROM_CONSTRUCTOR = (
-    "You take all hyper-parameters from the constructor. A group may have its own, a schedule changes "
-    "`group['lr']`, and a checkpoint brings them along: read each from the group, in `step`."
-)
-LR_FROM_CONSTRUCTOR = (
-    "You take lr from the constructor. A group may have its own, and a schedule changes "
-    "`group['lr']` as training goes: read it from the group at every step."
-)
 UPHILL = "Your steps go along the gradient, uphill. The step is subtracted: p ← p − lr·…"
 NEVER_MAXIMIZED = "`maximize` makes no difference in your code: it turns the sign of the gradient."
 ALL_AT_ONCE = (
@@ -168,18 +161,31 @@ ALL_AT_ONCE = (
 )
 
 
-def from_constructor():
-    """Each group's hyper-parameters are those of the constructor, or of its defaults."""
-    return replace(
-        GROUPS, GROUPS + '\n            group = {**self.defaults, "params": group["params"]}'
+def slips_with_options(ex):
+    """One hyper-parameter, or each of them, is read from the constructor."""
+    _, *options = list(inspect.signature(ex.reference).parameters)
+    for name in options:
+        ex.mistake(
+            f"You take {name} from the constructor. A group may have its own, a schedule changes it, a "
+            f"checkpoint brings it along: read it from the group, at every step.",
+            replace(
+                GROUPS,
+                f'{GROUPS}\n            group = {{**group, "{name}": self.defaults["{name}"]}}',
+            ),
+        )
+    ex.mistake(
+        "You take the hyper-parameters from the constructor. A group may have its own, a schedule changes "
+        "`group['lr']`, and a checkpoint brings them along: read each from the group, in `step`.",
+        replace(
+            GROUPS, f'{GROUPS}\n            group = {{**self.defaults, "params": group["params"]}}'
+        ),
     )
 
 
 def slips_of_a_loop(ex, update):
     """What goes wrong around any update rule: whose options, which parameters, whose memory."""
     out_of_place = update.replace("_(", "(", 1)
-    ex.mistake(LR_FROM_CONSTRUCTOR, replace('group["lr"]', 'self.defaults["lr"]'))
-    ex.mistake(FROM_CONSTRUCTOR, from_constructor())
+    slips_with_options(ex)
     ex.mistake(UPHILL, replace("=-lr", "=lr"))
     ex.mistake(NEVER_MAXIMIZED, replace('-p.grad if group["maximize"] else p.grad', "p.grad"))
     ex.mistake(
@@ -230,11 +236,6 @@ def slips_of_l2(ex, decoupled):
         "You add the decay to `p.grad` itself. Whoever looks at the gradient after the step (a log of its "
         "norm, an accumulation) sees something else: add it out of place.",
         replace("grad.add(p", "grad.add_(p"),
-    )
-    ex.mistake(
-        "You take weight_decay from the constructor. Norms and biases are often in a group with 0: read "
-        "it from the group.",
-        replace(DECAY, DECAY.replace("group", "self.defaults")),
     )
 
 
@@ -831,11 +832,6 @@ def slips_of_adam(ex):
         ),
     )
     ex.mistake(
-        "You count t up for every parameter of the loop, so the second one is corrected as if it were a "
-        "step older than the first. Count for each parameter, in its state.",
-        replace('state["step"] += 1', 'group["t"] = group.get("t", 0) + 1', COUNT, 'group["t"]'),
-    )
-    ex.mistake(
         "`self.t += 1` stands in the loop over parameters, so the second one is corrected as if it were a "
         "step older than the first. Count for each parameter, in its state.",
         replace(
@@ -892,16 +888,6 @@ def slips_of_adam(ex):
             "v / (1 - beta2**t)",
             "(v / (1 - beta2**t)).square()",
         ),
-    )
-    ex.mistake(
-        "You take the betas from the constructor's defaults. A group may have its own, and a loaded "
-        "checkpoint too: read them from the group.",
-        replace('group["betas"]', 'self.defaults["betas"]'),
-    )
-    ex.mistake(
-        "You take eps from the constructor. A group may have its own, and a loaded checkpoint too: read "
-        "it from the group.",
-        replace('group["eps"]', 'self.defaults["eps"]'),
     )
 
 
@@ -1004,11 +990,6 @@ AdamW.mistake(
     "You decay parameters that have no gradient. What took no part in this step is left alone: frozen "
     "layers would fade away.",
     replace(SHRINK, "", SKIP, f"{SHRINK}\n                {SKIP}"),
-)
-AdamW.mistake(
-    "You take weight_decay from the constructor's defaults, so norms and biases in a group with 0 are "
-    "decayed all the same. Read it from the group.",
-    replace('group["weight_decay"]', 'self.defaults["weight_decay"]'),
 )
 AdamW.mistake("weight_decay makes no difference in your code.", replace(SHRINK, ""))
 AdamW.mistake(
@@ -1162,8 +1143,7 @@ ForeachAdamW.mistake(
     replace("grads = list(torch._foreach_neg(grads))", "torch._foreach_neg_(grads)"),
 )
 ForeachAdamW.mistake(NEVER_MAXIMIZED, replace("grads = list(torch._foreach_neg(grads))", "pass"))
-ForeachAdamW.mistake(LR_FROM_CONSTRUCTOR, replace('group["lr"]', 'self.defaults["lr"]'))
-ForeachAdamW.mistake(FROM_CONSTRUCTOR, from_constructor())
+slips_with_options(ForeachAdamW)
 ForeachAdamW.mistake(UPHILL, replace("-lr /", "lr /"))
 ForeachAdamW.mistake(
     "You add the decay to the gradients: that is Adam with L2. Multiply the parameters instead.",
