@@ -386,60 +386,26 @@ SGD.mistake(
     ),
 )
 SGD.mistake(
-    "You keep a buffer although the momentum is 0. It costs as much memory as the parameters, for "
-    "nothing.",
-    replace(
-        "p.add_(grad",
-        'if not momentum:\n                    self.state[p]["momentum_buffer"] = grad.clone()\n'
-        "                p.add_(grad",
-    ),
-)
-SGD.mistake(
     "You keep a buffer although the momentum is 0: it costs as much memory as the parameters, and "
     "dampening then shortens the steps. Without momentum the step is along the gradient.",
     replace("if momentum:", "if True:"),
 )
 
 
-@SGD.alternative("out of place, then copied into the parameter")
+@SGD.alternative(
+    "out of place, then copied into the parameter; p.data, which autograd does not watch"
+)
 class _(optimizers.SGD):
     def step(self, closure=None):
         for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                with torch.no_grad():
-                    g = (p.grad * (-1 if group["maximize"] else 1)) + group["weight_decay"] * p
-                    state = self.state[p]
-                    if group["momentum"] != 0:
-                        old = state.get("b")
-                        state["b"] = (
-                            g
-                            if old is None
-                            else group["momentum"] * old + (1 - group["dampening"]) * g
-                        )
-                        g = g + group["momentum"] * state["b"] if group["nesterov"] else state["b"]
-                    p.copy_(p - group["lr"] * g)
-
-
-@SGD.alternative("on p.data, which autograd does not watch")
-class _(optimizers.SGD):
-    def step(self):
-        for group in self.param_groups:
-            mu = group["momentum"]
             for p in filter(lambda p: p.grad is not None, group["params"]):
-                g = p.grad.detach().clone()
-                if group["maximize"]:
-                    g.neg_()
-                g.add_(p.data, alpha=group["weight_decay"])
-                if mu and not self.state[p]:
-                    self.state[p]["momentum_buffer"] = g.clone()
-                elif mu:
-                    self.state[p]["momentum_buffer"].mul_(mu).add_((1 - group["dampening"]) * g)
-                if mu:
-                    b = self.state[p]["momentum_buffer"]
-                    g = g + mu * b if group["nesterov"] else b
-                p.data.sub_(g * group["lr"])
+                g = (-1 if group["maximize"] else 1) * p.grad + group["weight_decay"] * p.data
+                state, mu = self.state[p], group["momentum"]
+                if mu != 0:
+                    old = state.get("b")
+                    state["b"] = g if old is None else mu * old + (1 - group["dampening"]) * g
+                    g = g + mu * state["b"] if group["nesterov"] else state["b"]
+                p.data.copy_(p.data - group["lr"] * g)
 
 
 SGD.alternative("in lists, with torch._foreach_*")(optimizers.ForeachSGD)
@@ -470,6 +436,24 @@ def _():
     yield worked((1.0, 1.0), [(3.0, -1.0), (4.0, 0.0)], [[0.5, 1.5], [0.1, 1.5]], lr=0.5)
 
 
+def slips_of_the_root(ex, squares):
+    """What goes wrong with the divisor: the root of these squares, plus eps."""
+    root = f"{squares}.sqrt().add_(eps)"
+    ex.mistake(
+        "Your eps is inside the root. √(v + eps) is at least √eps: with 1e-8 that is 1e-4, ten thousand "
+        "times as much, and parameters with small gradients hardly move. Add eps to the root.",
+        replace(root, f"({squares} + eps).sqrt()"),
+    )
+    ex.mistake(
+        "You leave eps out: where a gradient has always been zero, 0 / 0 is NaN.",
+        replace(root, f"{squares}.sqrt()"),
+    )
+    ex.mistake(
+        "You divide by the squares themselves. Their unit is that of a squared gradient: take the root.",
+        replace(root, f"({squares} + eps)"),
+    )
+
+
 def draw_adaptive(draw, more):
     return {
         "lr": 0.1,
@@ -485,29 +469,13 @@ def _(draw):
     yield draw_training(draw, draw_adaptive(draw, {}), {"weight_decay": 0.5, "eps": 0.1})
 
 
-@AdaGrad.edge
-def _():
-    yield from adaptive_edges({"weight_decay": 0.0})
-
-
+AdaGrad.edge(lambda: adaptive_edges({"weight_decay": 0.0}))
+slips_of_the_root(AdaGrad, "total")
 slips_of_a_loop(AdaGrad, "p.addcdiv_(grad, total.sqrt().add_(eps), value=-lr)")
 slips_of_l2(
     AdaGrad,
     "Your decay shrinks the parameter directly. In AdaGrad it is L2: part of the gradient, and of the "
     "sum of squares.",
-)
-AdaGrad.mistake(
-    "Your eps is inside the root. √(s + eps) is at least √eps, which for 1e-10 is 1e-5: add eps to the "
-    "root, as torch does.",
-    replace("total.sqrt().add_(eps)", "(total + eps).sqrt()"),
-)
-AdaGrad.mistake(
-    "You leave eps out. Where all gradients so far were zero, 0 / 0 is NaN, and the parameter with it.",
-    replace(".add_(eps)", ""),
-)
-AdaGrad.mistake(
-    "You divide by the sum itself. Its unit is that of a squared gradient; take the root.",
-    replace("total.sqrt().add_(eps)", "total + eps"),
 )
 AdaGrad.mistake(
     "You divide by this step's gradient alone, so every step has size lr. The divisor sums the squares "
@@ -517,10 +485,7 @@ AdaGrad.mistake(
 AdaGrad.mistake(
     "You divide before you add: the present gradient belongs to the sum. Without it the first step is "
     "g / eps, which is enormous.",
-    replace(
-        'total = state["sum"].addcmul_(grad, grad)',
-        'total = state["sum"].clone()\n                state["sum"].addcmul_(grad, grad)',
-    ),
+    replace(".addcmul_", '.clone()\n                state["sum"].addcmul_'),
 )
 AdaGrad.mistake(
     "You add up absolute values. AdaGrad adds squares and takes the root of their sum: fifty gradients "
@@ -593,28 +558,13 @@ def _(draw):
     yield draw_training(draw, draw_adaptive(draw, more), {"weight_decay": 0.5, "alpha": 0.7})
 
 
-@RMSProp.edge
-def _():
-    yield from adaptive_edges({"weight_decay": 0.0, "alpha": 0.5}, momentum=0.5)
-
-
+RMSProp.edge(lambda: adaptive_edges({"weight_decay": 0.0, "alpha": 0.5}, momentum=0.5))
+slips_of_the_root(RMSProp, "square")
 slips_of_a_loop(RMSProp, "p.add_(direction, alpha=-lr)")
 slips_of_l2(
     RMSProp,
     "Your decay shrinks the parameter directly. In RMSProp it is L2: part of the gradient, and so of the "
     "average.",
-)
-RMSProp.mistake(
-    "Your eps is inside the root: √(v + eps) is not √v + eps. For a gradient below √eps it makes "
-    "another step altogether.",
-    replace("square.sqrt().add_(eps)", "(square + eps).sqrt()"),
-)
-RMSProp.mistake(
-    "You leave eps out: where the gradients are zero, 0 / 0 is NaN.", replace(".add_(eps)", "")
-)
-RMSProp.mistake(
-    "You divide by the average itself. Its unit is that of a squared gradient: take the root.",
-    replace("square.sqrt().add_(eps)", "(square + eps)"),
 )
 RMSProp.mistake(
     "You have alpha the wrong way round: it is the share of the *old* average that stays, 0.99 by "
@@ -638,18 +588,11 @@ RMSProp.mistake(
 RMSProp.mistake(
     "Your momentum collects raw gradients and divides afterwards. Here each gradient is divided by the "
     "root of its own time, and momentum collects the quotients.",
-    replace(
-        "direction = grad / square.sqrt().add_(eps)",
-        "direction = grad",
-        "p.add_(direction",
-        "p.add_(direction / (square.sqrt() + eps)",
-    ),
+    replace(" / square.sqrt().add_(eps)", "", "p.add_(d", "p.add_(1 / (square.sqrt() + eps) * d"),
 )
 RMSProp.mistake(
     "You use momentum where you should weigh with alpha: the average of squares has a rate of its own.",
-    replace(
-        'alpha, momentum = group["alpha"]', 'alpha, momentum = group["momentum"] or group["alpha"]'
-    ),
+    replace('group["alpha"]', 'group["momentum"] or group["alpha"]'),
 )
 RMSProp.mistake(
     "Your momentum averages, (1 − momentum)·d. Here it adds up: b ← momentum·b + d.",
@@ -658,12 +601,7 @@ RMSProp.mistake(
 RMSProp.mistake(
     "Your learning rate is inside the buffer: b ← momentum·b + lr·d. While lr is constant that is the "
     "same thing; when a schedule lowers it, the old steps still carry the old rate.",
-    replace(
-        "if momentum:\n                    direction",
-        "direction.mul_(lr)\n                if momentum:\n                    direction",
-        "alpha=-lr",
-        "alpha=-1",
-    ),
+    replace(".add_(direction)", ".add_(lr * direction)", "=-lr", "=-1 if momentum else -lr"),
 )
 
 
@@ -738,14 +676,11 @@ def adam_edges(torchs):
     yield begun, f"a checkpoint of torch.optim.{torchs} goes on"
 
 
-@Adam.edge
-def _():
-    yield from adam_edges("Adam")
-
-
+Adam.edge(lambda: adam_edges("Adam"))
 Adam.contract(bounded_memory(2))
 
 
+WITH_T = MADE, MADE + "\n        self.t = 0"
 STEPPED = "p.addcdiv_(m_hat, v_hat.sqrt().add_(eps), value=-lr)"
 LOOP = 'for p in group["params"]:'
 COUNT = 'state["step"].item()'
@@ -786,22 +721,9 @@ def slips_of_adam(ex):
         replace(both, "m.div_(1 - beta1**t), v.div_(1 - beta2**t)"),
     )
     ex.mistake(
-        "Your eps is inside the root. √(v̂ + 1e-8) is at least 1e-4, ten thousand times the eps that was "
-        "asked for: parameters with small gradients hardly move.",
-        replace("v_hat.sqrt().add_(eps)", "(v_hat + eps).sqrt()"),
-    )
-    ex.mistake(
         "You add eps to √v before the correction, as the paper's shortcut does. The rule here, and torch, "
         "correct v first: √v̂ + eps.",
         replace("v_hat.sqrt().add_(eps)", "v.sqrt().add_(eps) / sqrt(1 - beta2**t)"),
-    )
-    ex.mistake(
-        "You leave eps out: where a gradient has always been zero, 0 / 0 is NaN.",
-        replace(".add_(eps)", ""),
-    )
-    ex.mistake(
-        "You divide by v̂. Its unit is that of a squared gradient: take the root.",
-        replace("v_hat.sqrt()", "v_hat"),
     )
     ex.mistake(
         "Your t is one too high: at the first step it must be 1, so that m̂ is the first gradient itself. "
@@ -822,26 +744,12 @@ def slips_of_adam(ex):
     ex.mistake(
         "`self.t` counts steps once for all parameters. One that had no gradient has taken fewer; and "
         "after a resume the count begins afresh. Keep t in `self.state[p]`.",
-        replace(
-            MADE,
-            MADE + "\n        self.t = 0",
-            GROUPS,
-            "self.t += 1\n        " + GROUPS,
-            COUNT,
-            "self.t",
-        ),
+        replace(*WITH_T, GROUPS, "self.t += 1\n        " + GROUPS, COUNT, "self.t"),
     )
     ex.mistake(
         "`self.t += 1` stands in the loop over parameters, so the second one is corrected as if it were a "
         "step older than the first. Count for each parameter, in its state.",
-        replace(
-            MADE,
-            MADE + "\n        self.t = 0",
-            'state["step"] += 1',
-            "self.t += 1",
-            COUNT,
-            "self.t",
-        ),
+        replace(*WITH_T, 'state["step"] += 1', "self.t += 1", COUNT, "self.t"),
     )
     ex.mistake(
         "Your count of steps is an attribute of your own, not part of `state_dict`. After a resume it "
@@ -892,6 +800,7 @@ def slips_of_adam(ex):
 
 
 slips_of_adam(Adam)
+slips_of_the_root(Adam, "v_hat")
 slips_of_a_loop(Adam, STEPPED)
 slips_of_l2(
     Adam,
@@ -953,23 +862,20 @@ def _():
     yield worked((1.0, -2.0), [None, (0.0, 0.0)], after, **options)
 
 
-@AdamW.cases(25)
-def _(draw):
+def draw_adamw(draw):
     options = draw_adaptive(draw, {"betas": draw(st.sampled_from(BETAS))})
     yield draw_training(draw, options, {"weight_decay": 0.0, "betas": (0.6, 0.9)})
 
 
-@AdamW.edge
-def _():
-    yield from adam_edges("AdamW")
-
-
+AdamW.cases(25)(draw_adamw)
+AdamW.edge(lambda: adam_edges("AdamW"))
 AdamW.contract(bounded_memory(2))
 
 
 SHRINK = 'p.mul_(1 - lr * group["weight_decay"])'
 
 slips_of_adam(AdamW)
+slips_of_the_root(AdamW, "v_hat")
 slips_of_a_loop(AdamW, STEPPED)
 AdamW.mistake(
     "You add the decay to the gradient: that is Adam with L2. The averages then divide it by √v̂, so "
@@ -1059,10 +965,7 @@ def _():
     yield case, {f"parameter {i} after each step": values for i, values in enumerate(after)}
 
 
-@ForeachAdamW.cases(25)
-def _(draw):
-    options = draw_adaptive(draw, {"betas": draw(st.sampled_from(BETAS))})
-    yield draw_training(draw, options, {"weight_decay": 0.0, "betas": (0.6, 0.9)})
+ForeachAdamW.cases(25)(draw_adamw)
 
 
 @ForeachAdamW.edge
@@ -1101,14 +1004,7 @@ ForeachAdamW.mistake(
 ForeachAdamW.mistake(
     "`self.t` counts steps once for all parameters. One that had no gradient has taken fewer; and "
     "after a resume the count begins afresh. Keep t in `self.state[p]`, and pass a list of numbers.",
-    replace(
-        MADE,
-        MADE + "\n        self.t = 0",
-        GROUPS,
-        "self.t += 1\n        " + GROUPS,
-        AGES,
-        "[self.t] * len(steps)",
-    ),
+    replace(*WITH_T, GROUPS, "self.t += 1\n        " + GROUPS, AGES, "[self.t] * len(steps)"),
 )
 ForeachAdamW.mistake(
     "You hand over an empty list where no parameter of a group has a gradient, and torch refuses it: "
@@ -1148,8 +1044,7 @@ ForeachAdamW.mistake(UPHILL, replace("-lr /", "lr /"))
 ForeachAdamW.mistake(
     "You add the decay to the gradients: that is Adam with L2. Multiply the parameters instead.",
     replace(
-        FOREACH_DECAY,
-        'grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])',
+        FOREACH_DECAY, 'grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])'
     ),
 )
 ForeachAdamW.mistake(
@@ -1157,18 +1052,9 @@ ForeachAdamW.mistake(
     "layers would fade away.",
     replace("torch._foreach_mul_(params, 1", 'torch._foreach_mul_(group["params"], 1'),
 )
+ForeachAdamW.mistake("weight_decay makes no difference in your code.", replace(FOREACH_DECAY, ""))
 ForeachAdamW.mistake(
-    "weight_decay makes no difference in your code.",
-    replace(FOREACH_DECAY, ""),
-)
-ForeachAdamW.mistake(
-    NO_CORRECTION,
-    replace(
-        ROOTS_CORRECTED,
-        "",
-        "[-lr / (1 - beta1**t) for t in ts]",
-        "-lr",
-    ),
+    NO_CORRECTION, replace(ROOTS_CORRECTED, "", "[-lr / (1 - beta1**t) for t in ts]", "-lr")
 )
 ForeachAdamW.mistake(
     "You divide √v by 1 − β₂ᵗ. It is v that is corrected; its root is divided by √(1 − β₂ᵗ).",
@@ -1208,16 +1094,13 @@ class _(optimizers.ForeachAdamW):
             params = [p for p in group["params"] if p.grad is not None]
             if not params:
                 continue
-            for p in params:
-                if not self.state[p]:
-                    self.state[p]["step"] = 0
-                    self.state[p]["exp_avg"] = torch.zeros_like(p)
-                    self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
-                self.state[p]["step"] = int(self.state[p]["step"]) + 1
-            names = ("step", "exp_avg", "exp_avg_sq")
-            t, m, v = ([self.state[p][name] for p in params] for name in names)
+            kept, sign = [self.state[p] for p in params], -1 if group["maximize"] else 1
+            for p, state in zip(params, kept, strict=True):
+                state["step"] = int(state.get("step", 0)) + 1
+                if "exp_avg" not in state:
+                    state.update(exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+            t, m, v = ([state[key] for state in kept] for key in ("step", "exp_avg", "exp_avg_sq"))
             b1, b2 = group["betas"]
-            sign = -1 if group["maximize"] else 1
             grads = torch._foreach_mul([p.grad for p in params], sign)
             torch._foreach_mul_(m, b1)
             torch._foreach_add_(m, torch._foreach_mul(grads, 1 - b1))
@@ -1454,13 +1337,10 @@ def _():
 MATRICES, VECTORS = "p.ndim >= 2", "p.ndim < 2"
 TRAINABLE = "[p for p in model.parameters() if p.requires_grad]"
 NAMED = "{p: name for name, p in model.named_parameters() if p.requires_grad}"
-BY_NAME = (
-    "You go by the name. A norm's gain is called weight and must not decay; a table called bias has two "
-    "axes and should. Count axes."
-)
 
 decay_groups.mistake(
-    BY_NAME,
+    "You go by the name. A norm's gain is called weight and must not decay; a table called bias has two "
+    "axes and should. Count axes.",
     replace(TRAINABLE, NAMED, MATRICES, '"bias" not in params[p]', VECTORS, '"bias" in params[p]'),
 )
 decay_groups.mistake(
@@ -1477,23 +1357,11 @@ decay_groups.mistake(
 decay_groups.mistake(
     "A tied weight comes twice in your groups, once for each module that holds it. Ask the model for its "
     "parameters, not module after module.",
-    replace(
-        "for p in model",
-        "for m in model.modules() for p in m",
-        "parameters()",
-        "parameters(recurse=False)",
-    ),
+    replace("p in model.parameters()", "m in model.modules() for p in m.parameters(recurse=False)"),
 )
 decay_groups.mistake(
     "You have the groups the wrong way round: matrices decay, vectors do not.",
-    replace(
-        f"{MATRICES}], ",
-        "VECTORS], ",
-        f"{VECTORS}], ",
-        f"{MATRICES}], ",
-        "VECTORS], ",
-        f"{VECTORS}], ",
-    ),
+    replace(MATRICES, f"not {MATRICES}", VECTORS, f"not {VECTORS}"),
 )
 decay_groups.mistake(
     "Only the weights of Linear layers decay in your groups. Embeddings and convolutions are matrices "
@@ -1548,10 +1416,7 @@ def _(model, weight_decay):
         if not p.requires_grad:
             continue
         (decay if p.dim() > 1 else rest).append(p)
-    return [
-        dict(params=decay, weight_decay=weight_decay),  # noqa: C408
-        dict(params=rest, weight_decay=0.0),  # noqa: C408
-    ]
+    return [{"params": decay, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
 
 
 # ------------------------------------------------------------------------------ state bytes
