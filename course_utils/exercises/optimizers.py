@@ -195,6 +195,18 @@ def slips_of_a_loop(ex, update):
     )
     ex.mistake(NONE, replace(SKIP, ""))
     ex.mistake(SKIPS_ZEROS, replace("p.grad is None", "p.grad is None or not p.grad.any()"))
+    ends = "Your loop ends at the first parameter without gradient. Go on to the next: `continue`."
+    ex.mistake(ends, replace("continue", "return"))
+    ex.mistake(ends, replace("continue", "break"))
+    ex.mistake(
+        "Only the first group takes a step: go through all of `self.param_groups`.",
+        replace(GROUPS, "for group in self.param_groups[:1]:"),
+    )
+    ex.mistake(
+        "You reset `p.grad` in `step`. That is `zero_grad`'s task; whoever looks at the gradient after the "
+        "step finds none.",
+        replace(update, f"{update}\n                p.grad = None"),
+    )
     ex.mistake(
         "You take a missing gradient for zeros, so momentum, averages and decay still move the "
         "parameter. Without gradient it stays as it is.",
@@ -227,6 +239,7 @@ def slips_of_l2(ex, decoupled):
     is not."""
     ex.mistake(decoupled, replace(DECAY, 'p.mul_(1 - lr * group["weight_decay"])'))
     ex.mistake("weight_decay makes no difference in your code.", replace(DECAY, "pass"))
+    ex.mistake(NONE, replace(SKIP, "", DECAY, 'grad = grad + group["weight_decay"] * p'))
     ex.mistake(
         "With `maximize` you turn the sign of the decay too, so weights grow. Turn the gradient's sign "
         "first, then add the decay.",
@@ -603,24 +616,6 @@ RMSProp.mistake(
     "same thing; when a schedule lowers it, the old steps still carry the old rate.",
     replace(".add_(direction)", ".add_(lr * direction)", "=-lr", "=-1 if momentum else -lr"),
 )
-
-
-@RMSProp.alternative("out of place")
-class _(optimizers.RMSProp):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    state, alpha = self.state[p], group["alpha"]
-                    g = (1 - 2 * group["maximize"]) * p.grad + group["weight_decay"] * p
-                    state["v"] = alpha * state.get("v", 0.0) + (1 - alpha) * g.square()
-                    d = g / (state["v"].sqrt() + group["eps"])
-                    if group["momentum"] > 0:
-                        d = state["b"] = group["momentum"] * state.get("b", 0.0) + d
-                    p -= group["lr"] * d
-
-
 RMSProp.alternative("in lists, with torch._foreach_*")(optimizers.ForeachRMSProp)
 
 
