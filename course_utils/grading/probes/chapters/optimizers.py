@@ -308,8 +308,8 @@ class Quantized(Optimizer):
             for p in group["params"]:
                 codes = torch.zeros(p.shape, dtype=torch.int8)
                 self.state[p].update(codes=codes, mask=p.detach() > 0)
-        self.state["levels"] = {"table": torch.linspace(-1, 1, 256)}
-        self.state["steps"] = torch.ones(3, dtype=torch.int64)
+        self.state["levels"] = {"table": torch.linspace(-1, 1, 256)}  # type: ignore[index]
+        self.state["steps"] = torch.ones(3, dtype=torch.int64)  # type: ignore[index]
 
 
 class Windowed(Optimizer):
