@@ -1,33 +1,34 @@
 """Exercises of chapter 10, optimizers: update rules as classes, their groups, their bytes."""
 # mypy: ignore-errors
-# (mistakes are written as students write them, and all classes of theirs are called _)
+# (alternatives are written as students write them, and all classes of theirs are called _)
 
-from collections.abc import Iterator
+import inspect
 from math import prod, sqrt
 
 import torch
 from hypothesis import strategies as st
-from torch import nn
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.grading.probes import prepared
 from course_utils.reference import optimizers
 
 # ------------------------------------------------------------------------------ cases
 
 
-def training(params, grads, options=None, **more):
+def training(params, grads, options, **more):
     """A case for `probes.optimizer`: these parameters, gradients by step, options."""
-    return call(params=list(params), grads=grads, options=options or {}, **more)
+    return call(params=list(params), grads=grads, options=options, **more)
 
 
 def line(*values, dtype=torch.float32):
     return torch.tensor(values, dtype=dtype)
 
 
-def steps_of(*gradients):
-    """One parameter's gradients, step by step."""
-    return [[g] for g in gradients]
+def worked(start, gradients, after, **options):
+    """One vector, its gradients step by step, and what it was worked out to be after each."""
+    grads = [[None if g is None else line(*g)] for g in gradients]
+    expected = {"parameter 0 after each step": torch.tensor(after)}
+    return training([line(*start)], grads, options), expected
 
 
 SHAPES = ((2,), (3,), (2, 3), (3, 1, 2), ())
@@ -43,19 +44,17 @@ def draw_training(draw, options, apart):
     steps = draw(st.integers(3, 6))
     params = [draw(draws.tensors(shape, dtype)) for shape in shapes]
     missing = draw(st.booleans())
-    grads = [
-        [
-            None if missing and draw(st.integers(0, 3)) == 0 else draw(draws.tensors(s, dtype))
-            for s in shapes
-        ]
-        for _ in range(steps)
-    ]
+
+    def gradient(shape):
+        return (
+            None if missing and draw(st.integers(0, 3)) == 0 else draw(draws.tensors(shape, dtype))
+        )
+
+    grads = [[gradient(shape) for shape in shapes] for _ in range(steps)]
     more = {}
     if draw(st.booleans()):
-        more["groups"] = [
-            {"params": list(range(1, len(shapes)))},
-            {"params": [0], "lr": 3 * options["lr"], **apart},
-        ]
+        second = {"params": [0], "lr": 3 * options["lr"], **apart}
+        more["groups"] = [{"params": list(range(1, len(shapes)))}, second]
     if draw(st.booleans()):
         more["reload"] = draw(st.integers(2, steps))
     if draw(st.booleans()):
@@ -63,8 +62,8 @@ def draw_training(draw, options, apart):
     return training(params, grads, options, **more)
 
 
-def long_run(options, apart):
-    """Fifty steps on three parameters in two groups, with gaps, a fade and a reload in the middle."""
+def long_run(options, apart, steps=50, **more):
+    """Three parameters in two groups, with gaps, a fade and a reload in the middle."""
     generator = torch.Generator().manual_seed(10)
     shapes = ((3, 2), (4,), (2, 1, 2))
 
@@ -73,35 +72,39 @@ def long_run(options, apart):
 
     grads = [
         [None if (step + 2 * i) % 5 == 4 else normal(shape) for i, shape in enumerate(shapes)]
-        for step in range(50)
+        for step in range(steps)
     ]
     groups = [{"params": [0, 2]}, {"params": [1], "lr": 0.3 * options["lr"], **apart}]
-    params = [normal(shape) for shape in shapes]
-    return training(params, grads, options, groups=groups, reload=26, fade=0.98)
+    more = {"groups": groups, "reload": steps // 2 + 1, "fade": 0.98, **more}
+    return training(map(normal, shapes), grads, options, **more)
 
 
 def ordinary_edges(options):
-    """What every optimizer must bear: gaps, an empty tensor, one seen through strides."""
-    x = torch.arange(6.0).view(2, 3).T
-    yield (
-        training(
-            [line(1.0, 2.0), line(3.0, 4.0)], [[None, None], [None, line(1.0, -1.0)]], options
-        ),
-        "no gradient at all, then one for the second parameter only",
-    )
-    yield (
-        training([x], steps_of(x.cos(), x.sin()), options),
-        "a parameter that is not contiguous",
-    )
-    yield (
-        training(
-            [torch.ones(0, 2), line(1.0, 2.0)], [[torch.ones(0, 2), line(2.0, -1.0)]] * 2, options
-        ),
-        "a parameter without elements",
-    )
+    """What every optimizer must bear: gaps, zeros, an empty tensor, one seen through strides."""
+    a, b, zeros = line(1.0, 2.0), line(3.0, -1.0), line(0.0, 0.0)
+    gaps = training([a, b], [[None, None], [None, b]], options)
+    yield gaps, "no gradient at all, then one for the second parameter only"
+    fresh = training([a, b], [[zeros, b], [a, zeros], [zeros, zeros]], options)
+    yield fresh, "gradients of zeros, at first and later: they are gradients like others"
+    x = draws.scattered(torch.arange(6.0).view(2, 3))
+    yield training([x], [[x.cos()], [x.sin()]], options), "a parameter that is not contiguous"
+    empty = torch.ones(0, 2)
+    yield training([empty, a], [[empty, b]] * 2, options), "a parameter without elements"
     large = torch.linspace(-1.0, 1.0, 48 * 40).view(48, 40)
-    yield training([large], steps_of(large.cos(), large.sin()), options), "a larger matrix"
+    yield training([large], [[large.cos()], [large.sin()]], options), "a larger matrix"
     yield crowd(MANY + 1, options), "as many parameters as a model has"
+
+
+def adaptive_edges(apart, **more):
+    """The same, gradients near zero, and fifty steps; more: options besides."""
+    options = {"lr": 0.1, "weight_decay": 0.3, "eps": 0.1, **more}
+    yield from ordinary_edges(options)
+    zeros = training([line(1.0, 1.0)], [[line(0.0, 1.0)], [line(0.0, 0.0)]], {"lr": 0.1})
+    yield zeros, "a gradient of zero"
+    x, g = torch.ones(3, dtype=torch.float64), line(1e-3, 1e-5, 1.0, dtype=torch.float64)
+    tiny = training([x], [[g], [2 * g]], {"lr": 0.1, "eps": 1e-3})
+    yield tiny, "gradients as small as eps, or smaller"
+    yield long_run(options, apart), "fifty steps"
 
 
 def crowd(count, options):
@@ -111,22 +114,6 @@ def crowd(count, options):
         return [line(start + i, 1.0) for i in range(count)]
 
     return training(several(0.0), [several(1.0), several(-5.0)], options)
-
-
-def zero_gradients(options):
-    return (
-        training([line(1.0, 1.0)], steps_of(line(0.0, 1.0), line(0.0, 0.0)), options),
-        "a gradient of zero",
-    )
-
-
-def tiny_gradients(options):
-    x = line(1.0, 1.0, 1.0, dtype=torch.float64)
-    g = line(1e-3, 1e-5, 1.0, dtype=torch.float64)
-    return (
-        training([x], steps_of(g, 2 * g), {**options, "eps": 1e-3}),
-        "gradients as small as eps, or smaller",
-    )
 
 
 # ------------------------------------------------------------------------------ costs
@@ -151,30 +138,118 @@ def bounded_memory(tensors, **options):
     )
 
 
-# ------------------------------------------------------------------------------ mistakes' tools
+# ------------------------------------------------------------------------------ slips of every loop
+
+GROUPS = "for group in self.param_groups:"
+MADE = "super().__init__(params, defaults)"
+SKIP = "if p.grad is None:\n                    continue\n                "
+DECAY = 'grad = grad.add(p, alpha=group["weight_decay"])'
+
+NONE = (
+    "A parameter without gradient has `p.grad` None, and your step cannot do arithmetic with that: "
+    "skip it."
+)
+SKIPS_ZEROS = (
+    "You skip a parameter whose gradient is all zeros. That is a gradient like others: momentum, averages "
+    "and decay move the parameter all the same. Only None means that it took no part."
+)
+UPHILL = "Your steps go along the gradient, uphill. The step is subtracted: p ← p − lr·…"
+NEVER_MAXIMIZED = "`maximize` makes no difference in your code: it turns the sign of the gradient."
+ALL_AT_ONCE = (
+    "The values are right. But you compute all new parameters before you write the first, and for that "
+    "moment hold a copy of the whole model: update each one in place as you come to it."
+)
 
 
-def each(optimizer) -> Iterator[tuple]:
-    """(group, p, grad, state) of every parameter with a gradient, the sign turned to maximize."""
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            if p.grad is not None:
-                grad = -p.grad if group["maximize"] else p.grad.clone()
-                yield group, p, grad, optimizer.state[p]
+def slips_with_options(ex):
+    """One hyper-parameter, or each of them, is read from the constructor."""
+    _, *options = list(inspect.signature(ex.reference).parameters)
+    for name in options:
+        ex.mistake(
+            f"You take {name} from the constructor. A group may have its own, a schedule changes it, a "
+            f"checkpoint brings it along: read it from the group, at every step.",
+            replace(
+                GROUPS,
+                f'{GROUPS}\n            group = {{**group, "{name}": self.defaults["{name}"]}}',
+            ),
+        )
+    ex.mistake(
+        "You take the hyper-parameters from the constructor. A group may have its own, a schedule changes "
+        "`group['lr']`, and a checkpoint brings them along: read each from the group, in `step`.",
+        replace(
+            GROUPS, f'{GROUPS}\n            group = {{**self.defaults, "params": group["params"]}}'
+        ),
+    )
 
 
-def zeros(state, p, *names):
-    """The tensors of the state with these names, zeros at first."""
-    for name in names:
-        if name not in state:
-            state[name] = torch.zeros_like(p)
-    return [state[name] for name in names]
+def slips_of_a_loop(ex, update):
+    """What goes wrong around any update rule: whose options, which parameters, whose memory."""
+    out_of_place = update.replace("_(", "(", 1)
+    slips_with_options(ex)
+    ex.mistake(UPHILL, replace("=-lr", "=lr"))
+    ex.mistake(NEVER_MAXIMIZED, replace('-p.grad if group["maximize"] else p.grad', "p.grad"))
+    ex.mistake(
+        "You turn the sign of `p.grad` itself. With `maximize`, whoever looks at the gradient after the "
+        "step sees it negated: `-p.grad` makes a new tensor.",
+        replace("-p.grad if", "p.grad.neg_() if"),
+    )
+    ex.mistake(NONE, replace(SKIP, ""))
+    ex.mistake(SKIPS_ZEROS, replace("p.grad is None", "p.grad is None or not p.grad.any()"))
+    ends = "Your loop ends at the first parameter without gradient. Go on to the next: `continue`."
+    ex.mistake(ends, replace("continue", "return"))
+    ex.mistake(ends, replace("continue", "break"))
+    ex.mistake(
+        "Only the first group takes a step: go through all of `self.param_groups`.",
+        replace(GROUPS, "for group in self.param_groups[:1]:"),
+    )
+    ex.mistake(
+        "You reset `p.grad` in `step`. That is `zero_grad`'s task; whoever looks at the gradient after the "
+        "step finds none.",
+        replace(update, f"{update}\n                p.grad = None"),
+    )
+    ex.mistake(
+        "You take a missing gradient for zeros, so momentum, averages and decay still move the "
+        "parameter. Without gradient it stays as it is.",
+        replace(SKIP + "grad =", "grad = torch.zeros_like(p) if p.grad is None else"),
+    )
+    ex.mistake(
+        "You bind `p.data` to a new tensor, so the parameter leaves the memory that others (a view, a "
+        "bucket of DDP) hold on to. Change it in place: `p.add_(…)`.",
+        replace(update, f"p.data = {out_of_place}"),
+    )
+    ex.mistake(
+        "You keep your state in an attribute of your own. `state_dict` saves `self.state` only, so a "
+        "resumed run begins afresh: keep it in `self.state[p]`.",
+        replace(
+            MADE, MADE + "\n        self.kept = {}", "self.state[p]", "self.kept.setdefault(p, {})"
+        ),
+    )
+    if ex.contracts:
+        every = f"new.append((p, {out_of_place}))"
+        last = "\n        for p, value in new:\n            p.copy_(value)"
+        ex.mistake(
+            ALL_AT_ONCE,
+            replace(GROUPS, "new = []\n        " + GROUPS, update, every + last),
+            cost=True,
+        )
 
 
-def counted(state):
-    """Steps of this parameter, the present one included."""
-    state["step"] = state.get("step", 0) + 1
-    return state["step"]
+def slips_of_l2(ex, decoupled):
+    """What goes wrong with decay that is part of the gradient. decoupled: the sentence for decay that
+    is not."""
+    ex.mistake(decoupled, replace(DECAY, 'p.mul_(1 - lr * group["weight_decay"])'))
+    ex.mistake("weight_decay makes no difference in your code.", replace(DECAY, "pass"))
+    ex.mistake(NONE, replace(SKIP, "", DECAY, 'grad = grad + group["weight_decay"] * p'))
+    ex.mistake(
+        "With `maximize` you turn the sign of the decay too, so weights grow. Turn the gradient's sign "
+        "first, then add the decay.",
+        replace(DECAY, DECAY.replace("alpha=", 'alpha=(-1 if group["maximize"] else 1) * ')),
+    )
+    ex.mistake(
+        "You add the decay to `p.grad` itself. Whoever looks at the gradient after the step (a log of its "
+        "norm, an accumulation) sees something else: add it out of place.",
+        replace("grad.add(p", "grad.add_(p"),
+    )
 
 
 # ------------------------------------------------------------------------------ SGD
@@ -204,26 +279,11 @@ SGD = Exercise(
 
 @SGD.by_hand
 def _():
-    yield (
-        training([line(1.0, -2.0)], steps_of(line(0.5, 1.0), line(0.5, 1.0)), {"lr": 0.1}),
-        {"parameter 0 after each step": torch.tensor([[0.95, -2.1], [0.9, -2.2]])},
-    )
-    yield (
-        training(
-            [line(1.0, 2.0)],
-            steps_of(line(1.0, 0.0), line(1.0, 0.0)),
-            {"lr": 0.1, "momentum": 0.5},
-        ),
-        {"parameter 0 after each step": torch.tensor([[0.9, 2.0], [0.75, 2.0]])},
-    )
-    yield (
-        training(
-            [line(1.0, 2.0)],
-            steps_of(line(1.0, 0.0), line(1.0, 0.0)),
-            {"lr": 0.1, "momentum": 0.5, "nesterov": True, "weight_decay": 0.0},
-        ),
-        {"parameter 0 after each step": torch.tensor([[0.85, 2.0], [0.675, 2.0]])},
-    )
+    one = [(1.0, 0.0)] * 2
+    yield worked((1.0, -2.0), [(0.5, 1.0)] * 2, [[0.95, -2.1], [0.9, -2.2]], lr=0.1)
+    yield worked((1.0, 2.0), one, [[0.9, 2.0], [0.75, 2.0]], lr=0.1, momentum=0.5)
+    ahead = {"lr": 0.1, "momentum": 0.5, "nesterov": True, "weight_decay": 0.0}
+    yield worked((1.0, 2.0), one, [[0.85, 2.0], [0.675, 2.0]], **ahead)
 
 
 @SGD.cases(30)
@@ -247,358 +307,121 @@ def _():
     options = {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "weight_decay": 0.3}
     yield from ordinary_edges(options)
     yield long_run(options, {"weight_decay": 0.0, "momentum": 0.5}), "fifty steps"
-    g = steps_of(line(1.0, 2.0))
-    yield (
-        training([line(1.0, 2.0)], g, {"nesterov": True}),
-        "Nesterov without momentum is refused",
-    )
-    yield (
-        training([line(1.0, 2.0)], g, {"nesterov": True, "momentum": 0.9, "dampening": 0.1}),
-        "Nesterov with dampening is refused",
-    )
-    yield (
-        training([line(1.0, 2.0)], g, {"nesterov": True, "momentum": -0.5}),
-        "Nesterov with a negative momentum is refused",
-    )
+    for why, refused in (
+        ("without momentum", {}),
+        ("with dampening", {"momentum": 0.9, "dampening": 0.1}),
+        ("with a negative momentum", {"momentum": -0.5}),
+    ):
+        x = line(1.0, 2.0)
+        yield training([x], [[x]], {"nesterov": True, **refused}), f"Nesterov {why} is refused"
 
 
 SGD.contract(bounded_memory(0))
 SGD.contract(bounded_memory(1, momentum=0.9))
 
 
-def sgd(optimizer, direct):
-    """A step in which `direct(group, p, grad, state)` gives what lr multiplies."""
-    for group, p, grad, state in each(optimizer):
-        p.add_(direct(group, p, grad, state), alpha=-group["lr"])
-
-
-def with_decay(group, p, grad):
-    return grad + group["weight_decay"] * p
-
-
-def with_momentum(group, grad, state):
-    """The right direction, for mistakes that are made elsewhere."""
-    momentum = group["momentum"]
-    if not momentum:
-        return grad
-    if "momentum_buffer" not in state:
-        state["momentum_buffer"] = grad.clone()
-    else:
-        state["momentum_buffer"].mul_(momentum).add_(grad, alpha=1 - group["dampening"])
-    buffer = state["momentum_buffer"]
-    return grad + momentum * buffer if group["nesterov"] else buffer
-
-
-@SGD.mistake(
-    "You dampen the first gradient too. torch's buffer starts as the whole first gradient; dampening "
-    "begins with the second."
-)
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        def direct(group, p, grad, state):
-            if group["momentum"]:
-                (buffer,) = zeros(state, p, "momentum_buffer")
-                grad = with_decay(group, p, grad)
-                buffer.mul_(group["momentum"]).add_(grad, alpha=1 - group["dampening"])
-                return grad + group["momentum"] * buffer if group["nesterov"] else buffer
-            return with_decay(group, p, grad)
-
-        sgd(self, direct)
-
-
-@SGD.mistake(
-    "Your buffer averages, (1 − momentum)·g, as Adam's does. Here it adds up: the whole gradient, unless "
-    "`dampening` takes some of it away."
-)
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        def direct(group, p, grad, state):
-            grad, mu = with_decay(group, p, grad), group["momentum"]
-            if not mu:
-                return grad
-            (buffer,) = zeros(state, p, "momentum_buffer")
-            buffer.mul_(mu).add_(grad, alpha=1 - mu)
-            return grad + mu * buffer if group["nesterov"] else buffer
-
-        sgd(self, direct)
-
-
-@SGD.mistake(
-    "With Nesterov you step along momentum·b alone. The gradient belongs to it: g + momentum·b, which "
-    "is where the buffer will carry you next."
-)
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        def direct(group, p, grad, state):
-            direction = with_momentum(
-                {**group, "nesterov": False}, with_decay(group, p, grad), state
-            )
-            return group["momentum"] * direction if group["nesterov"] else direction
-
-        sgd(self, direct)
-
-
-@SGD.mistake(
-    "`nesterov` makes no difference in your results: the step is to go along g + momentum·b with the "
-    "*new* b. With the old one, g + momentum·b is the new b itself."
-)
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        sgd(
-            self,
-            lambda group, p, grad, state: with_momentum(
-                {**group, "nesterov": False}, with_decay(group, p, grad), state
-            ),
-        )
-
-
-@SGD.mistake(
+slips_of_a_loop(SGD, "p.add_(grad, alpha=-lr)")
+slips_of_l2(
+    SGD,
     "Your decay bypasses the momentum buffer. In SGD it is L2: part of the gradient before anything "
-    "else is done with it."
+    "else is done with it.",
 )
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        def direct(group, p, grad, state):
-            return with_momentum(group, grad, state) + group["weight_decay"] * p
-
-        sgd(self, direct)
-
-
-@SGD.mistake(
-    "With `maximize` you turn the sign of the decay too, so weights grow. Turn the gradient's sign "
-    "first, then add the decay."
+SGD.mistake(
+    "You dampen the first gradient too. torch's buffer starts as the whole first gradient; dampening "
+    "begins with the second.",
+    replace("grad.clone()", 'grad * (1 - group["dampening"])'),
 )
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        def direct(group, p, grad, state):
-            sign = -1 if group["maximize"] else 1
-            return with_momentum(group, grad + sign * group["weight_decay"] * p, state)
-
-        sgd(self, direct)
-
-
-@SGD.mistake("`maximize` makes no difference in your code: it turns the sign of the gradient.")
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            group["maximize"] = False
-        super().step()
-
-
-@SGD.mistake(
-    "You bind `p.data` to a new tensor, so the parameter leaves the memory that others (a view, an "
-    "optimizer, a bucket of DDP) hold on to. Change it in place: `p.add_(…)`."
+SGD.mistake(
+    "Your buffer averages, (1 − momentum)·g, as Adam's does. Here it adds up: the whole gradient, unless "
+    "`dampening` takes some of it away.",
+    replace("grad.clone()", "grad * (1 - momentum)", '1 - group["dampening"]', "1 - momentum"),
 )
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        for group, p, grad, state in each(self):
-            direction = with_momentum(group, with_decay(group, p, grad), state)
-            p.data = p.data - group["lr"] * direction
-
-
-@SGD.mistake(
-    "You take lr from the constructor. A group may have its own, and a schedule changes "
-    "`group['lr']` as training goes: read it from the group at every step."
+SGD.mistake(
+    "`dampening` makes no difference in your code: from the second step on the buffer gets "
+    "(1 − dampening)·g.",
+    replace('1 - group["dampening"]', "1"),
 )
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        for group, p, grad, state in each(self):
-            direction = with_momentum(group, with_decay(group, p, grad), state)
-            p.add_(direction, alpha=-self.defaults["lr"])
-
-
-@SGD.mistake(
-    "A parameter without gradient has `p.grad` None, and your step cannot do arithmetic with that: "
-    "skip it."
+SGD.mistake(
+    "You weigh the new gradient with dampening itself. It is what is taken away: (1 − dampening)·g.",
+    replace('1 - group["dampening"]', 'group["dampening"]'),
 )
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                grad = with_decay(group, p, -p.grad if group["maximize"] else p.grad.clone())
-                p.add_(with_momentum(group, grad, self.state[p]), alpha=-group["lr"])
-
-
-@SGD.mistake(
-    "You take a missing gradient for zeros, so momentum and decay still move the parameter. Without "
-    "gradient it stays as it is."
+SGD.mistake(
+    "With Nesterov you step along momentum·b alone. The gradient belongs to it: g + momentum·b, which "
+    "is where the buffer will carry you next.",
+    replace("grad.add(buffer, alpha=momentum)", "buffer * momentum"),
 )
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    p.grad = torch.zeros_like(p)
-                grad = with_decay(group, p, -p.grad if group["maximize"] else p.grad.clone())
-                p.add_(with_momentum(group, grad, self.state[p]), alpha=-group["lr"])
-
-
-@SGD.mistake(
+SGD.mistake(
+    "`nesterov` makes no difference in your results: the step is to go along g + momentum·b with the "
+    "*new* b. With the old one, g + momentum·b is the new b itself.",
+    replace('grad.add(buffer, alpha=momentum) if group["nesterov"] else buffer', "buffer"),
+)
+SGD.mistake(
+    "With Nesterov you step along g + b. The buffer is multiplied by momentum once more: g + momentum·b.",
+    replace("grad.add(buffer, alpha=momentum)", "grad + buffer"),
+)
+SGD.mistake(
+    "Nesterov without momentum raises nothing in your constructor: momentum must be above 0, or a "
+    "ValueError is due.",
+    replace("momentum <= 0 or dampening", "dampening"),
+)
+SGD.mistake(
+    "Nesterov with dampening raises nothing in your constructor: dampening must be 0, or a ValueError is "
+    "due.",
+    replace("(momentum <= 0 or dampening != 0)", "momentum <= 0"),
+)
+SGD.mistake(
+    "Your constructor lets Nesterov pass whatever the momentum and the dampening are: it is due to raise "
+    "ValueError without momentum or with dampening.",
+    replace("momentum <= 0 or dampening != 0", "False"),
+)
+SGD.mistake(
     "Your buffer *is* the first gradient, not a copy of it: what you add to one appears in the other, "
-    "and the next `backward` overwrites both. Clone it."
+    "and the next `backward` overwrites both. Clone it.",
+    replace("grad.clone()", "grad"),
 )
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                grad = -p.grad if group["maximize"] else p.grad
-                if group["weight_decay"]:
-                    grad = grad + group["weight_decay"] * p
-                if group["momentum"]:
-                    self.state[p].setdefault("momentum_buffer", grad)
-                    if self.state[p].setdefault("begun", False):
-                        buffer = self.state[p]["momentum_buffer"]
-                        buffer.mul_(group["momentum"]).add_(grad, alpha=1 - group["dampening"])
-                    self.state[p]["begun"] = True
-                    buffer = self.state[p]["momentum_buffer"]
-                    grad = grad + group["momentum"] * buffer if group["nesterov"] else buffer
-                p.add_(grad, alpha=-group["lr"])
-
-
-@SGD.mistake(
-    "You add the decay to `p.grad` itself. Whoever looks at the gradient after the step (a log of its "
-    "norm, an accumulation) sees something else: add it out of place."
-)
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                p.grad.mul_(-1) if group["maximize"] else None
-                p.grad.add_(p, alpha=group["weight_decay"])
-                p.add_(with_momentum(group, p.grad, self.state[p]), alpha=-group["lr"])
-
-
-@SGD.mistake(
-    "You keep the buffers in an attribute of your own. `state_dict` saves `self.state` only, so after a "
-    "resume they are gone: keep them in `self.state[p]`."
-)
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        self.buffers = getattr(self, "buffers", {})
-        for group, p, grad, _ in each(self):
-            grad = with_decay(group, p, grad)
-            direction = with_momentum(group, grad, self.buffers.setdefault(p, {}))
-            p.add_(direction, alpha=-group["lr"])
-
-
-@SGD.mistake(
+SGD.mistake(
     "You do without `torch.no_grad()` and work around the error with `p.data`. The decay then enters "
-    "the buffer with its graph, and every step's graph hangs on the last: memory grows without end."
+    "the buffer with its graph, and every step's graph hangs on the last: memory grows without end.",
+    replace(
+        "@torch.no_grad()\n    ",
+        "",
+        'if group["weight_decay"]:',
+        "if True:",
+        "p.add_(grad",
+        "p.data.add_(grad",
+    ),
 )
-class _(optimizers.SGD):
-    def step(self):
-        for group, p, grad, state in each(self):
-            grad = with_decay(group, p, grad)
-            if group["momentum"]:
-                if "momentum_buffer" not in state:
-                    state["momentum_buffer"] = grad
-                else:
-                    kept = group["momentum"] * state["momentum_buffer"]
-                    state["momentum_buffer"] = kept + (1 - group["dampening"]) * grad
-                buffer = state["momentum_buffer"]
-                grad = grad + group["momentum"] * buffer if group["nesterov"] else buffer
-            p.data.add_(grad.detach(), alpha=-group["lr"])
-
-
-@SGD.mistake(
+SGD.mistake(
     "Your learning rate is inside the buffer: b ← momentum·b + lr·g. While lr is constant that is the "
-    "same thing; when a schedule lowers it, the old steps still carry the old rate."
+    "same thing; when a schedule lowers it, the old steps still carry the old rate.",
+    replace(
+        "if momentum:", "grad = lr * grad\n                if momentum:", "alpha=-lr", "alpha=-1"
+    ),
 )
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        for group, p, grad, state in each(self):
-            direction = with_momentum(group, group["lr"] * with_decay(group, p, grad), state)
-            p.sub_(direction)
-
-
-@SGD.mistake(
-    "You keep a buffer although the momentum is 0. It costs as much memory as the parameters, for "
-    "nothing."
+SGD.mistake(
+    "You keep a buffer although the momentum is 0: it costs as much memory as the parameters, and "
+    "dampening then shortens the steps. Without momentum the step is along the gradient.",
+    replace("if momentum:", "if True:"),
 )
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        def direct(group, p, grad, state):
-            if not group["momentum"]:
-                state["momentum_buffer"] = with_decay(group, p, grad).clone()
-                return state["momentum_buffer"]
-            return with_momentum(group, with_decay(group, p, grad), state)
-
-        sgd(self, direct)
 
 
-@SGD.mistake(
-    "The values are right. But you compute all new parameters before you write the first, and for that "
-    "moment hold a copy of the whole model: update each one in place as you come to it.",
-    cost=True,
+@SGD.alternative(
+    "out of place, then copied into the parameter; p.data, which autograd does not watch"
 )
-class _(optimizers.SGD):
-    @torch.no_grad()
-    def step(self):
-        found = list(each(self))
-        new = [
-            p - group["lr"] * with_momentum(group, with_decay(group, p, grad), state)
-            for group, p, grad, state in found
-        ]
-        for (_, p, _, _), value in zip(found, new, strict=True):
-            p.copy_(value)
-
-
-@SGD.alternative("out of place, then copied into the parameter")
 class _(optimizers.SGD):
     def step(self, closure=None):
         for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                with torch.no_grad():
-                    g = (p.grad * (-1 if group["maximize"] else 1)) + group["weight_decay"] * p
-                    state = self.state[p]
-                    if group["momentum"] != 0:
-                        old = state.get("b")
-                        state["b"] = (
-                            g
-                            if old is None
-                            else group["momentum"] * old + (1 - group["dampening"]) * g
-                        )
-                        g = g + group["momentum"] * state["b"] if group["nesterov"] else state["b"]
-                    p.copy_(p - group["lr"] * g)
-
-
-@SGD.alternative("on p.data, which autograd does not watch")
-class _(optimizers.SGD):
-    def step(self):
-        for group in self.param_groups:
             for p in filter(lambda p: p.grad is not None, group["params"]):
-                g = p.grad.detach().clone()
-                if group["maximize"]:
-                    g.neg_()
-                g.add_(p.data, alpha=group["weight_decay"])
-                p.data.sub_(with_momentum(group, g, self.state[p]) * group["lr"])
+                g = (-1 if group["maximize"] else 1) * p.grad + group["weight_decay"] * p.data
+                state, mu = self.state[p], group["momentum"]
+                if mu != 0:
+                    old = state.get("b")
+                    state["b"] = g if old is None else mu * old + (1 - group["dampening"]) * g
+                    g = g + mu * state["b"] if group["nesterov"] else state["b"]
+                p.data.copy_(p.data - group["lr"] * g)
 
 
-@SGD.alternative("in lists, with torch._foreach_*")
-class _(optimizers.ForeachSGD):
-    pass
+SGD.alternative("in lists, with torch._foreach_*")(optimizers.ForeachSGD)
 
 
 # ------------------------------------------------------------------------------ AdaGrad
@@ -623,9 +446,24 @@ AdaGrad = Exercise(
 
 @AdaGrad.by_hand
 def _():
-    yield (
-        training([line(1.0, 1.0)], steps_of(line(3.0, -1.0), line(4.0, 0.0)), {"lr": 0.5}),
-        {"parameter 0 after each step": torch.tensor([[0.5, 1.5], [0.1, 1.5]])},
+    yield worked((1.0, 1.0), [(3.0, -1.0), (4.0, 0.0)], [[0.5, 1.5], [0.1, 1.5]], lr=0.5)
+
+
+def slips_of_the_root(ex, squares):
+    """What goes wrong with the divisor: the root of these squares, plus eps."""
+    root = f"{squares}.sqrt().add_(eps)"
+    ex.mistake(
+        "Your eps is inside the root. √(v + eps) is at least √eps: with 1e-8 that is 1e-4, ten thousand "
+        "times as much, and parameters with small gradients hardly move. Add eps to the root.",
+        replace(root, f"({squares} + eps).sqrt()"),
+    )
+    ex.mistake(
+        "You leave eps out: where a gradient has always been zero, 0 / 0 is NaN.",
+        replace(root, f"{squares}.sqrt()"),
+    )
+    ex.mistake(
+        "You divide by the squares themselves. Their unit is that of a squared gradient: take the root.",
+        replace(root, f"({squares} + eps)"),
     )
 
 
@@ -644,133 +482,34 @@ def _(draw):
     yield draw_training(draw, draw_adaptive(draw, {}), {"weight_decay": 0.5, "eps": 0.1})
 
 
-@AdaGrad.edge
-def _():
-    options = {"lr": 0.1, "weight_decay": 0.3, "eps": 0.1}
-    yield from ordinary_edges(options)
-    yield zero_gradients({"lr": 0.1})
-    yield tiny_gradients({"lr": 0.1})
-    yield long_run(options, {"weight_decay": 0.0}), "fifty steps"
-
-
-def adagrad(optimizer, root):
-    """A step in which `root(sum, group)` gives the divisor."""
-    for group, p, grad, state in each(optimizer):
-        grad = with_decay(group, p, grad)
-        (total,) = zeros(state, p, "sum")
-        total.add_(grad * grad)
-        p.sub_(group["lr"] * grad / root(total, group))
-
-
-@AdaGrad.mistake(
-    "Your eps is inside the root. √(s + eps) is at least √eps, which for 1e-10 is 1e-5: add eps to the "
-    "root, as torch does."
-)
-class _(optimizers.AdaGrad):
-    @torch.no_grad()
-    def step(self):
-        adagrad(self, lambda s, group: (s + group["eps"]).sqrt())
-
-
-@AdaGrad.mistake(
-    "You leave eps out. Where all gradients so far were zero, 0 / 0 is NaN, and the parameter with it."
-)
-class _(optimizers.AdaGrad):
-    @torch.no_grad()
-    def step(self):
-        adagrad(self, lambda s, group: s.sqrt())
-
-
-@AdaGrad.mistake(
-    "You divide by the sum itself. Its unit is that of a squared gradient; take the root."
-)
-class _(optimizers.AdaGrad):
-    @torch.no_grad()
-    def step(self):
-        adagrad(self, lambda s, group: s + group["eps"])
-
-
-@AdaGrad.mistake(
-    "You divide by this step's gradient alone, so every step has size lr. The divisor sums the squares "
-    "of *all* gradients so far."
-)
-class _(optimizers.AdaGrad):
-    @torch.no_grad()
-    def step(self):
-        for group, p, grad, state in each(self):
-            grad = with_decay(group, p, grad)
-            state["sum"] = grad * grad
-            p.sub_(group["lr"] * grad / (state["sum"].sqrt() + group["eps"]))
-
-
-@AdaGrad.mistake(
-    "You divide before you add: the present gradient belongs to the sum. Without it the first step is "
-    "g / eps, which is enormous."
-)
-class _(optimizers.AdaGrad):
-    @torch.no_grad()
-    def step(self):
-        for group, p, grad, state in each(self):
-            grad = with_decay(group, p, grad)
-            (total,) = zeros(state, p, "sum")
-            p.sub_(group["lr"] * grad / (total.sqrt() + group["eps"]))
-            total.add_(grad * grad)
-
-
-@AdaGrad.mistake(
-    "You add up absolute values. AdaGrad adds squares and takes the root of their sum: fifty gradients "
-    "of 1 give 7.1, not 50."
-)
-class _(optimizers.AdaGrad):
-    @torch.no_grad()
-    def step(self):
-        for group, p, grad, state in each(self):
-            grad = with_decay(group, p, grad)
-            (total,) = zeros(state, p, "sum")
-            total.add_(grad.abs())
-            p.sub_(group["lr"] * grad / (total + group["eps"]))
-
-
-@AdaGrad.mistake(
+AdaGrad.edge(lambda: adaptive_edges({"weight_decay": 0.0}))
+slips_of_the_root(AdaGrad, "total")
+slips_of_a_loop(AdaGrad, "p.addcdiv_(grad, total.sqrt().add_(eps), value=-lr)")
+slips_of_l2(
+    AdaGrad,
     "Your decay shrinks the parameter directly. In AdaGrad it is L2: part of the gradient, and of the "
-    "sum of squares."
+    "sum of squares.",
 )
-class _(optimizers.AdaGrad):
-    @torch.no_grad()
-    def step(self):
-        for group, p, grad, state in each(self):
-            (total,) = zeros(state, p, "sum")
-            total.add_(grad * grad)
-            p.mul_(1 - group["lr"] * group["weight_decay"])
-            p.sub_(group["lr"] * grad / (total.sqrt() + group["eps"]))
-
-
-@AdaGrad.mistake(
+AdaGrad.mistake(
+    "You divide by this step's gradient alone, so every step has size lr. The divisor sums the squares "
+    "of *all* gradients so far.",
+    replace(".addcmul_(grad, grad)", ".copy_(grad * grad)"),
+)
+AdaGrad.mistake(
+    "You divide before you add: the present gradient belongs to the sum. Without it the first step is "
+    "g / eps, which is enormous.",
+    replace(".addcmul_", '.clone()\n                state["sum"].addcmul_'),
+)
+AdaGrad.mistake(
+    "You add up absolute values. AdaGrad adds squares and takes the root of their sum: fifty gradients "
+    "of 1 give 7.1, not 50.",
+    replace(".addcmul_(grad, grad)", ".add_(grad.abs())", "total.sqrt()", "total.clone()"),
+)
+AdaGrad.mistake(
     "You keep one number for each parameter tensor, the sum over all its elements. The point of "
-    "AdaGrad is a rate for each coordinate."
+    "AdaGrad is a rate for each coordinate.",
+    replace(".addcmul_(grad, grad)", ".add_((grad * grad).sum())"),
 )
-class _(optimizers.AdaGrad):
-    @torch.no_grad()
-    def step(self):
-        for group, p, grad, state in each(self):
-            grad = with_decay(group, p, grad)
-            (total,) = zeros(state, p, "sum")
-            total.add_((grad * grad).sum())
-            p.sub_(group["lr"] * grad / (total.sqrt() + group["eps"]))
-
-
-@AdaGrad.mistake(
-    "You keep the sums in an attribute of your own. `state_dict` saves `self.state` only: after a "
-    "resume your steps are large again."
-)
-class _(optimizers.AdaGrad):
-    @torch.no_grad()
-    def step(self):
-        self.sums = getattr(self, "sums", {})
-        for group, p, grad, _ in each(self):
-            grad = with_decay(group, p, grad)
-            total = self.sums.setdefault(p, torch.zeros_like(p)).add_(grad * grad)
-            p.sub_(group["lr"] * grad / (total.sqrt() + group["eps"]))
 
 
 @AdaGrad.alternative("out of place, with the state made in the constructor")
@@ -791,9 +530,7 @@ class _(optimizers.AdaGrad):
                     p -= group["lr"] * g / (self.state[p]["s"] ** 0.5 + group["eps"])
 
 
-@AdaGrad.alternative("in lists, with torch._foreach_*")
-class _(optimizers.ForeachAdaGrad):
-    pass
+AdaGrad.alternative("in lists, with torch._foreach_*")(optimizers.ForeachAdaGrad)
 
 
 # ------------------------------------------------------------------------------ RMSProp
@@ -819,20 +556,10 @@ RMSProp = Exercise(
 
 @RMSProp.by_hand
 def _():
-    yield (
-        training(
-            [line(1.0, 1.0)], steps_of(line(2.0, -4.0)), {"lr": 0.1, "alpha": 0.75, "eps": 0.0}
-        ),
-        {"parameter 0 after each step": torch.tensor([[0.8, 1.2]])},
-    )
-    yield (
-        training(
-            [line(1.0, 1.0)],
-            steps_of(line(2.0, -4.0), line(0.0, 0.0)),
-            {"lr": 0.1, "alpha": 0.75, "eps": 0.0, "momentum": 0.5},
-        ),
-        {"parameter 0 after each step": torch.tensor([[0.8, 1.2], [0.7, 1.3]])},
-    )
+    options = {"lr": 0.1, "alpha": 0.75, "eps": 0.0}
+    yield worked((1.0, 1.0), [(2.0, -4.0)], [[0.8, 1.2]], **options)
+    later = [[0.8, 1.2], [0.7, 1.3]]
+    yield worked((1.0, 1.0), [(2.0, -4.0), (0.0, 0.0)], later, momentum=0.5, **options)
 
 
 @RMSProp.cases(25)
@@ -844,158 +571,52 @@ def _(draw):
     yield draw_training(draw, draw_adaptive(draw, more), {"weight_decay": 0.5, "alpha": 0.7})
 
 
-@RMSProp.edge
-def _():
-    options = {"lr": 0.1, "weight_decay": 0.3, "eps": 0.1, "momentum": 0.5}
-    yield from ordinary_edges(options)
-    yield zero_gradients({"lr": 0.1})
-    yield tiny_gradients({"lr": 0.1})
-    yield long_run(options, {"weight_decay": 0.0, "alpha": 0.5}), "fifty steps"
-
-
-def rmsprop(optimizer, direct):
-    """A step along `direct(group, p, grad, v)`, with momentum after the division."""
-    for group, p, grad, state in each(optimizer):
-        grad = with_decay(group, p, grad)
-        (v,) = zeros(state, p, "square_avg")
-        d = direct(group, p, grad, v)
-        if group["momentum"]:
-            (buffer,) = zeros(state, p, "momentum_buffer")
-            d = buffer.mul_(group["momentum"]).add_(d)
-        p.sub_(group["lr"] * d)
-
-
-def averaged(v, grad, alpha):
-    return v.mul_(alpha).add_((1 - alpha) * grad * grad)
-
-
-@RMSProp.mistake(
-    "Your eps is inside the root: √(v + eps) is not √v + eps. For a gradient below √eps it makes "
-    "another step altogether."
-)
-class _(optimizers.RMSProp):
-    @torch.no_grad()
-    def step(self):
-        rmsprop(
-            self,
-            lambda group, p, g, v: g / (averaged(v, g, group["alpha"]) + group["eps"]).sqrt(),
-        )
-
-
-@RMSProp.mistake("You leave eps out: where the gradients are zero, 0 / 0 is NaN.")
-class _(optimizers.RMSProp):
-    @torch.no_grad()
-    def step(self):
-        rmsprop(self, lambda group, p, g, v: g / averaged(v, g, group["alpha"]).sqrt())
-
-
-@RMSProp.mistake(
-    "You have alpha the wrong way round: it is the share of the *old* average that stays, 0.99 by "
-    "default; the new square gets 1 − alpha."
-)
-class _(optimizers.RMSProp):
-    @torch.no_grad()
-    def step(self):
-        rmsprop(
-            self,
-            lambda group, p, g, v: g / (averaged(v, g, 1 - group["alpha"]).sqrt() + group["eps"]),
-        )
-
-
-@RMSProp.mistake(
-    "Your average does not weigh the new square: v ← alpha·v + g² settles at 1 / (1 − alpha) times the "
-    "mean square, a hundred times for 0.99."
-)
-class _(optimizers.RMSProp):
-    @torch.no_grad()
-    def step(self):
-        rmsprop(
-            self,
-            lambda group, p, g, v: g / (v.mul_(group["alpha"]).add_(g * g).sqrt() + group["eps"]),
-        )
-
-
-@RMSProp.mistake(
-    "You correct the average for its start at zero. That is Adam's idea; RMSProp has no correction, so "
-    "its first steps are larger."
-)
-class _(optimizers.RMSProp):
-    @torch.no_grad()
-    def step(self):
-        for group, p, grad, state in each(self):
-            grad, t = with_decay(group, p, grad), counted(state)
-            v = averaged(*zeros(state, p, "square_avg"), grad, group["alpha"])
-            d = grad / ((v / (1 - group["alpha"] ** t)).sqrt() + group["eps"])
-            if group["momentum"]:
-                (buffer,) = zeros(state, p, "momentum_buffer")
-                d = buffer.mul_(group["momentum"]).add_(d)
-            p.sub_(group["lr"] * d)
-
-
-@RMSProp.mistake(
-    "Your momentum collects raw gradients and divides afterwards. Here each gradient is divided by the "
-    "root of its own time, and momentum collects the quotients."
-)
-class _(optimizers.RMSProp):
-    @torch.no_grad()
-    def step(self):
-        for group, p, grad, state in each(self):
-            grad = with_decay(group, p, grad)
-            v = averaged(*zeros(state, p, "square_avg"), grad, group["alpha"])
-            if group["momentum"]:
-                (buffer,) = zeros(state, p, "momentum_buffer")
-                grad = buffer.mul_(group["momentum"]).add_(grad)
-            p.sub_(group["lr"] * grad / (v.sqrt() + group["eps"]))
-
-
-@RMSProp.mistake(
-    "You use momentum where you should weigh with alpha: the average of squares has a rate of its own."
-)
-class _(optimizers.RMSProp):
-    @torch.no_grad()
-    def step(self):
-        rmsprop(
-            self,
-            lambda group, p, g, v: (
-                g / (averaged(v, g, group["momentum"] or group["alpha"]).sqrt() + group["eps"])
-            ),
-        )
-
-
-@RMSProp.mistake(
+RMSProp.edge(lambda: adaptive_edges({"weight_decay": 0.0, "alpha": 0.5}, momentum=0.5))
+slips_of_the_root(RMSProp, "square")
+slips_of_a_loop(RMSProp, "p.add_(direction, alpha=-lr)")
+slips_of_l2(
+    RMSProp,
     "Your decay shrinks the parameter directly. In RMSProp it is L2: part of the gradient, and so of the "
-    "average."
+    "average.",
 )
-class _(optimizers.RMSProp):
-    @torch.no_grad()
-    def step(self):
-        decays = [group["weight_decay"] for group in self.param_groups]
-        for group, p, _, _ in each(self):
-            p.mul_(1 - group["lr"] * group["weight_decay"])
-        for group in self.param_groups:
-            group["weight_decay"] = 0.0
-        super().step()
-        for group, decay in zip(self.param_groups, decays, strict=True):
-            group["weight_decay"] = decay
-
-
-@RMSProp.alternative("out of place")
-class _(optimizers.RMSProp):
-    @torch.no_grad()
-    def step(self):
-        for group, p, grad, state in each(self):
-            g = grad + group["weight_decay"] * p
-            old = state.get("v", torch.zeros_like(g))
-            state["v"] = group["alpha"] * old + (1 - group["alpha"]) * g.square()
-            d = g / (state["v"].sqrt() + group["eps"])
-            if group["momentum"] > 0:
-                d = state["b"] = group["momentum"] * state.get("b", torch.zeros_like(d)) + d
-            p -= group["lr"] * d
-
-
-@RMSProp.alternative("in lists, with torch._foreach_*")
-class _(optimizers.ForeachRMSProp):
-    pass
+RMSProp.mistake(
+    "You have alpha the wrong way round: it is the share of the *old* average that stays, 0.99 by "
+    "default; the new square gets 1 − alpha.",
+    replace("mul_(alpha)", "mul_(1 - alpha)", "value=1 - alpha", "value=alpha"),
+)
+RMSProp.mistake(
+    "Your average does not weigh the new square: v ← alpha·v + g² settles at 1 / (1 − alpha) times the "
+    "mean square, a hundred times for 0.99.",
+    replace("value=1 - alpha", "value=1"),
+)
+RMSProp.mistake(
+    "You correct the average for its start at zero. That is Adam's idea; RMSProp has no correction, so "
+    "its first steps are larger.",
+    replace(
+        "direction = grad / square.sqrt()",
+        'state["step"] = t = state.get("step", 0) + 1\n'
+        "                direction = grad / (square / (1 - alpha**t)).sqrt()",
+    ),
+)
+RMSProp.mistake(
+    "Your momentum collects raw gradients and divides afterwards. Here each gradient is divided by the "
+    "root of its own time, and momentum collects the quotients.",
+    replace(" / square.sqrt().add_(eps)", "", "p.add_(d", "p.add_(1 / (square.sqrt() + eps) * d"),
+)
+RMSProp.mistake(
+    "You use momentum where you should weigh with alpha: the average of squares has a rate of its own.",
+    replace('group["alpha"]', 'group["momentum"] or group["alpha"]'),
+)
+RMSProp.mistake(
+    "Your momentum averages, (1 − momentum)·d. Here it adds up: b ← momentum·b + d.",
+    replace(".add_(direction)", ".add_(direction, alpha=1 - momentum)"),
+)
+RMSProp.mistake(
+    "Your learning rate is inside the buffer: b ← momentum·b + lr·d. While lr is constant that is the "
+    "same thing; when a schedule lowers it, the old steps still carry the old rate.",
+    replace(".add_(direction)", ".add_(lr * direction)", "=-lr", "=-1 if momentum else -lr"),
+)
+RMSProp.alternative("in lists, with torch._foreach_*")(optimizers.ForeachRMSProp)
 
 
 # ------------------------------------------------------------------------------ Adam
@@ -1010,7 +631,10 @@ Adam = Exercise(
     stand_in="torch.optim.Adam",
     hints=(
         "Three things to remember for each parameter: m, v, and how many steps it has taken. All three "
-        "belong in `self.state[p]`, or they do not survive a checkpoint.",
+        "belong in `self.state[p]`, as `exp_avg`, `exp_avg_sq` and `step`, or they do not survive a "
+        "checkpoint.",
+        "`state['step'] = torch.tensor(0.0)` at first, `state['step'] += 1`, and `t = state['step'].item()` "
+        "to compute with: a Python float.",
         (
             "random cases",
             "Count t up *before* you use it: at the first step t is 1, and 1 − β₁ᵗ = 1 − β₁. A parameter "
@@ -1024,22 +648,10 @@ Adam = Exercise(
 
 @Adam.by_hand
 def _():
-    yield (
-        training([line(1.0, 1.0)], steps_of(line(2.0, -0.01)), {"lr": 0.1, "eps": 0.0}),
-        {"parameter 0 after each step": torch.tensor([[0.9, 1.1]])},
-    )
-    yield (  # m = 1, m̂ = 2; v = 1, v̂ = 4; then m = 0.5, m̂ = 2/3; v = 0.75, v̂ = 12/7
-        training(
-            [line(1.0)],
-            steps_of(line(2.0), line(0.0)),
-            {"lr": 0.1, "betas": (0.5, 0.75), "eps": 0.0},
-        ),
-        {
-            "parameter 0 after each step": torch.tensor(
-                [[0.9], [0.9 - 0.1 * (2 / 3) / sqrt(12 / 7)]]
-            )
-        },
-    )
+    yield worked((1.0, 1.0), [(2.0, -0.01)], [[0.9, 1.1]], lr=0.1, eps=0.0)
+    # m = 1, m̂ = 2; v = 1, v̂ = 4; then m = 0.5, m̂ = 2/3; v = 0.75, v̂ = 12/7
+    after = [[0.9], [0.9 - 0.1 * (2 / 3) / sqrt(12 / 7)]]
+    yield worked((1.0,), [(2.0,), (0.0,)], after, lr=0.1, betas=(0.5, 0.75), eps=0.0)
 
 
 BETAS = ((0.9, 0.999), (0.9, 0.95), (0.5, 0.8))
@@ -1051,314 +663,145 @@ def _(draw):
     yield draw_training(draw, options, {"weight_decay": 0.5, "betas": (0.6, 0.9)})
 
 
-def adam_edges():
-    options = {"lr": 0.1, "weight_decay": 0.3, "eps": 0.1}
-    yield from ordinary_edges(options)
-    yield zero_gradients({"lr": 0.1})
-    yield tiny_gradients({"lr": 0.1})
-    yield long_run(options, {"weight_decay": 0.0, "betas": (0.9, 0.95)}), "fifty steps"
+def adam_edges(torchs):
+    """torchs: the class of torch.optim that has the same state."""
+    apart = {"weight_decay": 0.0, "betas": (0.9, 0.95)}
+    yield from adaptive_edges(apart)
+    begun = long_run({"lr": 0.1, "weight_decay": 0.3}, apart, steps=6, begins=torchs)
+    yield begun, f"a checkpoint of torch.optim.{torchs} goes on"
 
 
-@Adam.edge
-def _():
-    yield from adam_edges()
-
-
+Adam.edge(lambda: adam_edges("Adam"))
 Adam.contract(bounded_memory(2))
 
 
-def adam(optimizer, update, decay="l2", start=0):
-    """A step along `update(group, m, v, t)`; decay: l2, decoupled or none; start: where t begins."""
-    for group, p, grad, state in each(optimizer):
-        if decay == "l2":
-            grad = with_decay(group, p, grad)
-        if decay == "decoupled":
-            p.mul_(1 - group["lr"] * group["weight_decay"])
-        m, v = zeros(state, p, "exp_avg", "exp_avg_sq")
-        t = counted(state) + start
-        beta1, beta2 = group["betas"]
-        m.mul_(beta1).add_(grad, alpha=1 - beta1)
-        v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        p.sub_(group["lr"] * update(group, m, v, t))
-
-
-def corrected(group, m, v, t):
-    beta1, beta2 = group["betas"]
-    return m / (1 - beta1**t) / ((v / (1 - beta2**t)).sqrt() + group["eps"])
-
-
-def uncorrected(group, m, v, t):
-    return m / (v.sqrt() + group["eps"])
-
-
-def eps_inside(group, m, v, t):
-    beta1, beta2 = group["betas"]
-    return m / (1 - beta1**t) / (v / (1 - beta2**t) + group["eps"]).sqrt()
-
-
-def eps_before(group, m, v, t):
-    beta1, beta2 = group["betas"]
-    return m / (1 - beta1**t) * sqrt(1 - beta2**t) / (v.sqrt() + group["eps"])
-
-
-def eps_missing(group, m, v, t):
-    return corrected({**group, "eps": 0.0}, m, v, t)
-
-
-def only_m(group, m, v, t):
-    return m / (1 - group["betas"][0] ** t) / (v.sqrt() + group["eps"])
-
-
-def root_of_correction(group, m, v, t):
-    beta1, beta2 = group["betas"]
-    return m / (1 - beta1**t) / (v.sqrt() / (1 - beta2**t) + group["eps"])
-
-
+WITH_T = MADE, MADE + "\n        self.t = 0"
+STEPPED = "p.addcdiv_(m_hat, v_hat.sqrt().add_(eps), value=-lr)"
+LOOP = 'for p in group["params"]:'
+COUNT = 'state["step"].item()'
+COUNTS_IN_INTS = (
+    "A checkpoint of torch's does not go on as it would in torch: there `step` is a float32 tensor, and "
+    "yours computes 1 − βᵗ with it. Make a Python float of it first: `state['step'].item()`."
+)
+OWN_NAMES = (
+    "Your state has names of its own, so a checkpoint of torch's brings averages that your step does not "
+    "find. Its names are `exp_avg`, `exp_avg_sq` and `step`."
+)
 NO_CORRECTION = (
     "You do not correct the averages for their start at zero. With the default betas m is at first a tenth "
     "of the gradient and √v a thirtieth of its size, so the first steps come out three to six times too "
     "long: divide by 1 − βᵗ."
 )
-EPS_INSIDE = (
-    "Your eps is inside the root. √(v̂ + 1e-8) is at least 1e-4, ten thousand times the eps that was "
-    "asked for: parameters with small gradients hardly move."
-)
-EPS_BEFORE = (
-    "You add eps to √v before the correction, as the paper's shortcut does. The rule here, and torch, "
-    "correct v first: √v̂ + eps."
-)
-EPS_MISSING = "You leave eps out: where a gradient has always been zero, 0 / 0 is NaN."
-ONLY_M = "You correct m but not v. Both start at zero: v̂ = v / (1 − β₂ᵗ)."
-ROOT = "You divide √v by 1 − β₂ᵗ. It is v that is corrected; its root is divided by √(1 − β₂ᵗ)."
-T_LATE = (
-    "Your t is one too high: at the first step it must be 1, so that m̂ is the first gradient itself. "
-    "Count once for each step of the parameter."
-)
-T_SHARED = (
-    "You count steps once for all parameters. One that had no gradient has taken fewer, and its "
-    "averages are that much younger: keep t in `self.state[p]`."
-)
-T_LOST = (
-    "Your count of steps is an attribute of your own, not part of `state_dict`. After a resume it "
-    "starts again at 1, and the corrections blow the step up."
-)
-BETAS_SWAPPED = "You have the betas the wrong way round: β₁ is for the gradient, β₂ for its square."
-SQUARED_MEAN = (
-    "You average gradients and square the average. v is the average of the *squares*, which does not "
-    "vanish when gradients change sign."
-)
-GLOBAL_BETAS = (
-    "You take the betas from the constructor's defaults. A group may have its own, and a loaded "
-    "checkpoint too: read them from the group."
-)
-SHARED_COUNT = "optimizer._t = getattr(optimizer, '_t', 0) + 1"
-DATA_REBOUND = (
-    "You bind `p.data` to a new tensor, so the parameter leaves the memory that others (a view, a bucket "
-    "of DDP) hold on to. Change it in place."
-)
-IN_ATTRIBUTES = (
-    "You keep m, v and t in attributes of your own. `state_dict` saves `self.state` only, so a resumed run "
-    "begins its averages afresh."
-)
 
 
-@Adam.mistake(NO_CORRECTION)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        adam(self, uncorrected)
+def slips_of_adam(ex):
+    """What goes wrong with the averages, their correction, eps and the count of steps."""
+    both = "m / (1 - beta1**t), v / (1 - beta2**t)"
+    ex.mistake(NO_CORRECTION, replace(both, "m, v"))
+    ex.mistake(
+        "You correct m but not v. Both start at zero: v̂ = v / (1 − β₂ᵗ).",
+        replace("v / (1 - beta2**t)", "v"),
+    )
+    ex.mistake(
+        "You correct v but not m. Both start at zero: m̂ = m / (1 − β₁ᵗ).",
+        replace("m / (1 - beta1**t)", "m"),
+    )
+    ex.mistake(
+        "You divide √v by 1 − β₂ᵗ. It is v that is corrected; its root is divided by √(1 − β₂ᵗ).",
+        replace("v / (1 - beta2**t)", "v / (1 - beta2**t) ** 2"),
+    )
+    ex.mistake(
+        "You write the corrected averages back into the state. m̂ and v̂ are for this step only: m and v "
+        "go on as they were.",
+        replace(both, "m.div_(1 - beta1**t), v.div_(1 - beta2**t)"),
+    )
+    ex.mistake(
+        "You add eps to √v before the correction, as the paper's shortcut does. The rule here, and torch, "
+        "correct v first: √v̂ + eps.",
+        replace("v_hat.sqrt().add_(eps)", "v.sqrt().add_(eps) / sqrt(1 - beta2**t)"),
+    )
+    ex.mistake(
+        "Your t is one too high: at the first step it must be 1, so that m̂ is the first gradient itself. "
+        "Count once for each step of the parameter.",
+        replace(COUNT, COUNT + " + 1"),
+    )
+    ex.mistake(
+        "Your t is 0 at the first step, and 1 − β⁰ is 0: count up before you correct, not after.",
+        replace(COUNT, COUNT + " - 1"),
+    )
+    ex.mistake(
+        "You count steps once for all parameters. One that had no gradient has taken fewer, and its "
+        "averages are that much younger: keep t in `self.state[p]`.",
+        replace(
+            LOOP, 'group["t"] = group.get("t", 0) + 1\n            ' + LOOP, COUNT, 'group["t"]'
+        ),
+    )
+    ex.mistake(
+        "`self.t` counts steps once for all parameters. One that had no gradient has taken fewer; and "
+        "after a resume the count begins afresh. Keep t in `self.state[p]`.",
+        replace(*WITH_T, GROUPS, "self.t += 1\n        " + GROUPS, COUNT, "self.t"),
+    )
+    ex.mistake(
+        "`self.t += 1` stands in the loop over parameters, so the second one is corrected as if it were a "
+        "step older than the first. Count for each parameter, in its state.",
+        replace(*WITH_T, 'state["step"] += 1', "self.t += 1", COUNT, "self.t"),
+    )
+    ex.mistake(
+        "Your count of steps is an attribute of your own, not part of `state_dict`. After a resume it "
+        "starts again at 1, and the corrections blow the step up.",
+        replace(
+            MADE,
+            MADE + "\n        self.t = {}",
+            'state["step"] += 1',
+            "self.t[p] = self.t.get(p, 0) + 1",
+            COUNT,
+            "self.t[p]",
+        ),
+    )
+    ex.mistake(
+        "You leave the count a tensor in float32, so 1 − βᵗ is computed in float32: for 0.999 it is off by "
+        "5·10⁻⁵ at the first step. `state['step'].item()` is a Python float.",
+        replace(COUNT, 'state["step"]'),
+    )
+    ex.mistake(COUNTS_IN_INTS, replace("torch.tensor(0.0)", "0", COUNT, 'state["step"]'))
+    ex.mistake(
+        OWN_NAMES,
+        replace('state["exp_avg"] =', 'state["m"] =', 't = state["exp_avg"]', 't = state["m"]'),
+    )
+    ex.mistake(
+        "You have the betas the wrong way round: β₁ is for the gradient, β₂ for its square.",
+        replace("(beta1, beta2)", "(beta2, beta1)"),
+    )
+    ex.mistake(
+        "Your averages keep 1 − β of the old and take β of the new. It is the other way round: β of the "
+        "old stays.",
+        replace(
+            "lerp_(grad, 1 - beta1)",
+            "lerp_(grad, beta1)",
+            "v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)",
+            "v.mul_(1 - beta2).addcmul_(grad, grad, value=beta2)",
+        ),
+    )
+    ex.mistake(
+        "You average gradients and square the average. v is the average of the *squares*, which does not "
+        "vanish when gradients change sign.",
+        replace(
+            "v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)",
+            "v.lerp_(grad, 1 - beta2)",
+            "v / (1 - beta2**t)",
+            "(v / (1 - beta2**t)).square()",
+        ),
+    )
 
 
-@Adam.mistake(EPS_INSIDE)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        adam(self, eps_inside)
-
-
-@Adam.mistake(EPS_BEFORE)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        adam(self, eps_before)
-
-
-@Adam.mistake(EPS_MISSING)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        adam(self, eps_missing)
-
-
-@Adam.mistake(ONLY_M)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        adam(self, only_m)
-
-
-@Adam.mistake(ROOT)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        adam(self, root_of_correction)
-
-
-@Adam.mistake(T_LATE)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        adam(self, corrected, start=1)
-
-
-@Adam.mistake(
-    "Your t is 0 at the first step, and 1 − β⁰ is 0: count up before you correct, not after."
-)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        adam(self, corrected, start=-1)
-
-
-def with_shared_count(optimizer, decay):
-    """All parameters are corrected by the optimizer's own count, which it saves in the groups."""
-    count = optimizer.param_groups[0].get("t", 0) + 1
-    for group in optimizer.param_groups:
-        group["t"] = count
-    adam(optimizer, lambda group, m, v, t: corrected(group, m, v, count), decay)
-
-
-def with_lost_count(optimizer, decay):
-    """Each parameter's count is kept beside the state."""
-    counts = optimizer.__dict__.setdefault("counts", {})
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            if p.grad is not None:
-                counts[p] = counts.get(p, 0) + 1
-                optimizer.state[p]["step"] = counts[p] - 1
-    adam(optimizer, corrected, decay)
-
-
-@Adam.mistake(T_SHARED)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        with_shared_count(self, "l2")
-
-
-@Adam.mistake(T_LOST)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        with_lost_count(self, "l2")
-
-
-@Adam.mistake(
-    "You count t up for every parameter of the loop, so the second one is corrected as if it were a "
-    "step older than the first. Count for each parameter, in its state."
-)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        def update(group, m, v, t):
-            group["t"] = group.get("t", 0) + 1
-            return corrected(group, m, v, group["t"])
-
-        adam(self, update)
-
-
-@Adam.mistake(BETAS_SWAPPED)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            group["betas"] = group["betas"][::-1]
-        super().step()
-        for group in self.param_groups:
-            group["betas"] = group["betas"][::-1]
-
-
-@Adam.mistake(SQUARED_MEAN)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        for group, p, grad, state in each(self):
-            grad, t = with_decay(group, p, grad), counted(state)
-            m, v = zeros(state, p, "exp_avg", "exp_avg_sq")
-            beta1, beta2 = group["betas"]
-            m.lerp_(grad, 1 - beta1)
-            v.lerp_(grad, 1 - beta2)
-            p.sub_(group["lr"] * corrected(group, m, v.square() * (1 / (1 - beta2**t)), t))
-
-
-@Adam.mistake(
+slips_of_adam(Adam)
+slips_of_the_root(Adam, "v_hat")
+slips_of_a_loop(Adam, STEPPED)
+slips_of_l2(
+    Adam,
     "Your decay is decoupled: that is AdamW, the next exercise. In Adam it is L2, added to the gradient "
-    "before the averages."
+    "before the averages.",
 )
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        adam(self, corrected, "decoupled")
-
-
-@Adam.mistake(GLOBAL_BETAS)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        adam_with_default_betas(self, "l2")
-
-
-def adam_with_default_betas(optimizer, decay):
-    own = [group["betas"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["betas"] = optimizer.defaults["betas"]
-    adam(optimizer, corrected, decay)
-    for group, betas in zip(optimizer.param_groups, own, strict=True):
-        group["betas"] = betas
-
-
-@Adam.mistake(DATA_REBOUND)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        super().step()
-        for _, p, _, _ in each(self):
-            p.data = p.data.clone()
-
-
-@Adam.mistake(IN_ATTRIBUTES)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        kept = self.__dict__.setdefault("moments", {})
-        for p, moments in kept.items():
-            self.state[p].update(moments)
-        super().step()
-        for p in list(self.state):
-            kept[p] = dict(self.state.pop(p))
-
-
-@Adam.mistake(
-    "The values are right. But you compute all new parameters before you write the first, and for that "
-    "moment hold a copy of the whole model: update each one in place as you come to it.",
-    cost=True,
-)
-class _(optimizers.Adam):
-    @torch.no_grad()
-    def step(self):
-        all_at_once(self, "l2")
-
-
-def all_at_once(optimizer, decay):
-    """Right steps, written back after the last was computed."""
-    params = [p for _, p, _, _ in each(optimizer)]
-    old = [p.clone() for p in params]
-    adam(optimizer, corrected, decay)
-    new = [p.clone() for p in params]
-    for p, before in zip(params, old, strict=True):
-        p.copy_(before)
-    for p, after in zip(params, new, strict=True):
-        p.copy_(after)
 
 
 @Adam.alternative("line by line as in the paper, out of place, with t as a tensor")
@@ -1374,16 +817,16 @@ class _(optimizers.Adam):
                 state = self.state[p]
                 if len(state) == 0:
                     state.update(
-                        t=torch.zeros((), dtype=torch.float64),
-                        m=torch.zeros_like(g),
-                        v=torch.zeros_like(g),
+                        step=torch.zeros((), dtype=torch.float64),
+                        exp_avg=torch.zeros_like(g),
+                        exp_avg_sq=torch.zeros_like(g),
                     )
-                state["t"] = state["t"] + 1
-                state["m"] = b1 * state["m"] + (1 - b1) * g
-                state["v"] = b2 * state["v"] + (1 - b2) * g**2
-                t = state["t"].item()
-                m_hat = state["m"] / (1 - b1**t)
-                v_hat = state["v"] / (1 - b2**t)
+                state["step"] = state["step"] + 1
+                state["exp_avg"] = b1 * state["exp_avg"] + (1 - b1) * g
+                state["exp_avg_sq"] = b2 * state["exp_avg_sq"] + (1 - b2) * g**2
+                t = state["step"].item()
+                m_hat = state["exp_avg"] / (1 - b1**t)
+                v_hat = state["exp_avg_sq"] / (1 - b2**t)
                 p.sub_(group["lr"] * m_hat / (v_hat**0.5 + group["eps"]))
 
 
@@ -1408,193 +851,52 @@ AdamW = Exercise(
 
 @AdamW.by_hand
 def _():
-    yield (
-        training(
-            [line(1.0, -2.0)],
-            steps_of(line(2.0, -0.01)),
-            {"lr": 0.1, "eps": 0.0, "weight_decay": 0.5},
-        ),
-        {"parameter 0 after each step": torch.tensor([[0.85, -1.8]])},
-    )
-    yield (
-        training(
-            [line(1.0, -2.0)],
-            steps_of(None, line(0.0, 0.0)),
-            {"lr": 0.1, "weight_decay": 0.5},
-        ),
-        {"parameter 0 after each step": torch.tensor([[1.0, -2.0], [0.95, -1.9]])},
-    )
+    options = {"lr": 0.1, "weight_decay": 0.5}
+    yield worked((1.0, -2.0), [(2.0, -0.01)], [[0.85, -1.8]], eps=0.0, **options)
+    after = [[1.0, -2.0], [0.95, -1.9]]
+    yield worked((1.0, -2.0), [None, (0.0, 0.0)], after, **options)
 
 
-@AdamW.cases(25)
-def _(draw):
+def draw_adamw(draw):
     options = draw_adaptive(draw, {"betas": draw(st.sampled_from(BETAS))})
     yield draw_training(draw, options, {"weight_decay": 0.0, "betas": (0.6, 0.9)})
 
 
-@AdamW.edge
-def _():
-    yield from adam_edges()
-
-
+AdamW.cases(25)(draw_adamw)
+AdamW.edge(lambda: adam_edges("AdamW"))
 AdamW.contract(bounded_memory(2))
 
 
-@AdamW.mistake(
+SHRINK = 'p.mul_(1 - lr * group["weight_decay"])'
+
+slips_of_adam(AdamW)
+slips_of_the_root(AdamW, "v_hat")
+slips_of_a_loop(AdamW, STEPPED)
+AdamW.mistake(
     "You add the decay to the gradient: that is Adam with L2. The averages then divide it by √v̂, so "
-    "weights with large gradients are hardly decayed at all. Shrink the parameter instead."
+    "weights with large gradients are hardly decayed at all. Shrink the parameter instead.",
+    replace(SHRINK, DECAY),
 )
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        adam(self, corrected, "l2")
-
-
-@AdamW.mistake(
+AdamW.mistake(
     "Your decay is not multiplied by lr: each step takes weight_decay of the weight away, whatever the "
-    "rate, and a schedule does not reach it. The factor is 1 − lr·weight_decay."
+    "rate, and a schedule does not reach it. The factor is 1 − lr·weight_decay.",
+    replace("1 - lr * group", "1 - group"),
 )
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        for group, p, _, _ in each(self):
-            p.mul_(1 - group["weight_decay"])
-        adam(self, corrected, "none")
-
-
-@AdamW.mistake(
+AdamW.mistake(
     "You decay after Adam's step, so a part of the step is decayed as well. torch shrinks the "
-    "parameter first."
+    "parameter first.",
+    replace(SHRINK, "", STEPPED, f"{STEPPED}\n                {SHRINK}"),
 )
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        adam(self, corrected, "none")
-        for group, p, _, _ in each(self):
-            p.mul_(1 - group["lr"] * group["weight_decay"])
-
-
-@AdamW.mistake(
+AdamW.mistake(
     "You decay parameters that have no gradient. What took no part in this step is left alone: frozen "
-    "layers would fade away."
+    "layers would fade away.",
+    replace(SHRINK, "", SKIP, f"{SHRINK}\n                {SKIP}"),
 )
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-        adam(self, corrected, "none")
-
-
-@AdamW.mistake(
-    "You take weight_decay from the constructor's defaults, so norms and biases in a group with 0 are "
-    "decayed all the same. Read it from the group."
+AdamW.mistake("weight_decay makes no difference in your code.", replace(SHRINK, ""))
+AdamW.mistake(
+    "Your decay has the wrong sign: weights grow by lr·weight_decay at every step.",
+    replace("1 - lr * group", "1 + lr * group"),
 )
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        for group, p, _, _ in each(self):
-            p.mul_(1 - group["lr"] * self.defaults["weight_decay"])
-        adam(self, corrected, "none")
-
-
-@AdamW.mistake("weight_decay makes no difference in your code.")
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        adam(self, corrected, "none")
-
-
-@AdamW.mistake("Your decay has the wrong sign: weights grow by lr·weight_decay at every step.")
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        for group, p, _, _ in each(self):
-            p.mul_(1 + group["lr"] * group["weight_decay"])
-        adam(self, corrected, "none")
-
-
-@AdamW.mistake(
-    "A parameter without gradient has `p.grad` None, and your step cannot do arithmetic with that: "
-    "skip it."
-)
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                _ = -p.grad
-        super().step()
-
-
-@AdamW.mistake(NO_CORRECTION)
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        adam(self, uncorrected, "decoupled")
-
-
-@AdamW.mistake(EPS_INSIDE)
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        adam(self, eps_inside, "decoupled")
-
-
-@AdamW.mistake(EPS_MISSING)
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        adam(self, eps_missing, "decoupled")
-
-
-@AdamW.mistake(T_SHARED)
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        with_shared_count(self, "decoupled")
-
-
-@AdamW.mistake(T_LOST)
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        with_lost_count(self, "decoupled")
-
-
-@AdamW.mistake(T_LATE)
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        adam(self, corrected, "decoupled", start=1)
-
-
-@AdamW.mistake(GLOBAL_BETAS)
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        adam_with_default_betas(self, "decoupled")
-
-
-@AdamW.mistake(DATA_REBOUND)
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        super().step()
-        for _, p, _, _ in each(self):
-            p.data = p.data.clone()
-
-
-@AdamW.mistake(
-    "The values are right. But you compute all new parameters before you write the first, and for that "
-    "moment hold a copy of the whole model: update each one in place as you come to it.",
-    cost=True,
-)
-class _(optimizers.AdamW):
-    @torch.no_grad()
-    def step(self):
-        all_at_once(self, "decoupled")
 
 
 @AdamW.alternative("on top of Adam's own step, with the decay taken out of its way")
@@ -1635,6 +937,7 @@ ForeachAdamW = Exercise(
             "A list may be empty: no parameter of a group has a gradient. The `_foreach` functions refuse "
             "an empty list.",
         ),
+        "The counts are tensors too: `torch._foreach_add_(steps, 1)`, and `.item()` of each to compute with. "
         "Parameters may have taken different numbers of steps. `_foreach_div_(tensors, numbers)` and "
         "`_foreach_addcdiv_(params, ms, roots, numbers)` take a list of numbers, one for each.",
         (
@@ -1648,37 +951,28 @@ ForeachAdamW = Exercise(
 
 @ForeachAdamW.by_hand
 def _():
-    yield (
-        training(
-            [line(1.0, -2.0), line(3.0)],
-            [[line(2.0, -0.01), line(-5.0)]],
-            {"lr": 0.1, "eps": 0.0, "weight_decay": 0.5},
-        ),
-        {
-            "parameter 0 after each step": torch.tensor([[0.85, -1.8]]),
-            "parameter 1 after each step": torch.tensor([[2.95]]),
-        },
+    case = training(
+        [line(1.0, -2.0), line(3.0)],
+        [[line(2.0, -0.01), line(-5.0)]],
+        {"lr": 0.1, "eps": 0.0, "weight_decay": 0.5},
     )
+    after = torch.tensor([[0.85, -1.8]]), torch.tensor([[2.95]])
+    yield case, {f"parameter {i} after each step": values for i, values in enumerate(after)}
 
 
-@ForeachAdamW.cases(25)
-def _(draw):
-    options = draw_adaptive(draw, {"betas": draw(st.sampled_from(BETAS))})
-    yield draw_training(draw, options, {"weight_decay": 0.0, "betas": (0.6, 0.9)})
+ForeachAdamW.cases(25)(draw_adamw)
 
 
 @ForeachAdamW.edge
 def _():
-    yield from adam_edges()
-    yield (
-        training(
-            [line(1.0, 2.0), line(3.0)],
-            [[None, line(1.0)], [line(0.5, -1.0), None]],
-            {"lr": 0.1, "maximize": True},
-            groups=[{"params": [0]}, {"params": [1], "weight_decay": 0.5}],
-        ),
-        "a group in which no parameter has a gradient",
+    yield from adam_edges("AdamW")
+    idle = training(
+        [line(1.0, 2.0), line(3.0)],
+        [[None, line(1.0)], [line(0.5, -1.0), None]],
+        {"lr": 0.1, "maximize": True},
+        groups=[{"params": [0]}, {"params": [1], "weight_decay": 0.5}],
     )
+    yield idle, "a group in which no parameter has a gradient"
     yield crowd(101, {"lr": 0.1}), "a hundred parameters"
 
 
@@ -1692,130 +986,99 @@ ForeachAdamW.contract(
 )
 
 
-def foreach_adamw(optimizer, params, grads, group, steps):
-    """The lists' part of a step, for mistakes that are made before it."""
-    lr, (beta1, beta2) = group["lr"], group["betas"]
-    ms, vs = zip(
-        *(zeros(optimizer.state[p], p, "exp_avg", "exp_avg_sq") for p in params), strict=True
-    )
-    torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
-    torch._foreach_lerp_(ms, grads, 1 - beta1)
-    torch._foreach_mul_(vs, beta2)
-    torch._foreach_addcmul_(vs, grads, grads, 1 - beta2)
-    roots = torch._foreach_sqrt(vs)
-    torch._foreach_div_(roots, [sqrt(1 - beta2**t) for t in steps])
-    torch._foreach_add_(roots, group["eps"])
-    torch._foreach_addcdiv_(params, ms, roots, [-lr / (1 - beta1**t) for t in steps])
+FOREACH_DECAY = 'torch._foreach_mul_(params, 1 - lr * group["weight_decay"])'
+ROOTS_CORRECTED = "torch._foreach_div_(roots, [sqrt(1 - beta2**t) for t in ts])"
+EPS_ADDED = 'torch._foreach_add_(roots, group["eps"])'
+AGES = "[step.item() for step in steps]"
 
-
-def with_gradient(group):
-    return [p for p in group["params"] if p.grad is not None]
-
-
-def signed(group, params):
-    grads = [p.grad for p in params]
-    return list(torch._foreach_neg(grads)) if group["maximize"] and params else grads
-
-
-@ForeachAdamW.mistake(
+ForeachAdamW.mistake(
     "You correct all parameters by the first one's count of steps. One that had no gradient for a while "
-    "is younger: pass a list of numbers."
+    "is younger: pass a list of numbers.",
+    replace(AGES, "[steps[0].item()] * len(steps)"),
 )
-class _(optimizers.ForeachAdamW):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            params = with_gradient(group)
-            if params:
-                steps = [counted(self.state[p]) for p in params]
-                first = [steps[0]] * len(steps)
-                foreach_adamw(self, params, signed(group, params), group, first)
-
-
-@ForeachAdamW.mistake(
+ForeachAdamW.mistake(
+    "`self.t` counts steps once for all parameters. One that had no gradient has taken fewer; and "
+    "after a resume the count begins afresh. Keep t in `self.state[p]`, and pass a list of numbers.",
+    replace(*WITH_T, GROUPS, "self.t += 1\n        " + GROUPS, AGES, "[self.t] * len(steps)"),
+)
+ForeachAdamW.mistake(
     "You hand over an empty list where no parameter of a group has a gradient, and torch refuses it: "
-    "go on to the next group."
+    "go on to the next group.",
+    replace("if not params:\n                continue\n            ", ""),
 )
-class _(optimizers.ForeachAdamW):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            if not with_gradient(group):
-                torch._foreach_mul_([], 1.0)
-        super().step()
-
-
-@ForeachAdamW.mistake(
-    "Your list of gradients contains None: leave out the parameters that have none, from every list."
+ForeachAdamW.mistake(
+    "Your list of gradients contains None: leave out the parameters that have none, from every list.",
+    replace(" if p.grad is not None]", "]"),
 )
-class _(optimizers.ForeachAdamW):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            torch._foreach_add([p.grad for p in group["params"]], 1.0)
-        super().step()
-
-
-@ForeachAdamW.mistake(
+ForeachAdamW.mistake(
+    SKIPS_ZEROS, replace("p.grad is not None]", "p.grad is not None and p.grad.any()]")
+)
+ForeachAdamW.mistake(
+    COUNTS_IN_INTS,
+    replace(
+        "torch.tensor(0.0)",
+        "0",
+        "torch._foreach_add_(steps, 1)",
+        'for state in states:\n                state["step"] += 1',
+        AGES,
+        '[state["step"] for state in states]',
+    ),
+)
+ForeachAdamW.mistake(
+    OWN_NAMES,
+    replace('state["exp_avg"] =', 'state["m"] =', 'ms = [state["exp_avg"]', 'ms = [state["m"]'),
+)
+ForeachAdamW.mistake(
     "You turn the gradients' sign in place. With `maximize`, whoever looks at `p.grad` after the step sees it "
-    "negated: use `_foreach_neg`, without the underscore."
+    "negated: use `_foreach_neg`, without the underscore.",
+    replace("grads = list(torch._foreach_neg(grads))", "torch._foreach_neg_(grads)"),
 )
-class _(optimizers.ForeachAdamW):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            grads = [p.grad for p in with_gradient(group)]
-            if group["maximize"] and grads:
-                torch._foreach_neg_(grads)
-        signs = [group["maximize"] for group in self.param_groups]
-        for group in self.param_groups:
-            group["maximize"] = False
-        super().step()
-        for group, sign in zip(self.param_groups, signs, strict=True):
-            group["maximize"] = sign
-
-
-@ForeachAdamW.mistake(
-    "You add the decay to the gradients: that is Adam with L2. Multiply the parameters instead."
+ForeachAdamW.mistake(NEVER_MAXIMIZED, replace("grads = list(torch._foreach_neg(grads))", "pass"))
+slips_with_options(ForeachAdamW)
+ForeachAdamW.mistake(UPHILL, replace("-lr /", "lr /"))
+ForeachAdamW.mistake(
+    "You add the decay to the gradients: that is Adam with L2. Multiply the parameters instead.",
+    replace(
+        FOREACH_DECAY, 'grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])'
+    ),
 )
-class _(optimizers.ForeachAdamW):
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            params = with_gradient(group)
-            if params:
-                grads = torch._foreach_add(
-                    signed(group, params), params, alpha=group["weight_decay"]
-                )
-                steps = [counted(self.state[p]) for p in params]
-                foreach_adamw(self, params, grads, {**group, "weight_decay": 0.0}, steps)
-
-
-@ForeachAdamW.mistake(NO_CORRECTION)
-class _(optimizers.ForeachAdamW):
-    @torch.no_grad()
-    def step(self):
-        adam(self, uncorrected, "decoupled")
-
-
-@ForeachAdamW.mistake(
-    "You add eps before you divide by √(1 − β₂ᵗ), so it is divided too. Correct first, add eps last."
+ForeachAdamW.mistake(
+    "You decay parameters that have no gradient. What took no part in this step is left alone: frozen "
+    "layers would fade away.",
+    replace("torch._foreach_mul_(params, 1", 'torch._foreach_mul_(group["params"], 1'),
 )
-class _(optimizers.ForeachAdamW):
-    @torch.no_grad()
-    def step(self):
-        adam(self, eps_before, "decoupled")
-
-
-@ForeachAdamW.mistake(
+ForeachAdamW.mistake("weight_decay makes no difference in your code.", replace(FOREACH_DECAY, ""))
+ForeachAdamW.mistake(
+    NO_CORRECTION, replace(ROOTS_CORRECTED, "", "[-lr / (1 - beta1**t) for t in ts]", "-lr")
+)
+ForeachAdamW.mistake(
+    "You divide √v by 1 − β₂ᵗ. It is v that is corrected; its root is divided by √(1 − β₂ᵗ).",
+    replace("sqrt(1 - beta2**t)", "1 - beta2**t"),
+)
+ForeachAdamW.mistake(
+    "You add eps before you divide by √(1 − β₂ᵗ), so it is divided too. Correct first, add eps last.",
+    replace(
+        f"{ROOTS_CORRECTED}\n            {EPS_ADDED}", f"{EPS_ADDED}\n            {ROOTS_CORRECTED}"
+    ),
+)
+ForeachAdamW.mistake(
+    "You leave eps out, or add it to lists that you drop: `_foreach_add` without the underscore at the "
+    "end returns new tensors and leaves the old ones as they are.",
+    replace(EPS_ADDED, ""),
+)
+ForeachAdamW.mistake(
+    "You take the root of v in place, so the next step goes on from the root: `_foreach_sqrt`, without "
+    "the underscore at the end, makes new tensors.",
+    replace(
+        "roots = torch._foreach_sqrt(vs)", "roots = vs\n            torch._foreach_sqrt_(roots)"
+    ),
+)
+ForeachAdamW.mistake(
     "The values are right. But you go from parameter to parameter: for a model of 148 tensors that is "
-    "148 times as many kernels, most of them tiny. Give each operation the whole list.",
+    "148 times as many kernels, most of them tiny. Give each operation the whole list, the counts of "
+    "steps too: `torch._foreach_add_(steps, 1)`.",
     cost=True,
-)
-class _(optimizers.ForeachAdamW):
-    @torch.no_grad()
-    def step(self):
-        adam(self, corrected, "decoupled")
+)(optimizers.AdamW)
 
 
 @ForeachAdamW.alternative("corrections folded into the learning rate and eps")
@@ -1823,27 +1086,26 @@ class _(optimizers.ForeachAdamW):
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
-            params = with_gradient(group)
+            params = [p for p in group["params"] if p.grad is not None]
             if not params:
                 continue
-            for p in params:
-                if not self.state[p]:
-                    self.state[p].update(t=0, m=torch.zeros_like(p), v=torch.zeros_like(p))
-                self.state[p]["t"] += 1
-            grads = signed(group, params)
+            kept, sign = [self.state[p] for p in params], -1 if group["maximize"] else 1
+            for p, state in zip(params, kept, strict=True):
+                state["step"] = int(state.get("step", 0)) + 1
+                if "exp_avg" not in state:
+                    state.update(exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+            t, m, v = ([state[key] for state in kept] for key in ("step", "exp_avg", "exp_avg_sq"))
             b1, b2 = group["betas"]
-            m, v = ([self.state[p][name] for p in params] for name in "mv")
-            torch._foreach_add_(torch._foreach_mul_(m, b1) or m, torch._foreach_mul(grads, 1 - b1))
+            grads = torch._foreach_mul([p.grad for p in params], sign)
+            torch._foreach_mul_(m, b1)
+            torch._foreach_add_(m, torch._foreach_mul(grads, 1 - b1))
             torch._foreach_mul_(v, b2)
             torch._foreach_addcmul_(v, grads, grads, value=1 - b2)
+            scales = [sqrt(1 - b2**n) for n in t]
             roots = list(torch._foreach_sqrt(v))
-            scales = [sqrt(1 - b2 ** self.state[p]["t"]) for p in params]
-            torch._foreach_add_(roots, [group["eps"] * s for s in scales])
+            torch._foreach_add_(roots, [group["eps"] * scale for scale in scales])
             torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-            sizes = [
-                -group["lr"] * s / (1 - b1 ** self.state[p]["t"])
-                for s, p in zip(scales, params, strict=True)
-            ]
+            sizes = [-group["lr"] * scale / (1 - b1**n) for scale, n in zip(scales, t, strict=True)]
             torch._foreach_addcdiv_(params, m, roots, sizes)
 
 
@@ -1909,6 +1171,8 @@ def _():
     yield call(x, 0), "no iteration: only the division"
     yield call(x.T, 2), "tall, and not contiguous"
     yield call(torch.eye(3, dtype=torch.float64), 3), "square"
+    yield call(x.bfloat16(), 1), "bfloat16, as Muon calls it"
+    yield call(x.half().T, 1), "float16, tall"
 
 
 TALL = call(torch.randn(512, 4, generator=torch.Generator().manual_seed(0)))
@@ -1921,101 +1185,78 @@ newton_schulz.contract(
 )
 
 
-def iterate(x, steps, coefficients=(3.4445, -4.7750, 2.0315)):
-    a, b, c = coefficients
-    for _ in range(steps):
-        gram = x @ x.T
-        x = a * x + (b * gram + c * gram @ gram) @ x
-    return x
-
-
-def flat_way(x, eps):
-    """x with no more rows than columns, divided by its norm."""
-    x = x.T if x.size(0) > x.size(1) else x
-    return x / x.norm().clamp(min=eps)
-
-
-@newton_schulz.mistake(
-    "You forgot to turn a tall matrix back: the result must have the shape of x."
+newton_schulz.mistake(
+    "You forgot to turn a tall matrix back: the result must have the shape of x.",
+    replace("return x.T if tall else x", "return x"),
 )
-def _(x, steps=5, eps=1e-7):
-    return iterate(flat_way(x, eps), steps)
-
-
-@newton_schulz.mistake(
+newton_schulz.mistake(
     "You do not divide by the norm first. The polynomial pulls towards 1 only what starts between 0 and "
-    "about 1.2; larger singular values run away."
+    "about 1.2; larger singular values run away.",
+    replace("x / x.norm().clamp(min=eps)", "x"),
 )
-def _(x, steps=5, eps=1e-7):
-    tall = x.size(0) > x.size(1)
-    y = iterate(x.T if tall else x, steps)
-    return y.T if tall else y
-
-
-@newton_schulz.mistake(
+newton_schulz.mistake(
     "You divide by the largest singular value. It would do, but it costs an SVD; Muon divides by the "
-    "Frobenius norm, which is never smaller."
+    "Frobenius norm, which is never smaller.",
+    replace("x.norm()", "torch.linalg.matrix_norm(x, 2)"),
 )
-def _(x, steps=5, eps=1e-7):
-    tall = x.size(0) > x.size(1)
-    y = x.T if tall else x
-    y = iterate(y / torch.linalg.matrix_norm(y, 2).clamp(min=eps), steps)
-    return y.T if tall else y
-
-
-@newton_schulz.mistake(
+newton_schulz.mistake(
+    "You divide each row by its own norm. One number divides the whole matrix, its Frobenius norm; else "
+    "the singular vectors change.",
+    replace("x.norm()", "x.norm(dim=1, keepdim=True)"),
+)
+newton_schulz.mistake(
     "You use the classic coefficients 1.5, −0.5: they converge to 1 exactly, and slowly. Muon's three "
-    "are steeper at 0 and only come near 1."
+    "are steeper at 0 and only come near 1.",
+    replace("3.4445, -4.7750, 2.0315", "1.5, -0.5, 0.0"),
 )
-def _(x, steps=5, eps=1e-7):
-    tall = x.size(0) > x.size(1)
-    y = iterate(flat_way(x, eps), steps, (1.5, -0.5, 0.0))
-    return y.T if tall else y
-
-
-@newton_schulz.mistake(
+newton_schulz.mistake(
     "You compute U Vᵀ exactly, by an SVD. That is what the iteration approaches, not what it gives, and "
-    "the SVD is what it is there to avoid."
+    "the SVD is what it is there to avoid.",
+    replace(
+        "return x.T if tall else x",
+        "u, _, vt = torch.linalg.svd(x.T if tall else x, full_matrices=False)\n    return u @ vt",
+        "range(steps)",
+        "range(0)",
+    ),
 )
-def _(x, steps=5, eps=1e-7):
-    u, _, vt = torch.linalg.svd(x, full_matrices=False)
-    return u @ vt
-
-
-@newton_schulz.mistake("You do one iteration too many.")
-def _(x, steps=5, eps=1e-7):
-    tall = x.size(0) > x.size(1)
-    y = iterate(flat_way(x, eps), steps + 1)
-    return y.T if tall else y
-
-
-@newton_schulz.mistake(
+newton_schulz.mistake("You do one iteration too many.", replace("range(steps)", "range(steps + 1)"))
+newton_schulz.mistake("You do one iteration too few.", replace("range(steps)", "range(steps - 1)"))
+newton_schulz.mistake(
+    "You compute x xᵀ once, before the loop. x changes in every iteration, and x xᵀ with it.",
+    replace(
+        "for _ in range(steps):\n        gram = x @ x.T\n",
+        "gram = x @ x.T\n    for _ in range(steps):\n",
+    ),
+)
+newton_schulz.mistake(
+    "You square x xᵀ element by element. (x xᵀ)² is a matrix product: `gram @ gram`.",
+    replace("torch.addmm(gram, gram, gram, beta=b, alpha=c)", "b * gram + c * gram * gram"),
+)
+newton_schulz.mistake(
+    "You iterate in bfloat16, as Muon's own code does. Here the dtype is that of x throughout: the "
+    "optimizer chooses it.",
+    replace(
+        "x = x.T if tall else x",
+        "dtype, x = x.dtype, (x.T if tall else x).bfloat16()",
+        "return x.T if tall else x",
+        "return (x.T if tall else x).to(dtype)",
+    ),
+)
+newton_schulz.mistake(
     "You add eps to the norm. It is a lower bound, `norm().clamp(min=eps)`: it changes nothing unless "
-    "the matrix is nearly zero."
+    "the matrix is nearly zero.",
+    replace("x.norm().clamp(min=eps)", "(x.norm() + eps)"),
 )
-def _(x, steps=5, eps=1e-7):
-    tall = x.size(0) > x.size(1)
-    y = x.T if tall else x
-    y = iterate(y / (y.norm() + eps), steps)
-    return y.T if tall else y
-
-
-@newton_schulz.mistake(
-    "You leave eps out: a gradient of zeros is divided by zero, and the weights become NaN."
+newton_schulz.mistake(
+    "You leave eps out: a gradient of zeros is divided by zero, and the weights become NaN.",
+    replace(".clamp(min=eps)", ""),
 )
-def _(x, steps=5, eps=1e-7):
-    tall = x.size(0) > x.size(1)
-    y = iterate(flat_way(x, 0.0), steps)
-    return y.T if tall else y
-
-
-@newton_schulz.mistake(
+newton_schulz.mistake(
     "The values are right. But for a tall matrix x xᵀ is n × n: for a layer of 3072 × 768 that is sixteen "
     "times the work of the other product. Transpose first.",
+    replace("x.size(0) > x.size(1)", "False"),
     cost=True,
 )
-def _(x, steps=5, eps=1e-7):
-    return iterate(x / x.norm().clamp(min=eps), steps)
 
 
 @newton_schulz.alternative("with xᵀ x on the other side for tall matrices")
@@ -2056,120 +1297,111 @@ decay_groups = Exercise(
 
 @decay_groups.by_hand
 def _():
-    yield (
-        call("Linear(3, 2)", 0.1),
-        {
-            "groups": 2,
-            "parameters of group 1": ("weight",),
-            "options of group 1": {"weight_decay": 0.1},
-            "parameters of group 2": ("bias",),
-            "options of group 2": {"weight_decay": 0.0},
-        },
-    )
-    yield (
-        call("Embedding, LayerNorm, Linear", 0.2),
-        {
-            "parameters of group 1": ("0.weight", "2.weight"),
-            "parameters of group 2": ("1.bias", "1.weight", "2.bias"),
-        },
-    )
+    linear = {
+        "groups": 2,
+        "parameters of group 1": ("weight",),
+        "options of group 1": {"weight_decay": 0.1},
+        "parameters of group 2": ("bias",),
+        "options of group 2": {"weight_decay": 0.0},
+    }
+    yield call("Linear(3, 2)", 0.1), linear
+    three = {
+        "parameters of group 1": ("0.weight", "2.weight"),
+        "parameters of group 2": ("1.bias", "1.weight", "2.bias"),
+    }
+    yield call("Embedding, LayerNorm, Linear", 0.2), three
 
 
 @decay_groups.edge
 def _():
-    yield call("Embedding, LayerNorm, Linear tied to the embedding", 0.1), "a tied weight"
-    yield (
-        call("frozen Embedding, Linear, LayerNorm with frozen bias, Linear", 0.1),
-        "frozen parameters",
-    )
-    yield call("Conv1d, BatchNorm1d, Linear", 0.1), "weights with three axes"
-    yield call("LayerNorm", 0.1), "no matrix at all: the first group is empty"
-    yield call("Linear without bias", 0.1), "only matrices: the second group is empty"
-    yield (
-        call("Linear, a scalar, a vector `weight`, a matrix `relative_bias`", 0.1),
-        "names that mislead",
-    )
+    thin = "Linear(3, 1), Linear(1, 2), Linear(1, 1), Embedding(1, 4), Conv1d(1, 1, 1)"
+    for model, why in (
+        ("Embedding, LayerNorm, Linear tied to the embedding", "a tied weight"),
+        ("frozen Embedding, Linear, LayerNorm with frozen bias, Linear", "frozen parameters"),
+        ("Conv1d, BatchNorm1d, Linear", "weights with three axes"),
+        (thin, "a matrix with one row, or one column, is a matrix"),
+        ("Linear, LayerNorm, Linear on the meta device", "parameters without memory"),
+        ("LayerNorm", "no matrix at all: the first group is empty"),
+        ("Linear without bias", "only matrices: the second group is empty"),
+        ("Linear, a scalar, a vector `weight`, a matrix `relative_bias`", "names that mislead"),
+    ):
+        yield call(model, 0.1), why
     yield call("TransformerEncoderLayer", 0.0), "weight decay 0 in both"
 
 
-@decay_groups.mistake(
+MATRICES, VECTORS = "p.ndim >= 2", "p.ndim < 2"
+TRAINABLE = "[p for p in model.parameters() if p.requires_grad]"
+NAMED = "{p: name for name, p in model.named_parameters() if p.requires_grad}"
+
+decay_groups.mistake(
     "You go by the name. A norm's gain is called weight and must not decay; a table called bias has two "
-    "axes and should. Count axes."
+    "axes and should. Count axes.",
+    replace(TRAINABLE, NAMED, MATRICES, '"bias" not in params[p]', VECTORS, '"bias" in params[p]'),
 )
-def _(model, weight_decay):
-    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    return [
-        {"params": [p for n, p in named if "bias" not in n], "weight_decay": weight_decay},
-        {"params": [p for n, p in named if "bias" in n], "weight_decay": 0.0},
-    ]
-
-
-@decay_groups.mistake(
-    "Frozen parameters (requires_grad False) do not belong in an optimizer: leave them out."
+decay_groups.mistake(
+    "You go by the name. A norm's gain is called weight and must not decay; a matrix may have another "
+    "name, and should. Count axes.",
+    replace(
+        TRAINABLE, NAMED, MATRICES, '"weight" in params[p]', VECTORS, '"weight" not in params[p]'
+    ),
 )
-def _(model, weight_decay):
-    params = list(model.parameters())
-    return [
-        {"params": [p for p in params if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in params if p.ndim < 2], "weight_decay": 0.0},
-    ]
-
-
-@decay_groups.mistake(
+decay_groups.mistake(
+    "Frozen parameters (requires_grad False) do not belong in an optimizer: leave them out.",
+    replace(" if p.requires_grad", ""),
+)
+decay_groups.mistake(
     "A tied weight comes twice in your groups, once for each module that holds it. Ask the model for its "
-    "parameters, not module after module."
+    "parameters, not module after module.",
+    replace("p in model.parameters()", "m in model.modules() for p in m.parameters(recurse=False)"),
 )
-def _(model, weight_decay):
-    params = [p for m in model.modules() for p in m.parameters(recurse=False) if p.requires_grad]
-    return [
-        {"params": [p for p in params if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in params if p.ndim < 2], "weight_decay": 0.0},
-    ]
-
-
-@decay_groups.mistake("You have the groups the wrong way round: matrices decay, vectors do not.")
-def _(model, weight_decay):
-    params = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in params if p.ndim < 2], "weight_decay": weight_decay},
-        {"params": [p for p in params if p.ndim >= 2], "weight_decay": 0.0},
-    ]
-
-
-@decay_groups.mistake(
+decay_groups.mistake(
+    "You have the groups the wrong way round: matrices decay, vectors do not.",
+    replace(MATRICES, f"not {MATRICES}", VECTORS, f"not {VECTORS}"),
+)
+decay_groups.mistake(
     "Only the weights of Linear layers decay in your groups. Embeddings and convolutions are matrices "
-    "too, or more."
+    "too, or more.",
+    replace(
+        "params = [",
+        "linear = {m.weight for m in model.modules() if isinstance(m, nn.Linear)}\n    params = [",
+        MATRICES,
+        "p in linear",
+        VECTORS,
+        "p not in linear",
+    ),
 )
-def _(model, weight_decay):
-    linear = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
-    params = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in params if id(p) in linear], "weight_decay": weight_decay},
-        {"params": [p for p in params if id(p) not in linear], "weight_decay": 0.0},
-    ]
-
-
-@decay_groups.mistake(
+decay_groups.mistake(
     "Your second group has no weight_decay of its own, so it takes the optimizer's: 0.01 in AdamW. Write "
-    "the 0 down."
+    "the 0 down.",
+    replace(', "weight_decay": 0.0', ""),
 )
-def _(model, weight_decay):
-    params = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in params if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in params if p.ndim < 2]},
-    ]
-
-
-@decay_groups.mistake(
-    "Exactly two axes is too narrow: the kernels of a convolution have three or more, and decay as well."
+decay_groups.mistake(
+    "Both of your groups have the same weight_decay. That of vectors and scalars is 0.",
+    replace("0.0", "weight_decay"),
 )
-def _(model, weight_decay):
-    params = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in params if p.ndim == 2], "weight_decay": weight_decay},
-        {"params": [p for p in params if p.ndim != 2], "weight_decay": 0.0},
-    ]
+decay_groups.mistake(
+    "Exactly two axes is too narrow: the kernels of a convolution have three or more, and decay as well.",
+    replace(MATRICES, "p.ndim == 2", VECTORS, "p.ndim != 2"),
+)
+decay_groups.mistake(
+    "You take a matrix with one row or one column for a vector. It has two axes, so it decays: count axes, "
+    "`p.ndim`, whatever their sizes.",
+    replace(MATRICES, "p.squeeze().ndim >= 2", VECTORS, "p.squeeze().ndim < 2"),
+)
+decay_groups.mistake(
+    "Vectors decay in your groups: an axis is not enough. Only parameters with two axes or more decay.",
+    replace(MATRICES, "p.ndim >= 1", VECTORS, "p.ndim < 1"),
+)
+decay_groups.mistake(
+    "You leave a group out when it is empty. Two groups are due, whatever the model: the code that "
+    "builds an optimizer counts on them.",
+    replace(
+        "return [",
+        "groups = [",
+        "0.0},\n    ]",
+        '0.0},\n    ]\n    return [g for g in groups if g["params"]]',
+    ),
+)
 
 
 @decay_groups.alternative("one loop over the named parameters")
@@ -2179,10 +1411,7 @@ def _(model, weight_decay):
         if not p.requires_grad:
             continue
         (decay if p.dim() > 1 else rest).append(p)
-    return [
-        dict(params=decay, weight_decay=weight_decay),  # noqa: C408
-        dict(params=rest, weight_decay=0.0),  # noqa: C408
-    ]
+    return [{"params": decay, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
 
 
 # ------------------------------------------------------------------------------ state bytes
@@ -2229,84 +1458,68 @@ def _():
     yield held("FlatMomentum"), "one buffer, and views of it"
     yield held("FlatMomentum", shapes=((4, 4), (3,), (2, 2, 2))), "the same with three parameters"
     yield held("Factored"), "dicts and lists in the state, and one count for all parameters"
+    yield held("Quantized"), "bytes, a mask, integers; and what belongs to no parameter"
+    yield held("Windowed"), "views of a part of a buffer: all of it is held"
 
 
-def top_level(optimizer):
-    return [
-        t for kept in optimizer.state.values() for t in kept.values() if isinstance(t, torch.Tensor)
-    ]
+ALL = "_tensors(list(optimizer.state.values()))"
+ADDED = "storages[storage.data_ptr()] = storage.nbytes()"
 
-
-def everything(tree):
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    return [t for item in tree for t in everything(item)] if isinstance(tree, list | tuple) else []
-
-
-def once(tensors):
-    """Bytes of their storages, each once."""
-    return sum(
-        {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()
-    )
-
-
-@optimizer_state_bytes.mistake(
-    "You count elements. An element of float32 has 4 bytes, one of bfloat16 2: `element_size()` knows."
+optimizer_state_bytes.mistake(
+    "You count elements. An element of float32 has 4 bytes, one of bfloat16 2: `element_size()` knows.",
+    replace(ADDED, "storages[len(storages)] = tensor.numel()"),
 )
-def _(optimizer):
-    return sum(t.numel() for t in everything(dict(optimizer.state)))
-
-
-@optimizer_state_bytes.mistake("You take 4 bytes for every element, whatever the dtype.")
-def _(optimizer):
-    return once(everything(dict(optimizer.state))) and sum(
-        {
-            t.untyped_storage().data_ptr(): 4 * t.untyped_storage().nbytes() // t.element_size()
-            for t in everything(dict(optimizer.state))
-        }.values()
-    )
-
-
-@optimizer_state_bytes.mistake(
+optimizer_state_bytes.mistake(
+    "You take 4 bytes for every element, whatever the dtype.",
+    replace("storage.nbytes()", "4 * storage.nbytes() // tensor.element_size()"),
+)
+optimizer_state_bytes.mistake(
     "You only look at values that are tensors themselves. LBFGS keeps lists of them, others a dict: go into "
-    "those too."
+    "those too.",
+    replace(
+        ALL,
+        "[t for kept in optimizer.state.values() for t in kept.values() if isinstance(t, Tensor)]",
+    ),
 )
-def _(optimizer):
-    return once(top_level(optimizer))
-
-
-@optimizer_state_bytes.mistake(
+optimizer_state_bytes.mistake(
+    "You look up the state of each parameter. `optimizer.state` may keep more, under keys that are no "
+    "parameter: go through all its values.",
+    replace(
+        ALL,
+        "_tensors([optimizer.state.get(p) for g in optimizer.param_groups for p in g['params']])",
+    ),
+)
+optimizer_state_bytes.mistake(
+    "You count tensors of floats only. Counts of steps, masks and bytes of quantized averages are memory "
+    "as well.",
+    replace(ALL, f"[t for t in {ALL} if t.is_floating_point()]"),
+)
+optimizer_state_bytes.mistake(
+    "You count the bytes that a tensor shows. Where it is a view of a part, all of the storage behind it is "
+    "held: `untyped_storage().nbytes()`.",
+    replace(ADDED, "storages[tensor.data_ptr()] = tensor.numel() * tensor.element_size()"),
+)
+optimizer_state_bytes.mistake(
     "You count a storage once for every tensor that views it. One flat buffer with a view for each "
-    "parameter is there once."
+    "parameter is there once.",
+    replace(ADDED, "storages[len(storages)] = storage.nbytes()"),
 )
-def _(optimizer):
-    return sum(t.untyped_storage().nbytes() for t in everything(dict(optimizer.state)))
-
-
-@optimizer_state_bytes.mistake(
-    "You count a tensor that several parameters share once for each of them; it is there once."
+optimizer_state_bytes.mistake(
+    "You count a tensor that several parameters share once for each of them; it is there once.",
+    replace(ADDED, "storages[len(storages)] = tensor.numel() * tensor.element_size()"),
 )
-def _(optimizer):
-    return sum(t.numel() * t.element_size() for t in everything(dict(optimizer.state)))
-
-
-@optimizer_state_bytes.mistake(
-    "You count the parameters too. They are the keys of `optimizer.state`, not part of what it keeps."
+optimizer_state_bytes.mistake(
+    "You count the parameters too. They are the keys of `optimizer.state`, not part of what it keeps.",
+    replace("list(optimizer.state.values())", "[optimizer.param_groups, dict(optimizer.state)]"),
 )
-def _(optimizer):
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    return once([*params, *everything(dict(optimizer.state))])
-
-
-@optimizer_state_bytes.mistake(
+optimizer_state_bytes.mistake(
     "You estimate from the parameters, two tensors for each, and do not look at what is there: SGD keeps "
     "none, and a parameter without gradient has no state."
+)(
+    lambda optimizer: sum(
+        2 * p.numel() * p.element_size() + 4 for g in optimizer.param_groups for p in g["params"]
+    )
 )
-def _(optimizer):
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    return sum(2 * p.numel() * p.element_size() + 4 for p in params)
 
 
 @optimizer_state_bytes.alternative("a stack in place of recursion, and a set of storages")

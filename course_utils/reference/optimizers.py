@@ -24,8 +24,8 @@ class SGD(Optimizer):
     b ← momentum·b + (1 − dampening)·g, from b = g at the first step; p ← p − lr·b, or with Nesterov's
     momentum p ← p − lr·(g + momentum·b). Weight decay adds weight_decay·p to g. Parameters change in
     place, one at a time; one without gradient stays as it is; gradients are left alone. Without
-    momentum there is no state. Raises ValueError for nesterov without momentum or with dampening. Source: Sutskever et
-    al. (2013), section 2.
+    momentum there is no state. Raises ValueError for nesterov without momentum or with dampening.
+    Source: Sutskever et al. (2013), section 2.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SGD(Optimizer):
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
-            momentum = group["momentum"]
+            lr, momentum = group["lr"], group["momentum"]
             for p in group["params"]:
                 if p.grad is None:
                     continue
@@ -71,7 +71,7 @@ class SGD(Optimizer):
                         buffer.add_(grad, alpha=1 - group["dampening"])
                     buffer = state["momentum_buffer"]
                     grad = grad.add(buffer, alpha=momentum) if group["nesterov"] else buffer
-                p.add_(grad, alpha=-group["lr"])
+                p.add_(grad, alpha=-lr)
 
 
 class AdaGrad(Optimizer):
@@ -98,6 +98,7 @@ class AdaGrad(Optimizer):
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
+            lr, eps = group["lr"], group["eps"]
             for p in group["params"]:
                 if p.grad is None:
                     continue
@@ -107,8 +108,8 @@ class AdaGrad(Optimizer):
                 state = self.state[p]
                 if not state:
                     state["sum"] = torch.zeros_like(p)
-                state["sum"].addcmul_(grad, grad)
-                p.addcdiv_(grad, state["sum"].sqrt().add_(group["eps"]), value=-group["lr"])
+                total = state["sum"].addcmul_(grad, grad)
+                p.addcdiv_(grad, total.sqrt().add_(eps), value=-lr)
 
 
 class RMSProp(Optimizer):
@@ -146,6 +147,7 @@ class RMSProp(Optimizer):
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
+            lr, eps = group["lr"], group["eps"]
             alpha, momentum = group["alpha"], group["momentum"]
             for p in group["params"]:
                 if p.grad is None:
@@ -159,10 +161,10 @@ class RMSProp(Optimizer):
                     if momentum:
                         state["momentum_buffer"] = torch.zeros_like(p)
                 square = state["square_avg"].mul_(alpha).addcmul_(grad, grad, value=1 - alpha)
-                direction = grad / square.sqrt().add_(group["eps"])
+                direction = grad / square.sqrt().add_(eps)
                 if momentum:
                     direction = state["momentum_buffer"].mul_(momentum).add_(direction)
-                p.add_(direction, alpha=-group["lr"])
+                p.add_(direction, alpha=-lr)
 
 
 class Adam(Optimizer):
@@ -171,8 +173,9 @@ class Adam(Optimizer):
     m ← β₁·m + (1 − β₁)·g; v ← β₂·v + (1 − β₂)·g²; p ← p − lr·m̂ / (√v̂ + eps), where
     m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ), and t counts the steps of this parameter from 1. Weight
     decay adds weight_decay·p to g. Parameters change in place, one at a time; one without gradient
-    stays as it is; gradients are left alone. State: two tensors for each parameter, and t. Source: Kingma and Ba
-    (2015), Algorithm 1.
+    stays as it is; gradients are left alone. State for each parameter, named as torch names it, so that
+    its checkpoints load: `exp_avg` (m), `exp_avg_sq` (v) and `step` (t, a float32 tensor). Source:
+    Kingma and Ba (2015), Algorithm 1.
     """
 
     def __init__(
@@ -198,7 +201,7 @@ class Adam(Optimizer):
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
-            beta1, beta2 = group["betas"]
+            lr, (beta1, beta2), eps = group["lr"], group["betas"], group["eps"]
             for p in group["params"]:
                 if p.grad is None:
                     continue
@@ -207,24 +210,25 @@ class Adam(Optimizer):
                     grad = grad.add(p, alpha=group["weight_decay"])
                 state = self.state[p]
                 if not state:
-                    state["step"] = 0
+                    state["step"] = torch.tensor(0.0)
                     state["exp_avg"] = torch.zeros_like(p)
                     state["exp_avg_sq"] = torch.zeros_like(p)
                 state["step"] += 1
-                m, v, t = state["exp_avg"], state["exp_avg_sq"], state["step"]
+                m, v, t = state["exp_avg"], state["exp_avg_sq"], state["step"].item()
                 m.lerp_(grad, 1 - beta1)
                 v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-                root = v.sqrt().div_(sqrt(1 - beta2**t)).add_(group["eps"])
-                p.addcdiv_(m, root, value=-group["lr"] / (1 - beta1**t))
+                m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
+                p.addcdiv_(m_hat, v_hat.sqrt().add_(eps), value=-lr)
 
 
 class AdamW(Optimizer):
     """Adam whose weight decay does not pass through the averages.
 
     First p ← (1 − lr·weight_decay)·p, then Adam's step from the gradient alone. Parameters change in
-    place, one at a time; one without gradient stays as it is, undecayed; gradients are left alone. State: two
-    tensors for each parameter, and its count of steps. Equal to `torch.optim.AdamW`. Source:
-    Loshchilov and Hutter (2019), Algorithm 2, with the decay multiplied by lr.
+    place, one at a time; one without gradient stays as it is, undecayed; gradients are left alone. State
+    for each parameter: `exp_avg`, `exp_avg_sq` and `step`, as in Adam. Equal to `torch.optim.AdamW`,
+    whose checkpoints load. Source: Loshchilov and Hutter (2019), Algorithm 2, with the decay multiplied
+    by lr.
     """
 
     def __init__(
@@ -250,31 +254,32 @@ class AdamW(Optimizer):
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
-            lr, (beta1, beta2) = group["lr"], group["betas"]
+            lr, (beta1, beta2), eps = group["lr"], group["betas"], group["eps"]
             for p in group["params"]:
                 if p.grad is None:
                     continue
                 grad = -p.grad if group["maximize"] else p.grad
                 state = self.state[p]
                 if not state:
-                    state["step"] = 0
+                    state["step"] = torch.tensor(0.0)
                     state["exp_avg"] = torch.zeros_like(p)
                     state["exp_avg_sq"] = torch.zeros_like(p)
                 state["step"] += 1
-                m, v, t = state["exp_avg"], state["exp_avg_sq"], state["step"]
+                m, v, t = state["exp_avg"], state["exp_avg_sq"], state["step"].item()
                 p.mul_(1 - lr * group["weight_decay"])
                 m.lerp_(grad, 1 - beta1)
                 v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-                root = v.sqrt().div_(sqrt(1 - beta2**t)).add_(group["eps"])
-                p.addcdiv_(m, root, value=-lr / (1 - beta1**t))
+                m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
+                p.addcdiv_(m_hat, v_hat.sqrt().add_(eps), value=-lr)
 
 
 class ForeachAdamW(Optimizer):
     """AdamW in which each operation runs once for all parameters of a group, not once for each.
 
-    The same arguments, steps and state as AdamW. Each operation on a list (`torch._foreach_mul_` and
-    its kin) takes all tensors at once, so the number of operations does not grow with the number of
-    parameters. Source: `_multi_tensor_adam`, torch/optim/adam.py.
+    The same arguments, steps and state as AdamW (`exp_avg`, `exp_avg_sq` and `step`, a float32 tensor).
+    Each operation on a list (`torch._foreach_mul_` and its kin) takes all tensors at once, so the number
+    of operations does not grow with the number of parameters. Source: `_multi_tensor_adam`,
+    torch/optim/adam.py.
     """
 
     def __init__(
@@ -310,21 +315,22 @@ class ForeachAdamW(Optimizer):
             states = [self.state[p] for p in params]
             for p, state in zip(params, states, strict=True):
                 if not state:
-                    state["step"] = 0
+                    state["step"] = torch.tensor(0.0)
                     state["exp_avg"] = torch.zeros_like(p)
                     state["exp_avg_sq"] = torch.zeros_like(p)
-                state["step"] += 1
             ms = [state["exp_avg"] for state in states]
             vs = [state["exp_avg_sq"] for state in states]
+            steps = [state["step"] for state in states]
+            torch._foreach_add_(steps, 1)
+            ts = [step.item() for step in steps]
             torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
             torch._foreach_lerp_(ms, grads, 1 - beta1)
             torch._foreach_mul_(vs, beta2)
             torch._foreach_addcmul_(vs, grads, grads, 1 - beta2)
             roots = torch._foreach_sqrt(vs)
-            torch._foreach_div_(roots, [sqrt(1 - beta2 ** state["step"]) for state in states])
+            torch._foreach_div_(roots, [sqrt(1 - beta2**t) for t in ts])
             torch._foreach_add_(roots, group["eps"])
-            sizes = [-lr / (1 - beta1 ** state["step"]) for state in states]
-            torch._foreach_addcdiv_(params, ms, roots, sizes)
+            torch._foreach_addcdiv_(params, ms, roots, [-lr / (1 - beta1**t) for t in ts])
 
 
 # ------------------------------------------------------------------------- the others, on lists
@@ -432,15 +438,17 @@ class ForeachAdam(Adam):
             lr, (beta1, beta2) = group["lr"], group["betas"]
             ms, vs = _state(self, params, "exp_avg"), _state(self, params, "exp_avg_sq")
             for p in params:
-                self.state[p]["step"] = self.state[p].get("step", 0) + 1
+                self.state[p].setdefault("step", torch.tensor(0.0))
             steps = [self.state[p]["step"] for p in params]
+            torch._foreach_add_(steps, 1)
+            ts = [step.item() for step in steps]
             torch._foreach_lerp_(ms, grads, 1 - beta1)
             torch._foreach_mul_(vs, beta2)
             torch._foreach_addcmul_(vs, grads, grads, 1 - beta2)
             roots = torch._foreach_sqrt(vs)
-            torch._foreach_div_(roots, [sqrt(1 - beta2**t) for t in steps])
+            torch._foreach_div_(roots, [sqrt(1 - beta2**t) for t in ts])
             torch._foreach_add_(roots, group["eps"])
-            torch._foreach_addcdiv_(params, ms, roots, [-lr / (1 - beta1**t) for t in steps])
+            torch._foreach_addcdiv_(params, ms, roots, [-lr / (1 - beta1**t) for t in ts])
 
 
 # ------------------------------------------------------------------------- matrices

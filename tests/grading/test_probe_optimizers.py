@@ -11,6 +11,7 @@ from course_utils.grading import call, probes
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.strict import loads
 from course_utils.grading.pytrees.tree import same
+from course_utils.reference.optimizers import decay_groups, optimizer_state_bytes
 
 SHAPES = ((3, 2), (4,), ())
 
@@ -59,6 +60,26 @@ def test_it_is_torchs_trajectory(cls):
         "no graph is kept",
     ):
         assert seen[promise] is True
+
+
+def test_torchs_own_takes_the_steps_before_its_checkpoint_is_loaded():
+    whole = see(torch.optim.AdamW)
+    assert same(see(torch.optim.AdamW, begins="AdamW", reload=4), whole)
+    other = see(Rebinds, begins="AdamW", reload=4)
+    for i in range(len(SHAPES)):
+        label = f"parameter {i} after each step"
+        assert torch.equal(other[label][:3], whole[label][:3])
+        assert not torch.equal(other[label][3:], whole[label][3:])
+
+
+def test_parameters_come_as_an_iterator_as_a_models_do():
+    class Counts(torch.optim.SGD):
+        def __init__(self, params, lr=0.1):
+            assert len(list(params)) == len(SHAPES)
+            super().__init__(params, lr)
+
+    with pytest.raises(ValueError, match="empty parameter list"):
+        see(Counts)
 
 
 def test_bytes_of_state():
@@ -192,10 +213,39 @@ def test_the_call_is_told_in_words():
     assert "Adam([p0, p1, p2], lr=0.1), 6 steps" in text
     assert "no gradient for p1 in step 2, p1 in step 3, p0 in step 5" in text
     assert "saved and loaded into a fresh Adam(…) before step 3" in text
+    begun = says("Adam", training(reload=3, begins="AdamW"))
+    assert (
+        "begun by torch.optim.AdamW, saved and loaded into a fresh Adam(…) before step 3" in begun
+    )
     small = call(params=[torch.ones(1)], grads=[[torch.zeros(1)], [None]], options={"lr": 0.1})
     assert "p0 = [1], gradients [0], then None" in says("SGD", small)
     grouped = says("SGD", training(groups=[{"params": [0, 1]}, {"params": [2], "lr": 0.3}]))
     assert "{'params': [p2], 'lr': 0.3}" in grouped
+
+
+@pytest.mark.parametrize(
+    "name, bytes_",
+    [
+        ("Quantized", 17 * (1 + 1) + 256 * 4 + 3 * 8),  # codes, masks, the table, counts
+        ("Windowed", 10 * 17 * 4),  # the whole history of each
+    ],
+)
+def test_optimizers_whose_state_is_not_floats_of_the_parameters_size(name, bytes_):
+    case = call(name, {}, ((3, 4), (5,)), torch.float32, 0, 1)
+    assert probes.state_bytes(optimizer_state_bytes, case) == {"result": bytes_}
+
+
+def test_models_that_sorting_by_size_or_by_address_gets_wrong():
+    seen = {}
+    for model in (
+        "Linear(3, 1), Linear(1, 2), Linear(1, 1), Embedding(1, 4), Conv1d(1, 1, 1)",
+        "Linear, LayerNorm, Linear on the meta device",
+    ):
+        seen[model] = probes.parameter_groups(decay_groups, call(model, 0.1))
+    thin, nowhere = seen.values()
+    assert thin["parameters of group 1"] == tuple(f"{i}.weight" for i in range(5))
+    assert nowhere["parameters of group 1"] == ("0.weight", "2.weight")
+    assert len(nowhere["parameters of group 2"]) == 4
 
 
 def test_groups_are_named_and_a_stranger_is_told_apart():

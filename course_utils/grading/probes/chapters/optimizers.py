@@ -6,7 +6,7 @@ given, a model or an optimizer of the small catalogues below, since a case is da
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -27,7 +27,8 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     The case's keyword arguments: params, a list of tensors; grads, for each step a list with a
     gradient or None for each parameter; groups, a list of dicts whose "params" are indices, or None
     for one group of all; options, of the optimizer; reload, the number of the step (from 1) before
-    which the state_dict goes into a fresh optimizer, made with no options, on fresh parameters; fade,
+    which the state_dict goes into a fresh optimizer, made with no options, on fresh parameters; begins,
+    the class of torch.optim that takes the steps before that, in place of the subject; fade,
     a factor on every group's lr after each step, as a schedule has it. Between saving and
     loading another optimizer of the class takes a step of its own.
 
@@ -37,7 +38,8 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     """
     given = case.kwargs
     params = [nn.Parameter(x.clone()) for x in given["params"]]
-    optimizer = subject(_grouped(params, given.get("groups")), **given.get("options", {}))
+    first = getattr(torch.optim, given["begins"]) if "begins" in given else subject
+    optimizer = first(_grouped(params, given.get("groups")), **given.get("options", {}))
     gradients = [torch.zeros_like(p) for p in params]
     trail: list[list[Tensor]] = [[] for _ in params]
     in_place = left_alone = no_graph = True
@@ -79,10 +81,11 @@ def _somebody_elses_step(subject: Any, params: list[nn.Parameter]) -> None:
     subject(others).step()
 
 
-def _grouped(params: list[nn.Parameter], groups: list[dict[str, Any]] | None) -> list[Any]:
-    """The parameters as an optimizer takes them; the case names them by index."""
+def _grouped(params: list[nn.Parameter], groups: list[dict[str, Any]] | None) -> Iterable[Any]:
+    """The parameters as an optimizer takes them: an iterator, as `model.parameters()` is one, or
+    groups; the case names them by index."""
     if groups is None:
-        return list(params)
+        return iter(params)
     return [{**group, "params": [params[i] for i in group["params"]]} for group in groups]
 
 
@@ -134,6 +137,8 @@ def _called_with_steps(name: str, case: Case) -> str:
         text += f", no gradient for {', '.join(missing[:3])}{more}"
     if given.get("fade", 1.0) != 1.0:
         text += f", lr times {given['fade']:g} after each step"
+    if "begins" in given:
+        text += f", begun by torch.optim.{given['begins']}"
     if given.get("reload"):
         text += f", saved and loaded into a fresh {name}(…) before step {given['reload']}"
     return text + _values_if_few(given)
@@ -193,6 +198,19 @@ def scaled() -> nn.Module:
     return model
 
 
+def thin() -> nn.Module:
+    """Weights of which an axis, or every axis, has one element."""
+    return nn.Sequential(
+        nn.Linear(3, 1), nn.Linear(1, 2), nn.Linear(1, 1), nn.Embedding(1, 4), nn.Conv1d(1, 1, 1)
+    )
+
+
+def nowhere() -> nn.Module:
+    """Its parameters are on the meta device: all of them have the same address."""
+    with torch.device("meta"):
+        return nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 4))
+
+
 _MODELS = {
     "Linear(3, 2)": lambda: nn.Linear(3, 2),
     "Embedding, LayerNorm, Linear": lambda: nn.Sequential(
@@ -206,6 +224,8 @@ _MODELS = {
     "LayerNorm": lambda: nn.LayerNorm(4),
     "Linear without bias": lambda: nn.Linear(3, 2, bias=False),
     "Linear, a scalar, a vector `weight`, a matrix `relative_bias`": scaled,
+    "Linear(3, 1), Linear(1, 2), Linear(1, 1), Embedding(1, 4), Conv1d(1, 1, 1)": thin,
+    "Linear, LayerNorm, Linear on the meta device": nowhere,
     "TransformerEncoderLayer": lambda: nn.TransformerEncoderLayer(4, 2, 8),
 }
 
@@ -277,7 +297,35 @@ class Factored(Optimizer):
                 )
 
 
-_OWN = {"FlatMomentum": FlatMomentum, "Factored": Factored}
+class Quantized(Optimizer):
+    """Keeps averages in bytes, a mask, and what all parameters share under names of its own."""
+
+    def __init__(self, params: Any, lr: float = 0.1):
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                codes = torch.zeros(p.shape, dtype=torch.int8)
+                self.state[p].update(codes=codes, mask=p.detach() > 0)
+        self.state["levels"] = {"table": torch.linspace(-1, 1, 256)}  # type: ignore[index]
+        self.state["steps"] = torch.ones(3, dtype=torch.int64)  # type: ignore[index]
+
+
+class Windowed(Optimizer):
+    """Keeps the last rows of a long history: a view, behind which is all of it."""
+
+    def __init__(self, params: Any, lr: float = 0.1):
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                history = torch.zeros(10, p.numel(), dtype=p.dtype)
+                self.state[p].update(window=history[-2:], last=[{"row": (history[-1],)}])
+
+
+_OWN = {cls.__name__: cls for cls in (FlatMomentum, Factored, Quantized, Windowed)}
 
 
 @probe
@@ -310,7 +358,7 @@ def _called_with_optimizer(name: str, case: Case) -> str:
     kind = str(dtype).removeprefix("torch.")
     idle = f", {unused} of them without gradient" if unused else ""
     return (
-        f"{name}({cls}(params{', ' if made else ''}{made})) after {steps} steps, params of shapes "
+        f"{name}({cls}(params{', ' if made else ''}{made})) after {steps} step{'s' * (steps != 1)}, params of shapes "
         f"{', '.join(map(str, shapes))} in {kind}{idle}"
     )
 
