@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import nn
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.grading.probes import prepared
 from course_utils.grading.pytrees.tree import tensors
 from course_utils.reference import modules
@@ -130,65 +130,38 @@ def _():
     yield call({"fc": ("linear", 3, 2), "frozen": ["fc.bias", "fc.weight"]}), "everything frozen"
 
 
-@count_parameters.mistake(
+count_parameters.mistake(
     "Tied weights are counted twice: under each of their names. `parameters()` gives them once; a "
-    "state_dict, or remove_duplicate=False, does not."
+    "state_dict, or remove_duplicate=False, does not.",
+    replace(
+        "in module.parameters()",
+        "in dict(module.named_parameters(remove_duplicate=False)).values()",
+    ),
 )
-def _(module):
-    named = list(module.named_parameters(remove_duplicate=False))
-    return (
-        sum(p.numel() for _, p in named),
-        sum(p.numel() for _, p in named if p.requires_grad),
-    )
-
-
-@count_parameters.mistake(
+count_parameters.mistake(
     "You counted the state_dict: that holds buffers too (running statistics), and tied weights under "
-    "each of their names."
+    "each of their names.",
+    replace("sum(n for n, _ in sizes)", "sum(x.numel() for x in module.state_dict().values())"),
 )
-def _(module):
-    total = sum(value.numel() for value in module.state_dict().values())
-    return total, sum(p.numel() for p in module.parameters() if p.requires_grad)
-
-
-@count_parameters.mistake("You counted tensors. A parameter of shape (4, 3) holds 12 numbers.")
-def _(module):
-    every = list(module.parameters())
-    return len(every), len([p for p in every if p.requires_grad])
-
-
-@count_parameters.mistake(
-    "The second number is that of the frozen parameters; the trained ones are asked for."
+count_parameters.mistake(
+    "You counted tensors. A parameter of shape (4, 3) holds 12 numbers.", replace("p.numel()", "1")
 )
-def _(module):
-    every = list(module.parameters())
-    return sum(p.numel() for p in every), sum(p.numel() for p in every if not p.requires_grad)
-
-
-@count_parameters.mistake("Both numbers are totals. The second leaves out what is frozen.")
-def _(module):
-    total = sum(p.numel() for p in module.parameters())
-    return total, total
-
-
-@count_parameters.mistake(
+count_parameters.mistake(
+    "The second number is that of the frozen parameters; the trained ones are asked for.",
+    replace("if trained", "if not trained"),
+)
+count_parameters.mistake(
+    "Both numbers are totals. The second leaves out what is frozen.", replace(" if trained", "")
+)
+count_parameters.mistake(
     "You looked at the module's own parameters (recurse=False, or `_parameters`). Most are in its "
-    "submodules."
+    "submodules.",
+    replace("parameters()", "parameters(recurse=False)"),
 )
-def _(module):
-    own = list(module.parameters(recurse=False))
-    return sum(p.numel() for p in own), sum(p.numel() for p in own if p.requires_grad)
-
-
-@count_parameters.mistake(
-    "A parameter without an axis holds one number (the empty product), and you counted none."
+count_parameters.mistake(
+    "A parameter without an axis holds one number (the empty product), and you counted none.",
+    replace("p.numel()", "p.numel() if p.ndim else 0"),
 )
-def _(module):
-    def size(p):
-        return math.prod(p.shape) if p.ndim else 0
-
-    every = list(module.parameters())
-    return sum(map(size, every)), sum(size(p) for p in every if p.requires_grad)
 
 
 @count_parameters.alternative("a set of objects, found module by module")
@@ -292,126 +265,73 @@ linear.contract(
 )
 
 
-@linear.mistake(
+WEIGHT = "torch.empty(out_features, in_features).uniform_(-bound, bound)"
+BIAS = "torch.empty(out_features).uniform_(-bound, bound)"
+
+linear.mistake(
     "The weight has shape (in_features, out_features). torch keeps it as (out, in) and multiplies by "
-    "its transpose; with yours no checkpoint fits."
+    "its transpose; with yours no checkpoint fits.",
+    replace("(out_features, in_features)", "(in_features, out_features)", "weight.T", "weight"),
 )
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        self.weight = nn.Parameter(self.weight.detach().T.clone())
-
-    def forward(self, x):
-        y = x @ self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@linear.mistake("The bias is never added.")
-class _(modules.Linear):
-    def forward(self, x):
-        return x @ self.weight.T
-
-
-@linear.mistake(
+linear.mistake(
+    "The bias is never added.",
+    replace("return y if self.bias is None else y + self.bias", "return y"),
+)
+linear.mistake(
     "The weight is a plain tensor. Only an nn.Parameter is registered: no optimizer finds this one, "
-    "`.to` does not move it and no checkpoint holds it."
+    "`.to` does not move it and no checkpoint holds it.",
+    replace("self.weight = nn.Parameter(", "self.weight = ("),
 )
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        weight = self.weight.detach().clone()
-        del self.weight
-        self.weight = weight.requires_grad_()
-
-
-@linear.mistake(
+linear.mistake(
     "A hidden detach (or `.data`): the output does not depend on the weight as autograd sees it, so "
-    "the weight gets no gradient."
+    "the weight gets no gradient.",
+    replace("self.weight.T", "self.weight.data.T"),
 )
-class _(modules.Linear):
-    def forward(self, x):
-        y = x @ self.weight.data.T
-        return y if self.bias is None else y + self.bias
-
-
-@linear.mistake("There is a bias although bias=False was asked for.")
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features)
-
-
-@linear.mistake(
+linear.mistake(
+    "There is a bias although bias=False was asked for.", replace(" if bias else None", "")
+)
+linear.mistake(
     "The weight starts standard normal. Then every layer multiplies the size of the activations by "
-    "√in_features; ±1/√in_features is asked for."
+    "√in_features; ±1/√in_features is asked for.",
+    replace(WEIGHT, "torch.randn(out_features, in_features)"),
 )
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        nn.init.normal_(self.weight)
-
-
-@linear.mistake(
-    "The weight starts at zero: all output features are the same and get the same gradient, for ever."
+linear.mistake(
+    "The weight starts at zero: all output features are the same and get the same gradient, for ever.",
+    replace(WEIGHT, "torch.zeros(out_features, in_features)"),
 )
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        nn.init.zeros_(self.weight)
-
-
-@linear.mistake(
-    "Your bound is that of Glorot, √(6 / (in + out)). torch's layer starts with ±1/√in_features."
+linear.mistake(
+    "Your bound is that of Glorot, √(6 / (in + out)). torch's layer starts with ±1/√in_features.",
+    replace(WEIGHT, "nn.init.xavier_uniform_(torch.empty(out_features, in_features))"),
 )
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        nn.init.xavier_uniform_(self.weight)
-
-
-@linear.mistake("A normal distribution of the right variance; a uniform one is asked for.")
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        nn.init.normal_(self.weight, std=1 / math.sqrt(3 * in_features))
-
-
-@linear.mistake("The bias starts at zero; here it starts on ±1/√in_features like the weight.")
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        if bias:
-            nn.init.zeros_(self.bias)
-
-
-@linear.mistake("`extra_repr` is not there, so print(model) shows Linear() and none of its sizes.")
-class _(modules.Linear):
-    def extra_repr(self):
-        return ""
-
-
-@linear.mistake(
+linear.mistake(
+    "A normal distribution of the right variance; a uniform one is asked for.",
+    replace(WEIGHT, "torch.randn(out_features, in_features) * bound / math.sqrt(3)"),
+)
+linear.mistake(
+    "The bias starts at zero; here it starts on ±1/√in_features like the weight.",
+    replace(BIAS, "torch.zeros(out_features)"),
+)
+linear.mistake(
+    "`extra_repr` is not there, so print(model) shows Linear() and none of its sizes.",
+    replace("def extra_repr", "def forgotten"),
+)
+linear.mistake(
     "The values are right, but x[..., None, :] * weight is an (N, out, in) tensor before it is summed: "
     "for 1,024 tokens and a 4,096 × 4,096 weight 69 GB. A matmul makes N × out.",
+    replace("x @ self.weight.T", "(x[..., None, :] * self.weight).sum(-1)"),
     cost=True,
 )
-class _(modules.Linear):
-    def forward(self, x):
-        y = (x[..., None, :] * self.weight).sum(-1)
-        return y if self.bias is None else y + self.bias
-
-
-@linear.mistake(
+linear.mistake(
     "The values are right, but Python goes through the rows, with a kernel launch for each. One matmul "
     "takes them all.",
+    replace(
+        "y = x @ self.weight.T",
+        "rows = x.reshape(-1, x.size(-1)).split(1)\n"
+        "        y = torch.cat([row @ self.weight.T for row in rows])\n"
+        "        y = y.view(*x.shape[:-1], self.weight.size(0))",
+    ),
     cost=True,
 )
-class _(modules.Linear):
-    def forward(self, x):
-        flat = x.reshape(-1, x.size(-1))
-        rows = [self.weight @ row for row in flat]
-        y = torch.stack(rows) if rows else flat @ self.weight.T
-        y = y.view(*x.shape[:-1], -1) if rows else y.view(*x.shape[:-1], self.weight.size(0))
-        return y if self.bias is None else y + self.bias
 
 
 @linear.alternative("einsum, the bias added in place")
@@ -523,93 +443,60 @@ embedding.contract(
 )
 
 
-@embedding.mistake(
+embedding.mistake(
     "A negative id gives the last row instead of an error: plain indexing counts from the end. An id "
-    "of −1 (often a mask's) then trains a real word, silently."
+    "of −1 (often a mask's) then trains a real word, silently.",
+    replace("weight.index_select(0, ids.flatten())", "weight[ids.flatten()]"),
 )
-class _(modules.Embedding):
-    def forward(self, ids):
-        return self.weight[ids]
-
-
-@embedding.mistake("Ids out of range are clamped to the table: a tokenizer's error goes unseen.")
-class _(modules.Embedding):
-    def forward(self, ids):
-        return self.weight[ids.clamp(0, self.weight.size(0) - 1)]
-
-
-@embedding.mistake("The table is (embedding_dim, num_embeddings): rows belong to ids.")
-class _(modules.Embedding):
-    def __init__(self, num_embeddings, embedding_dim):
-        super().__init__(embedding_dim, num_embeddings)
-
-    def forward(self, ids):
-        return self.weight.T.index_select(0, ids.flatten()).view(*ids.shape, -1)
-
-
-@embedding.mistake(
-    "The table is a plain tensor (or a buffer): nothing trains it. Wrap it in nn.Parameter."
+embedding.mistake(
+    "Ids out of range are clamped to the table: a tokenizer's error goes unseen.",
+    replace("ids.flatten()", "ids.flatten().clamp(0, self.weight.size(0) - 1)"),
 )
-class _(modules.Embedding):
-    def __init__(self, num_embeddings, embedding_dim):
-        super().__init__(num_embeddings, embedding_dim)
-        weight = self.weight.detach().clone()
-        del self.weight
-        self.register_buffer("weight", weight)
-
-
-@embedding.mistake("A hidden detach (or `.data`): the table gets no gradient.")
-class _(modules.Embedding):
-    def forward(self, ids):
-        return self.weight.data.index_select(0, ids.flatten()).view(*ids.shape, self.weight.size(1))
-
-
-@embedding.mistake("The vectors are scaled by √D, as some models do outside of their embedding.")
-class _(modules.Embedding):
-    def forward(self, ids):
-        return super().forward(ids) * self.weight.size(1) ** 0.5
-
-
-@embedding.mistake("The table starts uniform on [0, 1); a standard normal one is asked for.")
-class _(modules.Embedding):
-    def __init__(self, num_embeddings, embedding_dim):
-        super().__init__(num_embeddings, embedding_dim)
-        nn.init.uniform_(self.weight)
-
-
-@embedding.mistake("The last shape is flat: the result has the axes of ids, and D.")
-class _(modules.Embedding):
-    def forward(self, ids):
-        return self.weight.index_select(0, ids.flatten())
-
-
-@embedding.mistake(
+embedding.mistake(
+    "The table is (embedding_dim, num_embeddings): rows belong to ids.",
+    replace(
+        *("randn(num_embeddings, embedding_dim)", "randn(embedding_dim, num_embeddings)"),
+        *("weight.index_select", "weight.T.index_select", "weight.size(1)", "weight.size(0)"),
+    ),
+)
+embedding.mistake(
+    "The table is a plain tensor (or a buffer): nothing trains it. Wrap it in nn.Parameter.",
+    replace("self.weight = nn.Parameter(", 'self.register_buffer("weight", '),
+)
+embedding.mistake(
+    "A hidden detach (or `.data`): the table gets no gradient.",
+    replace("self.weight.index_select", "self.weight.data.index_select"),
+)
+embedding.mistake(
+    "The vectors are scaled by √D, as some models do outside of their embedding.",
+    replace("ids.flatten())", "ids.flatten()) * self.weight.size(1) ** 0.5"),
+)
+embedding.mistake(
+    "The table starts uniform on [0, 1); a standard normal one is asked for.",
+    replace("torch.randn", "torch.rand"),
+)
+embedding.mistake(
+    "The last shape is flat: the result has the axes of ids, and D.",
+    replace(".view(*ids.shape, self.weight.size(1))", ""),
+)
+embedding.mistake(
     "The values are right, but a one-hot (N, V) tensor was made: for 1,024 tokens and GPT-2's 50,257 "
     "words 206 MB, of which one number in 50,257 is not zero. Select the rows.",
+    replace(
+        "self.weight.index_select(0, ids.flatten())",
+        "torch.eye(len(self.weight), dtype=self.weight.dtype).index_select(0, ids.flatten())"
+        " @ self.weight",
+    ),
     cost=True,
 )
-class _(modules.Embedding):
-    def forward(self, ids):
-        V = self.weight.size(0)
-        if ids.numel() and not bool(((ids >= 0) & (ids < V)).all()):
-            raise IndexError
-        one_hot = ids[..., None] == torch.arange(V)
-        return one_hot.to(self.weight.dtype) @ self.weight
-
-
-@embedding.mistake(
-    "The values are right, but Python looks the ids up one by one, and each leaves torch. One "
-    "index_select takes them all.",
+embedding.mistake(
+    "The values are right, but Python looks the ids up one by one. One index_select takes them all.",
+    replace(
+        "self.weight.index_select(0, ids.flatten())",
+        "torch.cat([self.weight.index_select(0, i) for i in ids.flatten().split(1)])",
+    ),
     cost=True,
 )
-class _(modules.Embedding):
-    def forward(self, ids):
-        if any(i < 0 for i in ids.flatten().tolist()):
-            raise IndexError
-        rows = [self.weight[i] for i in ids.flatten().tolist()]
-        return (torch.stack(rows) if rows else self.weight[:0]).view(
-            *ids.shape, self.weight.size(1)
-        )
 
 
 @embedding.alternative("indexing, after a check of the range")
@@ -694,145 +581,78 @@ dropout.contract(
 )
 
 
-@dropout.mistake(
+DRAWN = "torch.empty_like(x).bernoulli_(1 - self.p)"
+
+dropout.mistake(
     "The survivors are not rescaled. Then a unit that was kept with probability 1 − p in training is "
-    "1 / (1 − p) times as loud in eval mode; divide by 1 − p in training."
+    "1 / (1 − p) times as loud in eval mode; divide by 1 − p in training.",
+    replace("x * keep / (1 - self.p)", "x * keep"),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        return x * (torch.rand(x.shape) >= self.p) if self.training else x
-
-
-@dropout.mistake(
+dropout.mistake(
     "It is alive in eval mode: predictions become random. Look at self.training (F.dropout does not: "
-    "its `training` is True unless you hand it on)."
+    "its `training` is True unless you hand it on).",
+    replace("not self.training", "False"),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        return F.dropout(x, self.p)
-
-
-@dropout.mistake("It is the other way round: it drops in eval mode and not in training.")
-class _(modules.Dropout):
-    def forward(self, x):
-        return x if self.training else F.dropout(x, self.p)
-
-
-@dropout.mistake("Elements are *kept* with probability p; they should be dropped with it.")
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        return x * (torch.rand(x.shape) < self.p) / (1 - self.p) if self.p < 1 else x * 0
-
-
-@dropout.mistake("You divided by p. The share that survives is 1 − p.")
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training or self.p == 0:
-            return x
-        return x * (torch.rand(x.shape) >= self.p) / self.p
-
-
-@dropout.mistake(
+dropout.mistake(
+    "It is the other way round: it drops in eval mode and not in training.",
+    replace("not self.training", "self.training"),
+)
+dropout.mistake(
+    "Elements are *kept* with probability p; they should be dropped with it.",
+    replace("bernoulli_(1 - self.p)", "bernoulli_(self.p)"),
+)
+dropout.mistake(
+    "You divided by p. The share that survives is 1 − p.", replace("/ (1 - self.p)", "/ self.p")
+)
+dropout.mistake(
     "The activations are scaled by 1 − p in eval mode instead of by 1 / (1 − p) in training, as in the "
-    "paper of 2014. The mean is right, but torch and every checkpoint of today do it in training."
+    "paper of 2014. The mean is right, but torch and every checkpoint of today do it in training.",
+    replace("return x\n", "return x * (1 - self.p)\n", "x * keep / (1 - self.p)", "x * keep"),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        return x * (torch.rand(x.shape) >= self.p) if self.training else x * (1 - self.p)
-
-
-@dropout.mistake(
-    "One draw for each row: whole rows go at once. Each element has a draw of its own."
+dropout.mistake(
+    "One draw for each row: whole rows go at once. Each element has a draw of its own.",
+    replace("empty_like(x)", "empty(*x.shape[:-1], 1, dtype=x.dtype)"),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        keep = torch.rand(*x.shape[:-1], 1) >= self.p
-        return x * keep / (1 - self.p) if self.p < 1 else x * 0
-
-
-@dropout.mistake(
-    "One mask for the whole batch: every row loses the same features. Draw for each element of x."
+dropout.mistake(
+    "One mask for the whole batch: every row loses the same features. Draw for each element of x.",
+    replace("empty_like(x)", "empty(x.shape[-1:], dtype=x.dtype)"),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        keep = torch.rand(x.shape[-1:]) >= self.p
-        return x * keep / (1 - self.p) if self.p < 1 else x * 0
-
-
-@dropout.mistake(
-    "The mask was drawn once and is used for ever. Each call in train mode draws a new one."
+dropout.mistake(
+    "The mask was drawn once and is used for ever. Each call in train mode draws a new one.",
+    replace(
+        *("keep = torch", 'if not hasattr(self, "keep"):\n            self.keep = torch'),
+        *("x * keep", "x * self.keep"),
+    ),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        if not hasattr(self, "keep"):
-            self.keep = torch.rand(x.shape) >= self.p
-        return x * self.keep / (1 - self.p) if self.p < 1 else x * 0
-
-
-@dropout.mistake(
+dropout.mistake(
     "The mask is not part of the graph: the gradient flows through dropped elements too, or is not "
-    "scaled. Multiply x by the mask; do not write into `.data`."
+    "scaled. Multiply x by the mask; do not write into `.data`.",
+    replace(
+        "return x * keep / (1 - self.p)",
+        "y = x * 1\n        y.data = x.data * keep / (1 - self.p)\n        return y",
+    ),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        y = x * 1
-        y.data = F.dropout(x.data, self.p)
-        return y
-
-
-@dropout.mistake("In place: `x *= mask` overwrites the caller's tensor.")
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        scale = 1 / (1 - self.p) if self.p < 1 else 0
-        return x.mul_((torch.rand(x.shape) >= self.p) * torch.tensor(scale, dtype=x.dtype))
-
-
-@dropout.mistake("With p = 1 you divide by zero, and 0 · ∞ is NaN. All that is due then is zeros.")
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        return x * ((torch.rand(x.shape) >= self.p) / torch.tensor(1 - self.p, dtype=x.dtype))
-
-
-@dropout.mistake(
-    "The share is right, but nothing is random: the elements that go lie at equal distances."
+dropout.mistake(
+    "In place: `x *= mask` overwrites the caller's tensor.",
+    replace("x * keep / (1 - self.p)", "x.mul_(keep).div_(1 - self.p)"),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        at = torch.arange(x.numel()).view(x.shape)
-        keep = (at * self.p).floor() == ((at + 1) * self.p).floor()
-        return x * keep / (1 - self.p) if self.p < 1 else x * 0
-
-
-@dropout.mistake("p is not checked: a probability above 1 or below 0 deserves a ValueError.")
-class _(modules.Dropout):
-    def __init__(self, p=0.5):
-        super().__init__()
-        self.p = p
-
-
-@dropout.mistake(
+dropout.mistake(
+    "With p = 1 you divide by zero, and 0 · ∞ is NaN. All that is due then is zeros.",
+    replace("self.p == 1", "False"),
+)
+dropout.mistake(
+    "The share is right, but nothing is random: the elements that go lie at equal distances.",
+    replace(DRAWN, "torch.arange(x.numel()).view(x.shape) * self.p % 1 < 1 - self.p"),
+)
+dropout.mistake(
+    "p is not checked: a probability above 1 or below 0 deserves a ValueError.",
+    replace("not 0 <= p <= 1", "False"),
+)
+dropout.mistake(
     "The values are right, but in eval mode you multiply by ones: a copy of x for nothing. Return x.",
+    replace("return x\n", "return x * torch.ones_like(x)\n"),
     cost=True,
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        return super().forward(x) if self.training else x * torch.ones_like(x)
 
 
 @dropout.alternative("F.dropout, with the mode handed on")
@@ -944,152 +764,82 @@ def _():
     yield square, "all axes of one size"
 
 
-@layer_norm.mistake(
+MEAN, SQUARES = "z.mean(dim=-1, keepdim=True)", "centred.square().mean(dim=-1, keepdim=True)"
+
+layer_norm.mistake(
     "The variance divides by D − 1. torch.var and torch.std do so unless you say correction=0; a "
-    "LayerNorm divides by D."
+    "LayerNorm divides by D.",
+    replace(SQUARES, "z.var(dim=-1, keepdim=True)"),
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        centred = x - x.mean(-1, keepdim=True)
-        y = centred * (x.var(-1, keepdim=True) + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake(
+layer_norm.mistake(
     "eps is outside the root: std + eps. It goes inside: √(variance + eps). Where the variance is "
-    "small, that is a different function."
+    "small, that is a different function.",
+    replace(
+        "centred * torch.rsqrt(variance + self.eps)",
+        "centred / (z.std(dim=-1, correction=0, keepdim=True) + self.eps)",
+    ),
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        centred = x - x.mean(-1, keepdim=True)
-        std = (centred.square().mean(-1, keepdim=True) + 1e-30).sqrt()
-        y = centred / (std + self.eps) * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake("eps is missing: a constant vector gives 0 / 0.")
-class _(modules.LayerNorm):
-    def forward(self, x):
-        centred = x - x.mean(-1, keepdim=True)
-        y = centred * centred.square().mean(-1, keepdim=True).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake("The argument eps is ignored: it is 1e-5 whatever you are given.")
-class _(modules.LayerNorm):
-    def forward(self, x):
-        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, 1e-5)
-
-
-@layer_norm.mistake("The affine parameters are ignored: weight and bias are never used.")
-class _(modules.LayerNorm):
-    def forward(self, x):
-        return F.layer_norm(x, x.shape[-1:], eps=self.eps)
-
-
-@layer_norm.mistake("The bias is never added.")
-class _(modules.LayerNorm):
-    def forward(self, x):
-        return F.layer_norm(x, x.shape[-1:], self.weight, eps=self.eps)
-
-
-@layer_norm.mistake("There is a bias although bias=False was asked for.")
-class _(modules.LayerNorm):
-    def __init__(self, normalized_shape, eps=1e-5, bias=True):
-        super().__init__(normalized_shape, eps)
-
-
-@layer_norm.mistake(
+layer_norm.mistake(
+    "eps is missing: a constant vector gives 0 / 0.", replace("variance + self.eps", "variance")
+)
+layer_norm.mistake(
+    "The argument eps is ignored: it is 1e-5 whatever you are given.",
+    replace("self.eps = eps", "self.eps = 1e-5"),
+)
+layer_norm.mistake(
+    "The affine parameters are ignored: weight and bias are never used.",
+    replace(" * self.weight", "", "y if self.bias is None else y + self.bias", "y"),
+)
+layer_norm.mistake(
+    "The bias is never added.", replace("y if self.bias is None else y + self.bias", "y")
+)
+layer_norm.mistake(
+    "There is a bias although bias=False was asked for.", replace(" if bias else None", "")
+)
+layer_norm.mistake(
     "You normalise over all axes. Each vector of the last axis has a mean and a variance of its own: "
-    "dim=-1."
+    "dim=-1.",
+    replace(MEAN, "z.mean()", SQUARES, "centred.square().mean()"),
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        y = (x - x.mean()) * (x.var(correction=0) + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake(
+layer_norm.mistake(
     "You normalise over the first axis, the batch: that is a BatchNorm. Then what a token becomes "
-    "depends on its neighbours."
+    "depends on its neighbours.",
+    replace("z.mean(dim=-1", "z.mean(dim=0", "square().mean(dim=-1", "square().mean(dim=0"),
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        centred = x - x.mean(0, keepdim=True)
-        y = centred * (centred.square().mean(0, keepdim=True) + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake("The mean is not subtracted. That is an RMSNorm.")
-class _(modules.LayerNorm):
-    def forward(self, x):
-        y = x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake(
-    "The mean and the variance are detached. They depend on x, so the gradient flows through them too."
+layer_norm.mistake("The mean is not subtracted. That is an RMSNorm.", replace(f"z - {MEAN}", "z"))
+layer_norm.mistake(
+    "The mean and the variance are detached. They depend on x, so the gradient flows through them too.",
+    replace(MEAN, f"{MEAN}.detach()", SQUARES, f"{SQUARES}.detach()"),
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        mean = x.mean(-1, keepdim=True).detach()
-        variance = (x - mean).square().mean(-1, keepdim=True).detach()
-        y = (x - mean) * (variance + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake(
+layer_norm.mistake(
     "`x -= mean` works in place: it overwrites the caller's tensor, which the residual connection "
-    "still needs."
+    "still needs.",
+    replace(f"z - {MEAN}", f"z.sub_({MEAN})"),
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        x -= x.mean(-1, keepdim=True)
-        y = x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake(
-    "An in-place edit of what backward needs: autograd saved the centred values, and `*=` has "
-    'overwritten them ("modified by an inplace operation").'
+layer_norm.mistake(
+    "An in-place edit of what backward needs: autograd saved the values of which you took the variance, "
+    'and `*=` or `-=` has overwritten them ("modified by an inplace operation").',
+    replace(
+        "y = (centred * torch.rsqrt(variance + self.eps))",
+        "centred *= torch.rsqrt(variance + self.eps)\n        y = centred",
+    ),
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        y = x - x.mean(-1, keepdim=True)
-        y *= (y.square().mean(-1, keepdim=True) + self.eps).rsqrt()
-        y = y * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake(
+layer_norm.mistake(
     "mean(x²) − mean(x)² cancels: far from zero both are large, and their difference keeps few "
-    "digits. Subtract the mean first, then square."
+    "digits. Subtract the mean first, then square.",
+    replace(SQUARES, f"{SQUARES.replace('centred', 'z')} - {MEAN}.square()"),
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        mean = x.mean(-1, keepdim=True)
-        variance = x.square().mean(-1, keepdim=True) - mean.square()
-        y = (x - mean) * (variance + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake("The weight starts at random (or zero). A norm starts as one: ones and zeros.")
-class _(modules.LayerNorm):
-    def __init__(self, normalized_shape, eps=1e-5, bias=True):
-        super().__init__(normalized_shape, eps, bias)
-        nn.init.zeros_(self.weight)
-
-
-@layer_norm.mistake(
+layer_norm.mistake(
+    "The weight starts at random (or zero). A norm starts as one: ones and zeros.",
+    replace("torch.ones", "torch.zeros"),
+)
+layer_norm.mistake(
     "weight and bias are plain tensors. Only an nn.Parameter is registered: yours are not trained, "
-    "not saved and not moved."
+    "not saved and not moved.",
+    replace(
+        "= nn.Parameter(torch.ones", "= (torch.ones", "= nn.Parameter(torch.zeros", "= (torch.zeros"
+    ),
 )
-class _(modules.LayerNorm):
-    def __init__(self, normalized_shape, eps=1e-5, bias=True):
-        super().__init__(normalized_shape, eps, bias)
-        del self.weight, self.bias
-        self.weight = torch.ones(normalized_shape)
-        self.bias = torch.zeros(normalized_shape) if bias else None
 
 
 @layer_norm.alternative("var_mean, and a division by the root")
@@ -1182,72 +932,48 @@ def _():
     yield square, "all axes of one size"
 
 
-@rms_norm.mistake("The mean is subtracted. That is a LayerNorm; an RMSNorm only rescales.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return super().forward(x - x.mean(-1, keepdim=True))
-
-
-@rms_norm.mistake("The sum of the squares is there in place of their mean: √D times too small.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return x * (x.square().sum(-1, keepdim=True) + self.eps).rsqrt() * self.weight
-
-
-@rms_norm.mistake("eps is outside the root: rms + eps. It goes inside: √(mean square + eps).")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        rms = (x.square().mean(-1, keepdim=True) + 1e-30).sqrt()
-        return x / (rms + self.eps) * self.weight
-
-
-@rms_norm.mistake("eps is missing: a vector of zeros gives 0 / 0.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return x * x.square().mean(-1, keepdim=True).rsqrt() * self.weight
-
-
-@rms_norm.mistake("The weight is ignored.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()
-
-
-@rms_norm.mistake("The root is missing: you divide by the mean square itself.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return x / (x.square().mean(-1, keepdim=True) + self.eps) * self.weight
-
-
-@rms_norm.mistake("You normalise over all axes; each vector of the last axis stands alone.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return x * (x.square().mean() + self.eps).rsqrt() * self.weight
-
-
-@rms_norm.mistake("The factor is detached. It depends on x, so the gradient flows through it too.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt().detach() * self.weight
-
-
-@rms_norm.mistake(
-    "The weight is 1 + weight, and starts at zero, as in Gemma. Here it starts at one."
+rms_norm.mistake(
+    "The mean is subtracted. That is a LayerNorm; an RMSNorm only rescales.",
+    replace("mean_square = z", f"z = z - {MEAN}\n        mean_square = z"),
 )
-class _(modules.RMSNorm):
-    def __init__(self, normalized_shape, eps=1e-6):
-        super().__init__(normalized_shape, eps)
-        nn.init.zeros_(self.weight)
-
-    def forward(self, x):
-        return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * (1 + self.weight)
-
-
-@rms_norm.mistake("An RMSNorm has no bias.")
-class _(modules.RMSNorm):
-    def __init__(self, normalized_shape, eps=1e-6):
-        super().__init__(normalized_shape, eps)
-        self.bias = nn.Parameter(torch.zeros(normalized_shape))
+rms_norm.mistake(
+    "The sum of the squares is there in place of their mean: √D times too small.",
+    replace("square().mean", "square().sum"),
+)
+rms_norm.mistake(
+    "eps is outside the root: rms + eps. It goes inside: √(mean square + eps).",
+    replace(
+        "z * torch.rsqrt(mean_square + self.eps)", "z / ((mean_square + 1e-30).sqrt() + self.eps)"
+    ),
+)
+rms_norm.mistake(
+    "eps is missing: a vector of zeros gives 0 / 0.",
+    replace("mean_square + self.eps", "mean_square"),
+)
+rms_norm.mistake("The weight is ignored.", replace(" * self.weight", ""))
+rms_norm.mistake(
+    "The root is missing: you divide by the mean square itself.",
+    replace("z * torch.rsqrt(mean_square + self.eps)", "z / (mean_square + self.eps)"),
+)
+rms_norm.mistake(
+    "You normalise over all axes; each vector of the last axis stands alone.",
+    replace("mean(dim=-1, keepdim=True)", "mean()"),
+)
+rms_norm.mistake(
+    "The factor is detached. It depends on x, so the gradient flows through it too.",
+    replace("mean_square + self.eps)", "mean_square + self.eps).detach()"),
+)
+rms_norm.mistake(
+    "The weight is 1 + weight, and starts at zero, as in Gemma. Here it starts at one.",
+    replace("torch.ones", "torch.zeros", "* self.weight", "* (1 + self.weight)"),
+)
+rms_norm.mistake(
+    "An RMSNorm has no bias.",
+    replace(
+        "self.eps = eps",
+        "self.eps = eps\n        self.bias = nn.Parameter(torch.zeros(normalized_shape))",
+    ),
+)
 
 
 @rms_norm.alternative("a norm, divided by √D")
@@ -1368,134 +1094,99 @@ batch_norm.contract(
 )
 
 
-def batch_norm_like(**changes):
-    """A BatchNorm1d with some of its parts replaced by wrong ones."""
-
-    class BatchNorm1d(modules.BatchNorm1d):
-        def forward(self, x):
-            n, axes = x.numel() // x.size(1), [a for a in range(x.ndim) if a != 1]
-            if self.training and n < 2:
-                raise ValueError
-            per_channel = (1, -1) + (1,) * (x.ndim - 2)
-            var, mean = torch.var_mean(x, axes, correction=changes.get("correction", 0))
-            running = changes.get("running", lambda var, n: var * n / (n - 1))
-            if self.training or changes.get("moves_in_eval"):
-                with torch.no_grad():
-                    m = changes.get("momentum", self.momentum)
-                    if changes.get("mean_moves", True):
-                        self.running_mean.lerp_(mean, m)
-                    if changes.get("var_moves", True):
-                        self.running_var.lerp_(running(var, n), m)
-                    self.num_batches_tracked += 1
-            if changes.get("buffers", not self.training):
-                mean, var = self.running_mean.clone(), self.running_var.clone()
-            if changes.get("detach"):
-                mean, var = mean.detach(), var.detach()
-            var = var.view(per_channel)
-            root = changes.get("root", lambda var, eps: (var + eps).sqrt())(var, self.eps)
-            y = (x - mean.view(per_channel)) / root
-            if changes.get("affine", True):
-                y = y * self.weight.view(per_channel) + self.bias.view(per_channel)
-            return y
-
-    return BatchNorm1d
-
+MOVE_MEAN = "self.running_mean.lerp_(mean, self.momentum)"
+MOVE_VARIANCE = "self.running_var.lerp_(variance * n / (n - 1), self.momentum)"
+OVER = "[axis for axis in range(x.ndim) if axis != 1]"
 
 batch_norm.mistake(
-    "The running variance never moves: in eval mode the layer divides by the 1 it started with."
-)(batch_norm_like(var_moves=False))
+    "The running variance never moves: in eval mode the layer divides by the 1 it started with.",
+    replace(MOVE_VARIANCE, "pass"),
+)
 batch_norm.mistake(
-    "The running mean never moves: in eval mode the layer subtracts the 0 it started with."
-)(batch_norm_like(mean_moves=False))
+    "The running mean never moves: in eval mode the layer subtracts the 0 it started with.",
+    replace(MOVE_MEAN, "pass"),
+)
 batch_norm.mistake(
     "The running variance takes the *biased* variance. The batch is normalised with that one; what is "
-    "kept for later is the unbiased estimate, n / (n − 1) times as large."
-)(batch_norm_like(running=lambda var, n: var))
+    "kept for later is the unbiased estimate, n / (n − 1) times as large.",
+    replace("variance * n / (n - 1)", "variance"),
+)
 batch_norm.mistake(
     "The batch is normalised with the *unbiased* variance. In train mode it is the biased one that "
-    "makes a variance of exactly 1; only the buffer takes the unbiased."
-)(batch_norm_like(correction=1, running=lambda var, n: var))
+    "makes a variance of exactly 1; only the buffer takes the unbiased.",
+    replace("correction=0", "correction=1", "variance * n / (n - 1)", "variance"),
+)
 batch_norm.mistake(
     "In train mode you normalise with the running statistics. They are for eval mode; in training the "
-    "batch's own count, and the gradient flows through them."
-)(batch_norm_like(buffers=True))
+    "batch's own count, and the gradient flows through them.",
+    replace("return mean, variance", "return self.running_mean.clone(), self.running_var.clone()"),
+)
 batch_norm.mistake(
     "In eval mode you normalise with the batch's statistics: what one example becomes depends on the "
-    "others. Use the buffers there."
-)(batch_norm_like(buffers=False))
-batch_norm.mistake("The buffers move in eval mode too. There they stay as they are.")(
-    batch_norm_like(moves_in_eval=True)
-)
-batch_norm.mistake("The affine parameters are ignored: weight and bias are never used.")(
-    batch_norm_like(affine=False)
-)
-batch_norm.mistake("eps is outside the root: it belongs to the variance, √(variance + eps).")(
-    batch_norm_like(root=lambda var, eps: (var + 1e-30).sqrt() + eps)
-)
-batch_norm.mistake("eps is missing: a constant channel gives 0 / 0.")(
-    batch_norm_like(root=lambda var, eps: var.sqrt())
+    "others. Use the buffers there.",
+    replace(
+        "mean, variance = self.running_mean, self.running_var",
+        f"variance, mean = torch.var_mean(x, {OVER}, correction=0)",
+    ),
 )
 batch_norm.mistake(
-    "The batch's mean and variance are detached. They depend on x, and the gradient flows through them."
-)(batch_norm_like(detach=True))
-
-
-@batch_norm.mistake(
+    "The buffers move in eval mode too. There they stay as they are.",
+    replace(
+        "else:\n",
+        "else:\n            self._batch_statistics(x)\n",
+        "n < 2",
+        "self.training and n < 2",
+    ),
+)
+batch_norm.mistake(
+    "The affine parameters are ignored: weight and bias are never used.",
+    replace("y * self.weight.view(per_channel) + self.bias.view(per_channel)", "y"),
+)
+batch_norm.mistake(
+    "eps is outside the root: it belongs to the variance, √(variance + eps).",
+    replace(
+        "* torch.rsqrt(variance.view(per_channel) + self.eps)",
+        "/ ((variance.view(per_channel) + 1e-30).sqrt() + self.eps)",
+    ),
+)
+batch_norm.mistake("eps is missing: a constant channel gives 0 / 0.", replace(" + self.eps", ""))
+batch_norm.mistake(
+    "The batch's mean and variance are detached. They depend on x, and the gradient flows through them.",
+    replace("return mean, variance", "return mean.detach(), variance.detach()"),
+)
+batch_norm.mistake(
     "Your momentum is the weight of the *old* value. In torch it is that of the new batch: "
-    "running ← (1 − momentum) · running + momentum · batch's."
+    "running ← (1 − momentum) · running + momentum · batch's.",
+    replace("= eps, momentum", "= eps, 1 - momentum"),
 )
-class _(modules.BatchNorm1d):
-    def __init__(self, num_features, eps=1e-5, momentum=0.1):
-        super().__init__(num_features, eps, 1 - momentum)
-
-
-@batch_norm.mistake(
+batch_norm.mistake(
     "The running statistics are parameters: an optimizer would train them, and decay them. They are "
-    "buffers: state that is saved and moved, but not trained."
+    "buffers: state that is saved and moved, but not trained.",
+    replace(
+        *('self.register_buffer("running_mean", ', "self.running_mean = nn.Parameter("),
+        *('self.register_buffer("running_var", ', "self.running_var = nn.Parameter("),
+    ),
 )
-class _(modules.BatchNorm1d):
-    def __init__(self, num_features, eps=1e-5, momentum=0.1):
-        super().__init__(num_features, eps, momentum)
-        del self.running_mean, self.running_var
-        self.running_mean = nn.Parameter(torch.zeros(num_features))
-        self.running_var = nn.Parameter(torch.ones(num_features))
-
-
-@batch_norm.mistake(
+batch_norm.mistake(
     "The running statistics are plain attributes: state_dict does not hold them, and a model that is "
-    "loaded from a checkpoint starts with 0 and 1. Use register_buffer."
+    "loaded from a checkpoint starts with 0 and 1. Use register_buffer.",
+    replace(
+        *('self.register_buffer("running_mean", ', "self.running_mean = ("),
+        *('self.register_buffer("running_var", ', "self.running_var = ("),
+    ),
 )
-class _(modules.BatchNorm1d):
-    def __init__(self, num_features, eps=1e-5, momentum=0.1):
-        super().__init__(num_features, eps, momentum)
-        del self.running_mean, self.running_var
-        self.running_mean, self.running_var = torch.zeros(num_features), torch.ones(num_features)
-
-
-@batch_norm.mistake(
+batch_norm.mistake(
     "The buffers move with the graph attached (no torch.no_grad()): each batch keeps all earlier ones "
-    "alive, and the second backward fails."
+    "alive, and a later backward fails.",
+    replace("with torch.no_grad():", "if True:"),
 )
-class _(modules.BatchNorm1d):
-    def forward(self, x):
-        y = super().forward(x)
-        if self.training:
-            axes = [axis for axis in range(x.ndim) if axis != 1]
-            var, mean = torch.var_mean(x, axes)
-            self.running_mean = self.running_mean * 1 + 0 * mean
-            self.running_var = self.running_var * 1 + 0 * var
-        return y
-
-
-@batch_norm.mistake(
-    "The average is over the last axis: that is a LayerNorm. Here it is over the batch."
+batch_norm.mistake(
+    "The average is over the last axis: that is a LayerNorm. Here it is over the batch.",
+    replace(
+        "(x - mean.view(per_channel)) * torch.rsqrt(variance.view(per_channel) + self.eps)",
+        "nn.functional.layer_norm(x, x.shape[-1:], eps=self.eps)",
+    ),
 )
-class _(modules.BatchNorm1d):
-    def forward(self, x):
-        per_channel = (1, -1) + (1,) * (x.ndim - 2)
-        super().forward(x)
-        y = F.layer_norm(x, x.shape[-1:], eps=self.eps)
-        return y * self.weight.view(per_channel) + self.bias.view(per_channel)
 
 
 @batch_norm.mistake(
@@ -1511,49 +1202,25 @@ class _(modules.BatchNorm1d):
         return y
 
 
-@batch_norm.mistake("`num_batches_tracked` does not count the batches seen in train mode.")
-class _(modules.BatchNorm1d):
-    def forward(self, x):
-        before = self.num_batches_tracked.clone()
-        y = super().forward(x)
-        self.num_batches_tracked.copy_(before)
-        return y
-
-
-@batch_norm.mistake(
-    "A single value a channel passes in train mode: it normalises to 0, and its unbiased variance is "
-    "0 / 0. torch raises ValueError, and so should you."
+batch_norm.mistake(
+    "`num_batches_tracked` does not count the batches seen in train mode.",
+    replace("self.num_batches_tracked += 1", "pass"),
 )
-class _(modules.BatchNorm1d):
-    def forward(self, x):
-        if self.training and x.numel() == x.size(1):
-            per_channel = (1, -1) + (1,) * (x.ndim - 2)
-            return (x - x) * self.weight.view(per_channel) + self.bias.view(per_channel)
-        return super().forward(x)
-
-
-@batch_norm.mistake(
+batch_norm.mistake(
+    "A single value a channel passes in train mode: it normalises to 0, and its unbiased variance is "
+    "0 / 0. torch raises ValueError, and so should you.",
+    replace("n < 2", "False"),
+)
+batch_norm.mistake(
     "The values are right, but Python goes through the channels. Give var and mean the axes to reduce, "
     "and every channel is done at once.",
+    replace(
+        "variance, mean = torch.var_mean(x, over, correction=0)",
+        "mean = torch.stack([channel.mean() for channel in x.unbind(1)])\n"
+        "        variance = torch.stack([channel.var(correction=0) for channel in x.unbind(1)])",
+    ),
     cost=True,
 )
-class _(modules.BatchNorm1d):
-    def forward(self, x):
-        n = x.numel() // x.size(1)
-        if self.training and n < 2:
-            raise ValueError
-        out = []
-        for c in range(x.size(1)):
-            z = x[:, c]
-            mean, var = self.running_mean[c].clone(), self.running_var[c].clone()
-            if self.training:
-                var, mean = torch.var_mean(z, correction=0)
-                with torch.no_grad():
-                    self.running_mean[c].lerp_(mean, self.momentum)
-                    self.running_var[c].lerp_(var * n / (n - 1), self.momentum)
-            out.append((z - mean) / (var + self.eps).sqrt() * self.weight[c] + self.bias[c])
-        self.num_batches_tracked += self.training
-        return torch.stack(out, 1)
 
 
 @batch_norm.alternative("new tensors assigned to the buffers, sums by hand")
@@ -1720,152 +1387,106 @@ attention.contract(
 )
 
 
-def attention_like(**changes):
-    """Attention with some of its parts replaced by wrong ones."""
-
-    class MultiHeadSelfAttention(modules.MultiHeadSelfAttention):
-        def forward(self, x, mask=None):
-            B, T, D = x.shape
-            H, d = self.n_head, D // self.n_head
-            split = changes.get(
-                "split", lambda z, B, T, H, d: z.view(B, T, 3, H, d).permute(2, 0, 3, 1, 4)
-            )
-            q, k, v = split(self.qkv(x), B, T, H, d)
-            if "swap" in changes:
-                q, k, v = changes["swap"](q, k, v)
-            scores = q @ k.transpose(-2, -1) * changes.get("scale", lambda d, D: d**-0.5)(d, D)
-            allowed = torch.ones(T, T, dtype=torch.bool)
-            if self.causal:
-                allowed = allowed.tril(changes.get("diagonal", 0))
-            if mask is not None and changes.get("masked", True):
-                allowed = allowed & (~mask if changes.get("flipped") else mask)
-            if changes.get("before", True):
-                scores = scores.masked_fill(~allowed, changes.get("fill", -math.inf))
-            weights = changes.get("softmax", lambda s: s.softmax(-1))(scores)
-            if not changes.get("before", True):
-                weights = weights * allowed
-            merge = changes.get("merge", lambda y: y.transpose(1, 2).reshape(B, T, D))
-            y = merge(weights @ v)
-            return self.proj(y) if changes.get("project", True) else y
-
-    return MultiHeadSelfAttention
-
+SCALE = " / math.sqrt(D // self.n_head)"
+MASKED = "scores.masked_fill(~allowed, -math.inf)"
 
 attention.mistake(
     "The mask comes after the softmax: what is forbidden has already taken its share, and the rows no "
-    "longer add up to 1. Fill the scores with −∞ before."
-)(attention_like(before=False))
-attention.mistake(
-    "The scores are divided by d, not by √d. A dot product of d random terms grows like √d; divided by "
-    "d, attention becomes nearly even."
-)(attention_like(scale=lambda d, D: 1 / d))
-attention.mistake(
-    "The scores are divided by √D of the whole model. Each head has d = D / n_head features, and √d is "
-    "due."
-)(attention_like(scale=lambda d, D: D**-0.5))
-attention.mistake("The scores are not scaled. Divide by √d.")(
-    attention_like(scale=lambda d, D: 1.0)
+    "longer add up to 1. Fill the scores with −∞ before.",
+    replace(f"{MASKED}.softmax(dim=-1)", "scores.softmax(dim=-1) * allowed"),
 )
 attention.mistake(
+    "The scores are divided by d, not by √d. A dot product of d random terms grows like √d; divided by "
+    "d, attention becomes nearly even.",
+    replace(SCALE, " / (D // self.n_head)"),
+)
+attention.mistake(
+    "The scores are divided by √D of the whole model. Each head has d = D / n_head features, and √d is "
+    "due.",
+    replace(SCALE, " / math.sqrt(D)"),
+)
+attention.mistake("The scores are not scaled. Divide by √d.", replace(SCALE, ""))
+attention.mistake(
     "The mask leaks the future by one: each position sees the next one, the very token it is to "
-    "predict. The training loss looks wonderful. Forbid the diagonal 1 and above."
-)(attention_like(diagonal=1))
+    "predict. The training loss looks wonderful. Forbid the diagonal 1 and above.",
+    replace("tril()", "tril(1)"),
+)
 attention.mistake(
     "A position may not see itself, and the first sees nothing: its softmax is NaN. Only what lies "
-    "above the main diagonal is the future."
-)(attention_like(diagonal=-1))
+    "above the main diagonal is the future.",
+    replace("tril()", "tril(-1)"),
+)
 attention.mistake(
-    "Forbidden scores are 0, not −∞: after the softmax exp(0) = 1 is a share like any other."
-)(attention_like(fill=0.0))
-attention.mistake("The mask that you are given is ignored.")(attention_like(masked=False))
+    "Forbidden scores are 0, not −∞: after the softmax exp(0) = 1 is a share like any other.",
+    replace("-math.inf", "0.0"),
+)
+attention.mistake("The mask that you are given is ignored.", replace("allowed & mask", "allowed"))
 attention.mistake(
-    "Your mask is upside down: True means *may attend*, as in scaled_dot_product_attention."
-)(attention_like(flipped=True))
+    "Your mask is upside down: True means *may attend*, as in scaled_dot_product_attention.",
+    replace("allowed & mask", "allowed & ~mask"),
+)
 attention.mistake(
-    "The softmax is over the queries. Each query spreads its attention over the keys: the last axis."
-)(attention_like(softmax=lambda s: s.softmax(-2)))
+    "The softmax is over the queries. Each query spreads its attention over the keys: the last axis.",
+    replace("softmax(dim=-1)", "softmax(dim=-2)"),
+)
 attention.mistake(
     "The heads were merged without bringing them next to their features: reshape alone mixes positions. "
-    "transpose(1, 2) first."
-)(attention_like(merge=lambda y: y.reshape(y.size(0), y.size(2), -1)))
+    "transpose(1, 2) first.",
+    replace("y.transpose(1, 2).reshape", "y.reshape"),
+)
 attention.mistake(
     "The features were split as (n_head, T, d) without a transpose: a view cannot swap axes, so heads "
-    "are made of positions. View as (…, n_head, d), then permute."
-)(
-    attention_like(
-        split=lambda z, B, T, H, d: [part.reshape(B, H, T, d) for part in z.chunk(3, dim=-1)]
-    )
+    "are made of positions. View as (…, n_head, d), then permute.",
+    replace(
+        "heads.permute(2, 0, 3, 1, 4)",
+        "(z.reshape(B, self.n_head, T, -1) for z in self.qkv(x).chunk(3, dim=-1))",
+    ),
 )
 attention.mistake(
     "The features were split as n_head × 3 × d: qkv gives all queries first, then all keys, then all "
-    "values."
-)(attention_like(split=lambda z, B, T, H, d: z.view(B, T, H, 3, d).permute(3, 0, 2, 1, 4)))
-attention.mistake("Queries and keys are swapped. It matters as soon as there is a mask or a bias.")(
-    attention_like(swap=lambda q, k, v: (k, q, v))
-)
-attention.mistake("The projection at the end is missing.")(attention_like(project=False))
-attention.mistake("A hidden detach: the values get no gradient.")(
-    attention_like(swap=lambda q, k, v: (q, k, v.detach()))
+    "values.",
+    replace("3, self.n_head", "self.n_head, 3", "(2, 0, 3, 1, 4)", "(3, 0, 2, 1, 4)"),
 )
 attention.mistake(
-    "exp overflows for large scores; use softmax, which subtracts the largest first."
-)(attention_like(softmax=lambda s: s.exp() / s.exp().sum(-1, keepdim=True)))
-
-
-@attention.mistake("It is always causal; causal=False must let every position see all others.")
-class _(modules.MultiHeadSelfAttention):
-    def __init__(self, d_model, n_head, causal=True, bias=True):
-        super().__init__(d_model, n_head, True, bias)
-
-
-@attention.mistake("The biases are there although bias=False was asked for.")
-class _(modules.MultiHeadSelfAttention):
-    def __init__(self, d_model, n_head, causal=True, bias=True):
-        super().__init__(d_model, n_head, causal)
-
-
-@attention.mistake(
+    "Queries and keys are swapped. It matters as soon as there is a mask or a bias.",
+    replace("q, k, v =", "k, q, v ="),
+)
+attention.mistake("The projection at the end is missing.", replace("return self.proj(", "return ("))
+attention.mistake(
+    "A hidden detach: the values get no gradient.", replace("weights @ v", "weights @ v.detach()")
+)
+attention.mistake(
+    "exp overflows for large scores; use softmax, which subtracts the largest first.",
+    replace(
+        *(".softmax(dim=-1)", ".exp()"),
+        *("weights @ v", "weights / weights.sum(dim=-1, keepdim=True) @ v"),
+    ),
+)
+attention.mistake(
+    "It is always causal; causal=False must let every position see all others.",
+    replace("if self.causal:", "if True:"),
+)
+attention.mistake(
+    "The biases are there although bias=False was asked for.",
+    replace(
+        "3 * d_model, bias=bias", "3 * d_model", "d_model, d_model, bias=bias", "d_model, d_model"
+    ),
+)
+attention.mistake(
     "The values are right, but Python goes through the heads: n_head small matmuls in place of one "
     "batched one. Make the heads an axis.",
+    replace(
+        "weights @ v",
+        "torch.stack([weights[:, h] @ v[:, h] for h in range(self.n_head)], dim=1)",
+    ),
     cost=True,
 )
-class _(modules.MultiHeadSelfAttention):
-    def forward(self, x, mask=None):
-        T, D = x.shape[1:]
-        heads = [part.split(D // self.n_head, dim=-1) for part in self.qkv(x).chunk(3, dim=-1)]
-        out = []
-        for h, (q, k, v) in enumerate(zip(*heads, strict=True)):
-            scores = q @ k.transpose(1, 2) / math.sqrt(D // self.n_head)
-            allowed = torch.ones(T, T, dtype=torch.bool)
-            allowed = allowed.tril() if self.causal else allowed
-            if mask is not None:
-                allowed = allowed & mask[:, h if mask.size(1) > 1 else 0]
-            out.append(scores.masked_fill(~allowed, -math.inf).softmax(-1) @ v)
-        return self.proj(torch.cat(out, dim=-1))
-
-
-@attention.mistake(
+attention.mistake(
     "The values are right, but Python goes through the queries. One matmul scores them all, and the "
     "mask does the rest.",
+    replace("weights @ v", "torch.cat([query @ v for query in weights.split(1, dim=2)], dim=2)"),
     cost=True,
 )
-class _(modules.MultiHeadSelfAttention):
-    def forward(self, x, mask=None):
-        B, T, D = x.shape
-        z = self.qkv(x).view(B, T, 3, self.n_head, D // self.n_head)
-        q, k, v = z.permute(2, 0, 3, 1, 4)
-        allowed = torch.ones(T, T, dtype=torch.bool)
-        allowed = allowed.tril() if self.causal else allowed
-        allowed = allowed.expand(B, self.n_head, T, T)
-        if mask is not None:
-            allowed = allowed & mask
-        rows = []
-        for t in range(T):
-            scores = (q[:, :, t : t + 1] @ k.transpose(-2, -1)) / math.sqrt(D // self.n_head)
-            scores = scores.masked_fill(~allowed[:, :, t : t + 1], -math.inf)
-            rows.append(scores.softmax(-1) @ v)
-        y = torch.cat(rows, dim=2) if rows else q
-        return self.proj(y.transpose(1, 2).reshape(B, T, D))
 
 
 @attention.alternative("einsum, and an additive mask with the smallest number of the dtype")
@@ -1981,81 +1602,47 @@ tie_weights.contract(
 )
 
 
-@tie_weights.mistake(
+TIE = "head.weight = embedding.weight"
+
+tie_weights.mistake(
     "You copied the values. They agree today; after the first step of an optimizer there are two "
-    "weights again. Assign the parameter itself."
+    "weights again. Assign the parameter itself.",
+    replace(TIE, "head.weight.data.copy_(embedding.weight)"),
 )
-def _(embedding, head):
-    if head.weight.shape != embedding.weight.shape:
-        raise ValueError
-    with torch.no_grad():
-        head.weight.copy_(embedding.weight)
-
-
-@tie_weights.mistake(
+tie_weights.mistake(
     "You assigned `.data`: the two share a storage but are two parameters, each with a gradient of its "
-    "own. The optimizer steps twice, and both are counted."
+    "own. The optimizer steps twice, and both are counted.",
+    replace(TIE, "head.weight.data = embedding.weight.data"),
 )
-def _(embedding, head):
-    if head.weight.shape != embedding.weight.shape:
-        raise ValueError
-    head.weight.data = embedding.weight.data
-
-
-@tie_weights.mistake(
+tie_weights.mistake(
     "The head's weight has become the embedding's. It is the embedding's that stays: an optimizer or a "
-    "checkpoint may already hold it."
+    "checkpoint may already hold it.",
+    replace(TIE, "embedding.weight = head.weight"),
 )
-def _(embedding, head):
-    if head.weight.shape != embedding.weight.shape:
-        raise ValueError
-    embedding.weight = head.weight
-
-
-@tie_weights.mistake(
+tie_weights.mistake(
     "You gave both a *new* parameter. An optimizer that was made before holds the old one, and trains "
-    "something that no layer uses."
+    "something that no layer uses.",
+    replace(TIE, "head.weight = embedding.weight = nn.Parameter(embedding.weight.detach())"),
 )
-def _(embedding, head):
-    if head.weight.shape != embedding.weight.shape:
-        raise ValueError
-    head.weight = embedding.weight = nn.Parameter(embedding.weight.detach())
-
-
-@tie_weights.mistake(
+tie_weights.mistake(
     "The shapes are not compared: torch lets you assign any parameter, and it fails in the next "
-    "forward, far from here."
+    "forward, far from here.",
+    replace("head.weight.shape != embedding.weight.shape", "False"),
 )
-def _(embedding, head):
-    head.weight = embedding.weight
-
-
-@tie_weights.mistake("The head's bias went too. Only the weight is shared.")
-def _(embedding, head):
-    if head.weight.shape != embedding.weight.shape:
-        raise ValueError
-    head.weight = embedding.weight
-    head.bias = None
-
-
-@tie_weights.mistake("ValueError comes too late: the head has already lost its weight.")
-def _(embedding, head):
-    old = head.weight
-    head.weight = embedding.weight
-    if old.shape != head.weight.shape:
-        raise ValueError
-
-
-@tie_weights.mistake(
+tie_weights.mistake(
+    "The head's bias went too. Only the weight is shared.",
+    replace(TIE, f"{TIE}\n    head.bias = None"),
+)
+tie_weights.mistake(
+    "ValueError comes too late: the head has already lost its weight.",
+    replace("if head.weight.shape", f"old = head.weight\n    {TIE}\n    if old.shape"),
+)
+tie_weights.mistake(
     "The result is right, but values were copied before the assignment. What is copied is given up at "
     "once.",
+    replace(TIE, f"head.weight = nn.Parameter(embedding.weight.detach().clone())\n    {TIE}"),
     cost=True,
 )
-def _(embedding, head):
-    if head.weight.shape != embedding.weight.shape:
-        raise ValueError
-    head.weight = nn.Parameter(embedding.weight.detach().clone())
-    head.weight = embedding.weight
 
 
 @tie_weights.alternative("the old one deleted, the new one registered")
@@ -2155,79 +1742,70 @@ def _():
     )
 
 
-def freeze_like(**changes):
-    """freeze_except with some of its parts replaced by wrong ones."""
-
-    def freeze_except(module, names):
-        every = list(module.named_parameters(remove_duplicate=changes.get("once", False)))
-        matches = changes.get("matches", lambda p, n: p == n or p.startswith(n + "."))
-        everywhere = list(module.named_parameters(remove_duplicate=False))
-        for name in names:
-            if changes.get("checks", True) and not any(matches(p, name) for p, _ in everywhere):
-                raise ValueError
-        if changes.get("freezes", True):
-            module.requires_grad_(False)
-        for path, parameter in every:
-            if any(matches(path, name) for name in names):
-                if changes.get("trains", True):
-                    parameter.requires_grad_(True)
-            elif changes.get("last"):
-                parameter.requires_grad_(False)
-
-    return freeze_except
-
+FITS = 'path == name or path.startswith(name + ".")'
+FREEZE = "module.requires_grad_(False)"
+TRAIN = "for found in listed.values():\n        for parameter in found:\n            parameter"
 
 freeze_except.mistake(
-    'path.startswith("head") is also true of "head2.weight". A submodule\'s name is followed by a dot.'
-)(freeze_like(matches=lambda path, name: path.startswith(name)))
+    'path.startswith("head") is also true of "head2.weight". A submodule\'s name is followed by a dot.',
+    replace(FITS, "path.startswith(name)"),
+)
 freeze_except.mistake(
     '"fc" in path is true anywhere in it: "h.0.fc.weight" is not in a submodule called "fc" of this '
-    "module."
-)(freeze_like(matches=lambda path, name: name in path))
+    "module.",
+    replace(FITS, "name in path"),
+)
 freeze_except.mistake(
     "A tied parameter is known by its first name only: named_parameters() leaves out the second. Ask "
-    "with remove_duplicate=False."
-)(freeze_like(once=True))
+    "with remove_duplicate=False.",
+    replace("remove_duplicate=False", ""),
+)
 freeze_except.mistake(
     "With tied weights the last name wins: what one name trains, another freezes again. First freeze "
-    "all, then train what is listed."
-)(freeze_like(last=True))
-freeze_except.mistake("Nothing is frozen: you only set requires_grad to True.")(
-    freeze_like(freezes=False)
+    "all, then train what is listed.",
+    replace(
+        f"{TRAIN}.requires_grad_(True)",
+        f"for path, p in every:\n        p.requires_grad = any({FITS} for name in names)",
+    ),
 )
 freeze_except.mistake(
-    "A name that fits nothing is ignored. A typing error then freezes the whole model."
-)(freeze_like(checks=False))
-freeze_except.mistake("Only whole names fit; a submodule's name stands for all its parameters.")(
-    freeze_like(matches=lambda path, name: path == name)
+    "Nothing is frozen: you only set requires_grad to True.", replace(FREEZE, "pass")
 )
-freeze_except.mistake("Only submodules fit; a parameter's own whole name is one, too.")(
-    freeze_like(matches=lambda path, name: path.startswith(name + "."))
+freeze_except.mistake(
+    "A name that fits nothing is ignored. A typing error then freezes the whole model.",
+    replace("not found", "False"),
 )
-
-
-@freeze_except.mistake("It is the wrong way round: the listed ones are frozen, the others trained.")
-def _(module, names):
-    freeze_like()(module, names)
-    for parameter in module.parameters():
-        parameter.requires_grad_(not parameter.requires_grad)
-
-
-@freeze_except.mistake(
+freeze_except.mistake(
+    "Only whole names fit; a submodule's name stands for all its parameters.",
+    replace(FITS, "path == name"),
+)
+freeze_except.mistake(
+    "Only submodules fit; a parameter's own whole name is one, too.",
+    replace(FITS, 'path.startswith(name + ".")'),
+)
+freeze_except.mistake(
+    "It is the wrong way round: the listed ones are frozen, the others trained.",
+    replace(
+        *("parameter.requires_grad_(True)", "parameter.requires_grad_(False)"),
+        *(FREEZE, "module.requires_grad_(True)"),
+    ),
+)
+freeze_except.mistake(
     "Parameters that were frozen before stay frozen although they are listed: set requires_grad to "
-    "True, do not only leave it."
+    "True, do not only leave it.",
+    replace(
+        *(
+            FREEZE,
+            "for p in set(module.parameters()).difference(*listed.values()):\n"
+            "        p.requires_grad_(False)",
+        ),
+        *("parameter.requires_grad_(True)", "pass"),
+    ),
 )
-def _(module, names):
-    before = {p: p.requires_grad for p in module.parameters()}
-    freeze_like()(module, names)
-    for parameter, trained in before.items():
-        parameter.requires_grad_(trained and parameter.requires_grad)
-
-
-@freeze_except.mistake("The ValueError comes after the freezing: the model has changed already.")
-def _(module, names):
-    module.requires_grad_(False)
-    freeze_like()(module, names)
+freeze_except.mistake(
+    "The ValueError comes after the freezing: the model has changed already.",
+    replace("every = list", f"{FREEZE}\n    every = list"),
+)
 
 
 @freeze_except.alternative("the submodules and parameters looked up by name")
@@ -2408,179 +1986,106 @@ def _():
     )
 
 
-def tiny_like(**changes):
-    """A TinyModule with some of its parts replaced by wrong ones."""
-
-    class TinyModule:
-        def __init__(self):
-            for registry in ("_parameters", "_buffers", "_children"):
-                object.__setattr__(self, registry, {})
-            self.training = True
-
-        def __setattr__(self, name, value):
-            registries = self._parameters, self._buffers, self._children, self.__dict__
-            if isinstance(value, nn.Parameter) or (
-                changes.get("tensors_too") and isinstance(value, torch.Tensor)
-            ):
-                kind = self._parameters
-            elif isinstance(value, TinyModule) and changes.get("children", True):
-                kind = self._children
-            elif name in self._buffers and isinstance(value, torch.Tensor):
-                kind = self._buffers
-            else:
-                kind = self.__dict__
-            for other in registries:
-                if other is not kind and changes.get("forgets", True):
-                    other.pop(name, None)
-            kind[name] = value
-
-        def __getattr__(self, name):
-            for registry in ("_parameters", "_buffers", "_children"):
-                if name in self.__dict__.get(registry, {}):
-                    return self.__dict__[registry][name]
-            if changes.get("raises", True):
-                raise AttributeError(name)
-            return None
-
-        def register_buffer(self, name, tensor):
-            if changes.get("forgets", True):
-                self.__dict__.pop(name, None)
-                self._parameters.pop(name, None)
-                self._children.pop(name, None)
-            self._buffers[name] = tensor
-
-        def __call__(self, *args, **kwargs):
-            return self.forward(*args, **(kwargs if changes.get("kwargs", True) else {}))
-
-        def named_parameters(self, prefix=""):
-            seen = set()
-            for name, value in self.walk(prefix):
-                new = id(value) not in seen or changes.get("twice")
-                if isinstance(value, nn.Parameter) and new:
-                    seen.add(id(value))
-                    yield name, value
-
-        def state_dict(self):
-            made = {}
-            for name, value in self.walk(""):
-                if changes.get("saves_buffers", True) or isinstance(value, nn.Parameter):
-                    if changes.get("once") and any(value is v for _, v in made.values()):
-                        continue
-                    made[name] = (
-                        (value.detach().clone() if changes.get("copies") else value.detach()),
-                        value,
-                    )
-            return {
-                name: whole if changes.get("attached") else value
-                for name, (value, whole) in made.items()
-            }
-
-        def load_state_dict(self, state, strict=True):
-            mine = {n: v.detach() for n, v in self.walk("")}
-            if changes.get("strict", strict) and mine.keys() != state.keys():
-                raise KeyError(sorted(mine.keys() ^ state.keys()))
-            both = [n for n in mine if n in state]
-            for n in both:
-                if changes.get("shapes", True) and mine[n].shape != state[n].shape:
-                    raise RuntimeError(n)
-            if changes.get("replaces"):
-                self.replace(state, "")
-                return
-            for n in both:
-                mine[n].copy_(state[n])
-
-        def replace(self, state, prefix):
-            for name in self._parameters:
-                if prefix + name in state:
-                    self._parameters[name] = nn.Parameter(state[prefix + name])
-            for name in self._buffers:
-                self._buffers[name] = state.get(prefix + name, self._buffers[name])
-            for name, child in self._children.items():
-                child.replace(state, f"{prefix}{name}.")
-
-        def train(self, mode=True):
-            self.training = mode
-            if changes.get("deep", True):
-                for child in self._children.values():
-                    child.train(mode)
-            return self if changes.get("returns", True) else None
-
-        def walk(self, prefix):
-            own = {**self._parameters, **self._buffers}
-            if changes.get("children_first"):
-                yield from self.walk_children(prefix)
-            for name, value in own.items():
-                yield prefix + name, value
-            if not changes.get("children_first"):
-                yield from self.walk_children(prefix)
-
-        def walk_children(self, prefix):
-            for name, child in self._children.items():
-                if changes.get("dots", True):
-                    yield from child.walk(f"{prefix}{name}.")
-                else:
-                    yield from child.walk(f"{name}.")
-
-    return TinyModule
-
+OWN = """\
+for name, tensor in (self._parameters | self._buffers).items():
+            yield prefix + name, tensor"""
+BELOW = """\
+for name, child in self._children.items():
+            yield from child._named_state(f"{prefix}{name}.")"""
 
 tiny_module.mistake(
     "Every tensor becomes a parameter. A plain tensor is an ordinary attribute: only nn.Parameter says "
-    "that it is to be trained."
-)(tiny_like(tensors_too=True))
-tiny_module.mistake("Children are not registered: what is in them is neither trained nor saved.")(
-    tiny_like(children=False)
+    "that it is to be trained.",
+    replace("isinstance(value, nn.Parameter)", "isinstance(value, Tensor)"),
+)
+tiny_module.mistake(
+    "Children are not registered: what is in them is neither trained nor saved.",
+    replace("isinstance(value, TinyModule)", "False"),
 )
 tiny_module.mistake(
     "A name that was a parameter and is assigned something else is still a parameter. Take it out of the "
-    "other dictionaries."
-)(tiny_like(forgets=False))
+    "other dictionaries.",
+    replace("other.pop(name, None)", "pass"),
+)
 tiny_module.mistake(
     "An attribute that does not exist is None. Raise AttributeError: hasattr, and everyone who mistypes "
-    "a name, relies on it."
-)(tiny_like(raises=False))
-tiny_module.mistake("__call__ drops the keyword arguments.")(tiny_like(kwargs=False))
+    "a name, relies on it.",
+    replace(
+        """raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")""",
+        "return None",
+    ),
+)
+tiny_module.mistake(
+    "__call__ drops the keyword arguments.", replace("forward(*args, **kwargs)", "forward(*args)")
+)
 tiny_module.mistake(
     "A tied parameter comes twice from named_parameters: an optimizer would step it twice, and a count "
-    "is wrong."
-)(tiny_like(twice=True))
+    "is wrong.",
+    replace(" and id(tensor) not in seen", ""),
+)
 tiny_module.mistake(
-    "state_dict leaves out the buffers. They are state, though they are not trained."
-)(tiny_like(saves_buffers=False))
+    "state_dict leaves out the buffers. They are state, though they are not trained.",
+    replace('_named_state("")}', '_named_state("") if isinstance(tensor, nn.Parameter)}'),
+)
 tiny_module.mistake(
     "state_dict holds a tied parameter once. A checkpoint has it under each name, so that a model "
-    "without the tie can load it."
-)(tiny_like(once=True))
-tiny_module.mistake("state_dict copies. It holds the live values; whoever needs a copy makes one.")(
-    tiny_like(copies=True)
+    "without the tie can load it.",
+    replace(
+        'return {name: tensor.detach() for name, tensor in self._named_state("")}',
+        "once = {}\n"
+        '        for name, tensor in self._named_state(""):\n'
+        "            once.setdefault(id(tensor), (name, tensor.detach()))\n"
+        "        return dict(once.values())",
+    ),
+)
+tiny_module.mistake(
+    "state_dict copies. It holds the live values; whoever needs a copy makes one.",
+    replace("tensor.detach()", "tensor.detach().clone()"),
 )
 tiny_module.mistake(
     "state_dict holds the parameters themselves, which require a gradient. Detach them: a state is only "
-    "values."
-)(tiny_like(attached=True))
+    "values.",
+    replace("tensor.detach()", "tensor"),
+)
 tiny_module.mistake(
     "load_state_dict puts new parameters in the place of the old ones. An optimizer holds the old ones: "
-    "copy the values into them."
-)(tiny_like(replaces=True))
-tiny_module.mistake("It is never strict: missing and unexpected names pass in silence.")(
-    tiny_like(strict=False)
-)
-tiny_module.mistake("It is always strict, also with strict=False.")(tiny_like(strict=True))
-tiny_module.mistake(
-    "Shapes are not compared: copy_ broadcasts, and one number fills a whole vector."
-)(tiny_like(shapes=False))
-tiny_module.mistake("train sets the mode of this module alone; its children stay in theirs.")(
-    tiny_like(deep=False)
-)
-tiny_module.mistake("train returns None. Returning itself allows model = Model().train().")(
-    tiny_like(returns=False)
-)
-tiny_module.mistake("The children come first. As in torch, a module's own parameters do.")(
-    tiny_like(children_first=True)
+    "copy the values into them.",
+    replace(
+        "mine[name].copy_(state[name])",
+        'owner, (*path, last) = self, name.split(".")\n'
+        "                for step in path:\n"
+        "                    owner = getattr(owner, step)\n"
+        "                trained = isinstance(mine[name], nn.Parameter)\n"
+        "                setattr(owner, last, nn.Parameter(state[name]) if trained else state[name])",
+    ),
 )
 tiny_module.mistake(
-    "The dotted names lose their beginning below the second level: hand the prefix on."
-)(tiny_like(dots=False))
+    "It is never strict: missing and unexpected names pass in silence.",
+    replace("if strict and mine", "if False and mine"),
+)
+tiny_module.mistake(
+    "It is always strict, also with strict=False.", replace("if strict and mine", "if mine")
+)
+tiny_module.mistake(
+    "Shapes are not compared: copy_ broadcasts, and one number fills a whole vector.",
+    replace("mine[name].shape != state[name].shape", "False"),
+)
+tiny_module.mistake(
+    "train sets the mode of this module alone; its children stay in theirs.",
+    replace("child.train(mode)", "pass"),
+)
+tiny_module.mistake(
+    "train returns None. Returning itself allows model = Model().train().",
+    replace("train(mode)\n        return self", "train(mode)"),
+)
+tiny_module.mistake(
+    "The children come first. As in torch, a module's own parameters do.",
+    replace(f"{OWN}\n        {BELOW}", f"{BELOW}\n        {OWN}"),
+)
+tiny_module.mistake(
+    "The dotted names lose their beginning below the second level: hand the prefix on.",
+    replace('f"{prefix}{name}."', 'f"{name}."'),
+)
 
 
 @tiny_module.alternative("attributes in __dict__, the books kept as dictionaries of names")

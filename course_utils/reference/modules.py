@@ -86,9 +86,10 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """x: (..., D). Returns the same shape."""
-        centred = x - x.mean(dim=-1, keepdim=True)
+        z = x.to(torch.promote_types(x.dtype, torch.float32))
+        centred = z - z.mean(dim=-1, keepdim=True)
         variance = centred.square().mean(dim=-1, keepdim=True)
-        y = centred * torch.rsqrt(variance + self.eps) * self.weight
+        y = (centred * torch.rsqrt(variance + self.eps)).to(x.dtype) * self.weight
         return y if self.bias is None else y + self.bias
 
 
@@ -107,7 +108,9 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """x: (..., D). Returns the same shape."""
-        return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps) * self.weight
+        z = x.to(torch.promote_types(x.dtype, torch.float32))
+        mean_square = z.square().mean(dim=-1, keepdim=True)
+        return (z * torch.rsqrt(mean_square + self.eps)).to(x.dtype) * self.weight
 
 
 class BatchNorm1d(nn.Module):
@@ -215,12 +218,13 @@ class MultiHeadSelfAttention(nn.Module):
         heads = self.qkv(x).view(B, T, 3, self.n_head, D // self.n_head)
         q, k, v = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, d)
         scores = q @ k.transpose(-2, -1) / math.sqrt(D // self.n_head)
+        allowed = x.new_ones(T, T, dtype=torch.bool)
         if self.causal:
-            future = x.new_ones(T, T, dtype=torch.bool).triu(diagonal=1)
-            scores = scores.masked_fill(future, -math.inf)
+            allowed = allowed.tril()
         if mask is not None:
-            scores = scores.masked_fill(~mask, -math.inf)
-        y = scores.softmax(dim=-1) @ v
+            allowed = allowed & mask
+        weights = scores.masked_fill(~allowed, -math.inf).softmax(dim=-1)
+        y = weights @ v
         return self.proj(y.transpose(1, 2).reshape(B, T, D))
 
 
@@ -246,18 +250,17 @@ def freeze_except(module: nn.Module, names: Sequence[str]) -> None:
     nothing.
     """
     every = list(module.named_parameters(remove_duplicate=False))
-    for name in names:
-        if not any(_is_inside(path, name) for path, _ in every):
+    listed = {
+        name: [p for path, p in every if path == name or path.startswith(name + ".")]
+        for name in names
+    }
+    for name, found in listed.items():
+        if not found:
             raise ValueError(f"no parameter is called {name!r} or lies in it")
     module.requires_grad_(False)
-    for path, parameter in every:
-        if any(_is_inside(path, name) for name in names):
+    for found in listed.values():
+        for parameter in found:
             parameter.requires_grad_(True)
-
-
-def _is_inside(path: str, name: str) -> bool:
-    """Is the parameter at this dotted path so named, or in a submodule so named?"""
-    return path == name or path.startswith(name + ".")
 
 
 class TinyModule:
@@ -311,15 +314,16 @@ class TinyModule:
 
     def load_state_dict(self, state: Mapping[str, Tensor], strict: bool = True) -> None:
         """Copy values in place, or raise before any: KeyError (names), RuntimeError (shapes)."""
-        mine = self.state_dict()
+        mine = dict(self._named_state(""))
         if strict and mine.keys() != state.keys():
             raise KeyError(f"missing or unexpected: {sorted(mine.keys() ^ state.keys())}")
         shared = [name for name in mine if name in state]
         for name in shared:
             if mine[name].shape != state[name].shape:
                 raise RuntimeError(f"{name}: {mine[name].shape} is not {state[name].shape}")
-        for name in shared:
-            mine[name].copy_(state[name])
+        with torch.no_grad():
+            for name in shared:
+                mine[name].copy_(state[name])
 
     def train(self, mode: bool = True) -> "TinyModule":
         """Set `training` here and in all children, however deep; returns itself."""
