@@ -47,6 +47,12 @@ def terms(case):
     return max([x.numel() for x in tensors(case.args)], default=1)
 
 
+def no_loop(exercise, over, *cases):
+    """The contract of a module that makes as many operations for each of the cases."""
+    says = f"no Python loop over the {over}"
+    exercise.contract(contracts.constant_kernels(cases, says=says, prepare=prepared.module_built))
+
+
 def nbytes(*shape, size=4):
     """Bytes of a tensor of this shape, float32 unless `size` says otherwise."""
     return math.prod(shape) * size
@@ -128,6 +134,8 @@ def _():
         ("layers in a Python list: no module knows them"),
     )
     yield call({"fc": ("linear", 3, 2), "frozen": ["fc.bias", "fc.weight"]}), "everything frozen"
+    yield call({**GPT, "eval": True}), "eval mode freezes nothing"
+    yield call({**GPT, "meta": True}), "on the meta device, where every address is 0"
 
 
 count_parameters.mistake(
@@ -161,6 +169,28 @@ count_parameters.mistake(
 count_parameters.mistake(
     "A parameter without an axis holds one number (the empty product), and you counted none.",
     replace("p.numel()", "p.numel() if p.ndim else 0"),
+)
+count_parameters.mistake(
+    "Parameters with the same data_ptr() count as one. On the meta device every address is 0. Tell them "
+    "apart as objects, as parameters() does.",
+    replace("in module.parameters()", "in {p.data_ptr(): p for p in module.parameters()}.values()"),
+)
+count_parameters.mistake(
+    "A module in eval mode counts as frozen. eval() does not touch requires_grad.",
+    replace("p.requires_grad", "p.requires_grad and module.training"),
+)
+count_parameters.mistake(
+    "The two numbers are swapped: the total comes first.",
+    replace(
+        "return sum(n for n, _ in sizes), ",
+        "return ",
+        "if trained)",
+        "if trained), sum(n for n, _ in sizes)",
+    ),
+)
+count_parameters.mistake(
+    "The first number leaves out what is frozen. It is the total.",
+    replace("sum(n for n, _ in sizes)", "sum(n for n, trained in sizes if trained)"),
 )
 
 
@@ -222,9 +252,10 @@ def _(draw):
     build = {"in_features": d_in, "out_features": d_out, "bias": bias}
     weights = drawn(draw, dtype, weight=(d_out, d_in), **({"bias": (d_out,)} if bias else {}))
     leading = draw(st.sampled_from([(N,), (N, T)]))
-    x, y = several(draw, dtype, (*leading, d_in), (*leading, d_in))
-    steps = ("train", x), ("train", y), ("eval", x), ("reload",), ("eval", y), ("extra_repr",)
-    yield call(build, weights, *steps)
+    x, y = several(draw, dtype, (*leading, d_in), (N + 1, d_in))
+    beside = ("beside", {"out_features": d_out + 1}, x)
+    steps = ("train", x), ("train", y), beside, ("eval", x), ("reload",), ("eval", y)
+    yield call(build, weights, *steps, ("extra_repr",))
 
 
 @linear.edge
@@ -232,7 +263,7 @@ def _():
     build, weights = {"in_features": 3, "out_features": 2}, layer_weights(weight=(2, 3), bias=(2,))
     yield call(build, weights, ("train", normal(3))), "a single vector"
     yield call(build, weights, ("train", normal(0, 3))), "no rows"
-    yield call(build, weights, ("train", normal(3, 4).T)), "not contiguous"
+    yield call(build, weights, ("train", draws.scattered(normal(4, 2, 3)))), "not contiguous"
     yield (
         call({"in_features": 1, "out_features": 1}, {}, ("extra_repr",)),
         "one number in, one number out",
@@ -241,6 +272,8 @@ def _():
     yield call({"in_features": 20, "out_features": 10_000}, {}, ("fresh",)), "how it starts"
     no_bias = {"in_features": 100, "out_features": 100, "bias": False}
     yield call(no_bias, {}, ("fresh",), ("extra_repr",)), "how it starts, without a bias"
+    no_bias = {"in_features": 3, "out_features": 2, "bias": False}
+    yield call(no_bias, {}, ("get", "bias")), "without a bias, `bias` is None"
 
 
 def linear_cost(N):
@@ -256,13 +289,7 @@ linear.contract(
         prepare=prepared.module_built,
     )
 )
-linear.contract(
-    contracts.constant_kernels(
-        [linear_cost(8), linear_cost(64)],
-        says="no Python loop over the rows",
-        prepare=prepared.module_built,
-    )
-)
+no_loop(linear, "rows", linear_cost(8), linear_cost(64))
 
 
 WEIGHT = "torch.empty(out_features, in_features).uniform_(-bound, bound)"
@@ -332,6 +359,43 @@ linear.mistake(
     ),
     cost=True,
 )
+linear.mistake(
+    "The weight is (out, in), and x @ weight wants (in, out). Multiply by its transpose.",
+    replace("weight.T", "weight"),
+)
+linear.mistake(
+    "Weight and bias start between 0 and 1/√in_features: torch.rand is never negative. The interval is "
+    "±1/√in_features.",
+    replace(
+        *(WEIGHT, "torch.rand(out_features, in_features) * bound"),
+        *(BIAS, "torch.rand(out_features) * bound"),
+    ),
+)
+linear.mistake(
+    "The bound is 1/in_features; the root is missing.",
+    replace("math.sqrt(in_features)", "in_features"),
+)
+linear.mistake(
+    "The bound is 1/√out_features. It is the number of *inputs* whose products are added up.",
+    replace("math.sqrt(in_features)", "math.sqrt(out_features)"),
+)
+linear.mistake(
+    "`view` flattens the leading axes, and fails for a layout in which it cannot. x @ weight.T takes any "
+    "number of them; `reshape` copies where it must.",
+    replace(
+        "x @ self.weight.T",
+        "(x.view(-1, x.size(-1)) @ self.weight.T).view(*x.shape[:-1], len(self.weight))",
+    ),
+)
+linear.mistake(
+    "With bias=False there is no attribute `bias`. torch's layer has one that is None: code that asks "
+    "`layer.bias is None` relies on it.",
+    replace(
+        *("self.bias = (\n", "if bias:\n            self.bias = (\n", " if bias else None", ""),
+        *("self.bias is None", "not hasattr(self, 'bias')"),
+        *("self.bias is not None", "hasattr(self, 'bias')"),
+    ),
+)
 
 
 @linear.alternative("einsum, the bias added in place")
@@ -355,15 +419,6 @@ class _(nn.Module):
             "in_features={}, out_features={}, ".format(*self.sizes)
             + f"bias={self.bias is not None}"
         )
-
-
-@linear.alternative("torch's own layer")
-class _(nn.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-
-    def forward(self, x):
-        return super().forward(x)
 
 
 # ------------------------------------------------------------------------------ Embedding
@@ -399,10 +454,12 @@ def _():
 def _(draw):
     B, T, V, D = draw(draws.distinct_sizes(4))
     shape = draw(st.sampled_from([(T,), (B, T)]))
-    first, second = (draw(draws.indices(shape, V)) for _ in range(2))
-    steps = ("train", first), ("train", second), ("eval", first), ("reload",), ("eval", second)
+    first, second = draw(draws.indices(shape, V)), draw(draws.indices((T + 1,), V))
+    beside = ("beside", {"num_embeddings": V + 1}, first)
+    steps = ("train", first), ("train", second), beside, ("eval", first), ("reload",)
     weights = drawn(draw, draw(FLOATS), weight=(V, D))
-    yield call({"num_embeddings": V, "embedding_dim": D}, weights, *steps)
+    build = {"num_embeddings": V, "embedding_dim": D}
+    yield call(build, weights, *steps, ("eval", second))
 
 
 @embedding.edge
@@ -411,10 +468,8 @@ def _():
     yield call(build, weights, ("train", torch.tensor(2))), "a single id, of shape ()"
     yield call(build, weights, ("train", torch.empty(2, 0, dtype=torch.int64))), "no ids"
     yield call(build, weights, ("train", torch.tensor([1, 1, 1]))), "one id three times"
-    yield (
-        call(build, weights, ("train", torch.tensor([[0, 1], [2, 3], [3, 0]]).T)),
-        "not contiguous",
-    )
+    scattered = draws.scattered(torch.tensor([[[0, 1], [2, 3]], [[3, 0], [1, 2]]]))
+    yield call(build, weights, ("train", scattered)), "not contiguous"
     yield call(build, weights, ("eval", torch.tensor([0, 4]))), "an id of V: there is no such row"
     yield call(build, weights, ("eval", torch.tensor([0, -1]))), "a negative id is no id"
     yield call({"num_embeddings": 200, "embedding_dim": 100}, {}, ("fresh",)), "how it starts"
@@ -434,13 +489,7 @@ embedding.contract(
         prepare=prepared.module_built,
     )
 )
-embedding.contract(
-    contracts.constant_kernels(
-        [embedding_cost(2), embedding_cost(16)],
-        says="no Python loop over the ids",
-        prepare=prepared.module_built,
-    )
-)
+no_loop(embedding, "ids", embedding_cost(2), embedding_cost(16))
 
 
 embedding.mistake(
@@ -497,6 +546,14 @@ embedding.mistake(
     ),
     cost=True,
 )
+embedding.mistake(
+    "`ids.view(-1)` fails for a layout that no view can flatten; flatten and reshape copy where they must.",
+    replace("ids.flatten()", "ids.view(-1)"),
+)
+embedding.mistake(
+    "The table starts with a standard deviation of 0.02, as GPT-2's; 1 is asked for.",
+    replace("torch.randn", "0.02 * torch.randn"),
+)
 
 
 @embedding.alternative("indexing, after a check of the range")
@@ -509,12 +566,6 @@ class _(nn.Module):
         if ids.numel() > 0 and (ids.min() < 0 or ids.max() >= len(self.weight)):
             raise IndexError("no such id")
         return self.weight[ids]
-
-
-@embedding.alternative("the functional form")
-class _(modules.Embedding):
-    def forward(self, ids):
-        return F.embedding(ids, self.weight)
 
 
 # ------------------------------------------------------------------------------ Dropout
@@ -567,7 +618,9 @@ def _():
     yield call({"p": 0.0}, (3, 4), torch.float64), "nothing is dropped"
     yield call({"p": 0.5}, (0, 4), torch.float32), "no elements"
     yield call({"p": 0.5}, (250, 400), torch.bfloat16), "bfloat16 stays bfloat16"
+    yield call({"p": 0.5}, (3, 4), torch.float32, "meta"), "x is not on the default device"
     yield call({"p": 1.5}, (1,), torch.float32), "not a probability"
+    yield call({"p": 2.0}, (1,), torch.float32), "not a probability, though a whole number"
     yield call({"p": -0.1}, (1,), torch.float32), "not a probability"
 
 
@@ -611,11 +664,11 @@ dropout.mistake(
 )
 dropout.mistake(
     "One draw for each row: whole rows go at once. Each element has a draw of its own.",
-    replace("empty_like(x)", "empty(*x.shape[:-1], 1, dtype=x.dtype)"),
+    replace("torch.empty_like(x)", "x.new_empty(*x.shape[:-1], 1)"),
 )
 dropout.mistake(
     "One mask for the whole batch: every row loses the same features. Draw for each element of x.",
-    replace("empty_like(x)", "empty(x.shape[-1:], dtype=x.dtype)"),
+    replace("torch.empty_like(x)", "x.new_empty(x.shape[-1:])"),
 )
 dropout.mistake(
     "The mask was drawn once and is used for ever. Each call in train mode draws a new one.",
@@ -642,10 +695,10 @@ dropout.mistake(
 )
 dropout.mistake(
     "The share is right, but nothing is random: the elements that go lie at equal distances.",
-    replace(DRAWN, "torch.arange(x.numel()).view(x.shape) * self.p % 1 < 1 - self.p"),
+    replace(DRAWN, "torch.ones_like(x).view(-1).cumsum(0).view(x.shape) * self.p % 1 < 1 - self.p"),
 )
 dropout.mistake(
-    "p is not checked: a probability above 1 or below 0 deserves a ValueError.",
+    "p is not checked when the layer is built: a probability above 1 or below 0 deserves a ValueError.",
     replace("not 0 <= p <= 1", "False"),
 )
 dropout.mistake(
@@ -653,25 +706,29 @@ dropout.mistake(
     replace("return x\n", "return x * torch.ones_like(x)\n"),
     cost=True,
 )
-
-
-@dropout.alternative("F.dropout, with the mode handed on")
-class _(nn.Module):
-    def __init__(self, p=0.5):
-        super().__init__()
-        if p < 0 or p > 1:
-            raise ValueError
-        self.p = p
-
-    def forward(self, x):
-        return F.dropout(x, self.p, self.training)
+dropout.mistake(
+    "p = 1 is refused. It is a probability, too: everything is dropped.",
+    replace("0 <= p <= 1", "0 <= p < 1"),
+)
+dropout.mistake(
+    "In eval mode you divide by 1 − p as well. That is for training alone; in eval mode return x.",
+    replace("return x\n", "return x / (1 - self.p)\n"),
+)
+dropout.mistake(
+    "The mask is float32, so that a bfloat16 x comes back as float32. Give it x's dtype: rand_like(x).",
+    replace("empty_like(x)", "empty_like(x, dtype=torch.promote_types(x.dtype, torch.float32))"),
+)
+dropout.mistake(
+    "The mask is made on the default device, and x may be on another: rand_like(x), or device=x.device.",
+    replace("empty_like(x)", "empty(x.shape, dtype=x.dtype)"),
+)
 
 
 @dropout.alternative("a Bernoulli mask that is scaled, and where")
 class _(modules.Dropout):
     def forward(self, x):
         if self.training and self.p > 0:
-            keep = torch.bernoulli(torch.full(x.shape, 1.0 - self.p)).bool()
+            keep = torch.bernoulli(torch.full_like(x, 1.0 - self.p)).bool()
             return torch.where(keep, x / max(1 - self.p, 1e-9), 0.0)
         return x
 
@@ -681,7 +738,7 @@ class _(modules.Dropout):
     def forward(self, x):
         if not self.training or self.p == 0:
             return x
-        order = torch.randperm(x.numel()).view(x.shape)
+        order = torch.randperm(x.numel(), device=x.device).view(x.shape)
         drop = order < round(self.p * x.numel())
         return (x * (1 / (1 - self.p)) if self.p != 1 else x).masked_fill(drop, 0.0)
 
@@ -712,15 +769,25 @@ layer_norm = Exercise(
 def norm_cases(draw, build=None, bias=True):
     """Sizes, weights and inputs for a norm over the last axis, in three steps."""
     N, T, D = draw(draws.distinct_sizes(3, 4, 8))  # with two features the gradient cancels to zero
-    dtype = draw(FLOATS)
     shapes = {"weight": (D,)} | ({"bias": (D,)} if bias else {})
     leading = draw(st.sampled_from([(N,), (N, T)]))
     scale = draw(st.sampled_from([1.0, 3.0, 0.02]))
-    x, y = several(draw, dtype, (*leading, D), (*leading, D), scale=scale)
-    steps = ("train", x), ("train", y), ("eval", x), ("reload",), ("eval", y)
+    x, y = several(draw, torch.float32, (*leading, D), (N + 1, D), scale=scale)
+    beside = ("beside", {"eps": 2.0}, x)
+    steps = ("train", x), ("train", y), beside, ("eval", x), ("reload",), ("eval", y)
     eps = draw(st.sampled_from([1e-5, 1e-3]))
     build = {"normalized_shape": D, "eps": eps} | (build or {})
-    return call(build, drawn(draw, dtype, **shapes), *steps)
+    return call(build, drawn(draw, torch.float32, **shapes), *steps)
+
+
+def norm_dtypes(build, **shapes):
+    """Half precision is normalised in float32; all comes back in x's own dtype."""
+    for dtype, scale in ((torch.float16, 300), (torch.bfloat16, 1)):
+        x = scale * normal(3, 4, dtype=dtype)
+        why = f"{dtype}: the squares of 300s overflow" if scale > 1 else f"{dtype} stays {dtype}"
+        yield call(build, layer_weights(dtype, **shapes), ("train", x)), why
+    wide = ("meta", normal(3, 4, dtype=torch.float64))
+    yield call(build, {}, wide), "float64 comes back as float64, in whatever it was normalised"
 
 
 @layer_norm.by_hand
@@ -756,14 +823,15 @@ def _():
     yield call({**build, "eps": 0.25}, weights, constant), "constant: the variance is 0"
     yield call(build, weights, ("train", 1e-3 * normal(2, 4))), "tiny: eps counts for most"
     yield call(build, weights, ("train", normal(0, 4))), "no vectors"
-    yield call(build, weights, ("train", normal(4, 3).T)), "not contiguous"
-    wide = layer_weights(torch.float64, weight=(4,), bias=(4,))
-    far = 1e4 + normal(3, 4, dtype=torch.float64)
-    yield call(build, wide, ("train", far)), "far from zero: nothing may cancel"
-    square = call(build, weights, ("train", normal(4, 4, 4)))
-    yield square, "all axes of one size"
+    yield call(build, weights, ("train", draws.scattered(normal(2, 3, 4)))), "not contiguous"
+    far = 16 + (512 * normal(3, 4)).round() / 1024  # the mean is exact, the squares are not
+    yield call(build, weights, ("train", far)), "far from zero: nothing may cancel"
+    yield call(build, weights, ("train", normal(4, 4, 4))), "all axes of one size"
+    yield call({**build, "bias": False}, {}, ("get", "bias")), "without a bias, `bias` is None"
+    yield from norm_dtypes(build, weight=(4,), bias=(4,))
 
 
+WIDE = "x.to(torch.promote_types(x.dtype, torch.float32))"
 MEAN, SQUARES = "z.mean(dim=-1, keepdim=True)", "centred.square().mean(dim=-1, keepdim=True)"
 
 layer_norm.mistake(
@@ -840,42 +908,63 @@ layer_norm.mistake(
         "= nn.Parameter(torch.ones", "= (torch.ones", "= nn.Parameter(torch.zeros", "= (torch.zeros"
     ),
 )
+layer_norm.mistake(
+    "float16 holds no more than 65,504, and 300² is more: the variance becomes ∞, and the row 0. Take "
+    "mean and variance in float32, and cast back.",
+    replace(WIDE, "x"),
+)
+layer_norm.mistake(
+    "The result is not cast back: for a float16 x it is float32.", replace(".to(x.dtype) *", " *")
+)
+layer_norm.mistake(
+    "The root is missing: you divide by the variance itself.",
+    replace("centred * torch.rsqrt(variance + self.eps)", "centred / (variance + self.eps)"),
+)
+layer_norm.mistake(
+    "Without keepdim=True the means lose their last axis, and broadcast along the wrong one, or not at "
+    "all.",
+    replace(MEAN, "z.mean(dim=-1)", SQUARES, "centred.square().mean(dim=-1)"),
+)
+layer_norm.mistake(
+    "You normalise over all axes but the first. Each vector of the last axis has a mean and a variance "
+    "of its own: dim=-1.",
+    replace(
+        *(MEAN, "z.mean(dim=tuple(range(1, x.ndim)), keepdim=True)"),
+        *(SQUARES, "centred.square().mean(dim=tuple(range(1, x.ndim)), keepdim=True)"),
+    ),
+)
+layer_norm.mistake(
+    "The bias is added before the weight multiplies: the weight comes first.",
+    replace(
+        *(" * self.weight\n", "\n", "return y if", "return (y if"),
+        *("else y + self.bias", "else y + self.bias) * self.weight"),
+    ),
+)
+layer_norm.mistake(
+    "With bias=False there is no attribute `bias`; torch's layer has one that is None.",
+    replace(
+        *(
+            "self.bias = nn.Parameter(torch.zeros(normalized_shape)) if bias else None",
+            "if bias:\n            self.bias = nn.Parameter(torch.zeros(normalized_shape))",
+        ),
+        *("self.bias is None", 'not hasattr(self, "bias")'),
+    ),
+)
 
 
-@layer_norm.alternative("var_mean, and a division by the root")
-class _(nn.Module):
-    def __init__(self, normalized_shape, eps=1e-5, bias=True):
-        super().__init__()
-        self.weight = nn.Parameter(torch.full((normalized_shape,), 1.0))
-        self.register_parameter(
-            "bias", nn.Parameter(torch.full((normalized_shape,), 0.0)) if bias else None
-        )
-        self.eps = eps
-
-    def forward(self, x):
-        var, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
-        y = (x - mean) / (var + self.eps).sqrt()
-        return (
-            torch.addcmul(self.bias, y, self.weight) if self.bias is not None else y * self.weight
-        )
-
-
-@layer_norm.alternative("the functional form")
+@layer_norm.alternative("var_mean in float32, and a division by the root")
 class _(modules.LayerNorm):
     def forward(self, x):
-        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+        var, mean = torch.var_mean(x.float(), -1, correction=0, keepdim=True)
+        y = ((x - mean) / (var + self.eps).sqrt()).type_as(x)
+        return y * self.weight if self.bias is None else torch.addcmul(self.bias, y, self.weight)
 
 
 @layer_norm.alternative("in float64 and cast back")
 class _(modules.LayerNorm):
     def forward(self, x):
-        z = x.double()
-        z = z - z.mean(-1, keepdim=True)
-        z = (
-            z
-            / (z.pow(2).sum(-1, keepdim=True) / x.size(-1) + self.eps).sqrt()
-            * self.weight.double()
-        )
+        z = x.double() - x.double().mean(-1, keepdim=True)
+        z = z / (z.pow(2).sum(-1, keepdim=True) / x.size(-1) + self.eps).sqrt() * self.weight
         return (z if self.bias is None else z + self.bias).to(x.dtype)
 
 
@@ -925,11 +1014,11 @@ def _():
     yield call(build, weights, ("train", torch.zeros(2, 4))), "zeros: eps keeps 0 / 0 away"
     yield call(build, weights, ("train", 1e-3 * normal(2, 4))), "tiny: eps counts"
     yield call(build, weights, ("train", normal(0, 4))), "no vectors"
-    yield call(build, weights, ("train", normal(4, 3).T)), "not contiguous"
+    yield call(build, weights, ("train", draws.scattered(normal(2, 3, 4)))), "not contiguous"
     one = {"normalized_shape": 1, "eps": 0.5}
     yield call(one, layer_weights(weight=(1,)), ("train", normal(3, 1))), "one feature"
-    square = call(build, weights, ("train", normal(4, 4, 4)))
-    yield square, "all axes of one size"
+    yield call(build, weights, ("train", normal(4, 4, 4))), "all axes of one size"
+    yield from norm_dtypes(build, weight=(4,))
 
 
 rms_norm.mistake(
@@ -974,19 +1063,44 @@ rms_norm.mistake(
         "self.eps = eps\n        self.bias = nn.Parameter(torch.zeros(normalized_shape))",
     ),
 )
+rms_norm.mistake(
+    "float16 holds no more than 65,504, and 300² is more: the mean square becomes ∞, and the row 0. Take "
+    "it in float32, and cast back.",
+    replace(WIDE, "x"),
+)
+rms_norm.mistake(
+    "The result is not cast back: for a float16 x it is float32.", replace(".to(x.dtype) *", " *")
+)
+rms_norm.mistake(
+    "Without keepdim=True the mean square loses its last axis, and broadcasts along the wrong one, or "
+    "not at all.",
+    replace("mean(dim=-1, keepdim=True)", "mean(dim=-1)"),
+)
+rms_norm.mistake(
+    "You normalise over the first axis, the batch; each vector of the last axis stands alone.",
+    replace("mean(dim=-1", "mean(dim=0"),
+)
+rms_norm.mistake(
+    "The argument eps is ignored: it is 1e-6 whatever you are given.",
+    replace("self.eps = eps", "self.eps = 1e-6"),
+)
 
 
-@rms_norm.alternative("a norm, divided by √D")
+@rms_norm.alternative("as in Llama: float32 whatever comes")
 class _(modules.RMSNorm):
     def forward(self, x):
-        mean_square = torch.einsum("...d,...d->...", x, x)[..., None] / x.shape[-1]
-        return self.weight * (x / torch.sqrt(mean_square + self.eps))
+        z = x.float()
+        return (z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + self.eps)).type_as(
+            x
+        ) * self.weight
 
 
-@rms_norm.alternative("the functional form")
+@rms_norm.alternative("a norm, divided by √D, and the weight before the cast")
 class _(modules.RMSNorm):
     def forward(self, x):
-        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        z = x.double()
+        mean_square = torch.einsum("...d,...d->...", z, z)[..., None] / x.shape[-1]
+        return (self.weight * (z / torch.sqrt(mean_square + self.eps))).to(x.dtype)
 
 
 # ------------------------------------------------------------------------------ BatchNorm1d
@@ -1049,13 +1163,14 @@ def _(draw):
     N, C, L = draw(draws.distinct_sizes(3, 4, 8))  # with two values the gradient cancels to zero
     dtype = draw(FLOATS)
     shape = draw(st.sampled_from([(N, C), (N, C, L)]))
-    x, y, z = (1 + 2 * x for x in several(draw, dtype, shape, shape, shape))
+    x, y, z = (1 + 2 * x for x in several(draw, dtype, shape, (N + 1, C), shape))
     weights = drawn(draw, dtype, weight=(C,), bias=(C,), running_mean=(C,), running_var=(C,))
     weights["running_var"] = weights["running_var"].abs() + 0.5
     momentum, eps = draw(st.sampled_from([0.1, 0.3])), draw(st.sampled_from([1e-5, 1e-2]))
     build = {"num_features": C, "eps": eps, "momentum": momentum}
-    steps = ("train", x), ("train", y), ("eval", z), ("reload",), ("train", z), ("eval", x)
-    yield call(build, weights, *steps)
+    beside = ("beside", {"momentum": 0.9, "eps": 1.0}, y)
+    steps = ("train", x), ("train", y), beside, ("eval", z), ("reload",), ("train", z)
+    yield call(build, weights, *steps, ("eval", x))
 
 
 @batch_norm.edge
@@ -1075,23 +1190,15 @@ def _():
     yield call({**build, "eps": 0.25}, weights, constant), "constant: the variance is 0"
     yield call(build, weights, ("train", 1e-3 * normal(4, 3))), "tiny: eps counts for most"
     yield call(build, weights, ("train", normal(3, 3, 3))), "all axes of one size"
-    yield (
-        call(build, weights, ("train", normal(3, 4).T), ("eval", normal(3, 4).T)),
-        "not contiguous",
-    )
+    scattered = draws.scattered(normal(4, 3, 2))
+    yield call(build, weights, ("train", scattered), ("eval", scattered)), "not contiguous"
 
 
 def batch_norm_cost(C):
     return call({"num_features": C}, {}, ("train", normal(16, C)))
 
 
-batch_norm.contract(
-    contracts.constant_kernels(
-        [batch_norm_cost(4), batch_norm_cost(32)],
-        says="no Python loop over the channels",
-        prepare=prepared.module_built,
-    )
-)
+no_loop(batch_norm, "channels", batch_norm_cost(4), batch_norm_cost(32))
 
 
 MOVE_MEAN = "self.running_mean.lerp_(mean, self.momentum)"
@@ -1221,19 +1328,18 @@ batch_norm.mistake(
     ),
     cost=True,
 )
+batch_norm.mistake(
+    "With (N, C, L) the unbiased variance counts N values a channel; there are N · L.",
+    replace("x.numel() // x.size(1)", "x.size(0)"),
+)
+batch_norm.mistake(
+    "The last batch's statistics replace the running ones: momentum is not used.",
+    replace("(mean, self.momentum)", "(mean, 1.0)", "(n - 1), self.momentum)", "(n - 1), 1.0)"),
+)
 
 
 @batch_norm.alternative("new tensors assigned to the buffers, sums by hand")
-class _(nn.Module):
-    def __init__(self, num_features, eps=1e-5, momentum=0.1):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(num_features))
-        self.bias = nn.Parameter(torch.zeros(num_features))
-        self.register_buffer("running_mean", torch.zeros(num_features))
-        self.register_buffer("running_var", torch.ones(num_features))
-        self.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.long))
-        self.eps, self.momentum = eps, momentum
-
+class _(modules.BatchNorm1d):
     def forward(self, x):
         z = x if x.dim() == 2 else x.transpose(1, 2).reshape(-1, x.shape[1])
         if self.training:
@@ -1252,19 +1358,6 @@ class _(nn.Module):
         if x.dim() == 3:
             y = y.reshape(x.shape[0], x.shape[2], x.shape[1]).transpose(1, 2)
         return y
-
-
-@batch_norm.alternative("the functional form")
-class _(modules.BatchNorm1d):
-    def forward(self, x):
-        if self.training:
-            self.num_batches_tracked.add_(1)
-        running = self.running_mean, self.running_var
-        if not self.training:  # torch's kernel keeps a reference that a later step would change
-            running = self.running_mean.clone(), self.running_var.clone()
-        return F.batch_norm(
-            x, *running, self.weight, self.bias, self.training, self.momentum, self.eps
-        )
 
 
 batch_norm.equivalent(
@@ -1335,13 +1428,15 @@ def _(draw):
     causal, bias = draw(st.booleans()), draw(st.booleans())
     dtype, D = torch.float64, n_head * d  # sharp softmaxes and several steps: float32 is too coarse
     build = {"d_model": D, "n_head": n_head, "causal": causal, "bias": bias}
-    x, y = several(draw, dtype, (B, T, D), (B, T, D))
+    x, y, longer = several(draw, dtype, (B, T, D), (B, T, D), (B, T + 1, D))
     lengths = draw(draws.indices((B,), T + 1, 1))
     padding = (torch.arange(T) < lengths[:, None])[:, None, None, :]  # its first key is real
     band = draw(draws.indices((B, n_head, T, T), 2)).bool() | torch.eye(T, dtype=torch.bool)
     mask = draw(st.sampled_from([padding, band]))
-    steps = ("train", x), ("train", y, mask), ("eval", x, mask), ("reload",), ("eval", y)
-    yield call(build, attention_weights(draw, dtype, D, bias), *steps)
+    beside = ("beside", {"n_head": 1, "causal": not causal}, longer)
+    steps = ("train", x), ("train", y, mask), beside, ("eval", longer), ("eval", x, mask)
+    weights = attention_weights(draw, dtype, D, bias)
+    yield call(build, weights, *steps, ("reload",), ("eval", y))
 
 
 @attention.edge
@@ -1350,7 +1445,8 @@ def _():
     yield call(build, weights, ("train", normal(1, 1, 4))), "one position: it attends to itself"
     yield call(build, weights, ("train", normal(4, 4, 4))), "all axes of one size"
     yield call(build, weights, ("train", normal(0, 3, 4))), "an empty batch"
-    yield call(build, weights, ("train", normal(3, 2, 4).transpose(0, 1))), "not contiguous"
+    yield call(build, weights, ("train", draws.scattered(normal(3, 2, 4)))), "not contiguous"
+    yield call(build, weights, ("meta", normal(3, 2, 4))), "x is not on the default device"
     yield (
         call({"d_model": 4, "n_head": 4}, weights, ("train", normal(2, 3, 4))),
         "heads of one feature",
@@ -1371,20 +1467,8 @@ def attention_cost(n_head, T=8):
     return call(build, {}, ("eval", normal(2, T, 32), mask))
 
 
-attention.contract(
-    contracts.constant_kernels(
-        [attention_cost(2), attention_cost(16)],
-        says="no Python loop over the heads",
-        prepare=prepared.module_built,
-    )
-)
-attention.contract(
-    contracts.constant_kernels(
-        [attention_cost(2), attention_cost(2, T=24)],
-        says="no Python loop over the positions",
-        prepare=prepared.module_built,
-    )
-)
+no_loop(attention, "heads", attention_cost(2), attention_cost(16))
+no_loop(attention, "positions", attention_cost(2), attention_cost(2, T=24))
 
 
 SCALE = " / math.sqrt(D // self.n_head)"
@@ -1487,49 +1571,62 @@ attention.mistake(
     replace("weights @ v", "torch.cat([query @ v for query in weights.split(1, dim=2)], dim=2)"),
     cost=True,
 )
+attention.mistake(
+    "The causal mask is made at the first call and kept: a longer sequence does not fit it. Make it for "
+    "each T, or slice one that is long enough.",
+    replace(
+        "x.new_ones(T, T, dtype=torch.bool)",
+        'self.__dict__.setdefault("all", x.new_ones(T, T, dtype=torch.bool))',
+    ),
+)
+attention.mistake(
+    "The causal mask is made on the default device, and x may be on another: device=x.device.",
+    replace("x.new_ones", "torch.ones"),
+)
+attention.mistake(
+    "After the transpose the heads do not lie next to their features, and a view cannot move them. "
+    "`reshape` copies; so does contiguous().",
+    replace("reshape(B, T, D)", "view(B, T, D)"),
+)
+attention.mistake(
+    "The mask that you are given takes the place of the causal one. Both hold: combine them with &.",
+    replace("allowed & mask", "mask"),
+)
+attention.mistake(
+    "Heads that do not divide d_model pass. Raise ValueError in __init__.",
+    replace("d_model % n_head", "False"),
+)
+attention.mistake(
+    "q @ k.transpose(1, 2) swaps heads and positions. The scores of a head want its own k transposed: "
+    "the last two axes.",
+    replace("k.transpose(-2, -1)", "k.transpose(1, 2)"),
+)
 
 
 @attention.alternative("einsum, and an additive mask with the smallest number of the dtype")
 class _(modules.MultiHeadSelfAttention):
     def forward(self, x, mask=None):
         T, D = x.shape[1:]
-        q, k, v = self.qkv(x).split(D, dim=2)
-        q, k, v = (z.unflatten(-1, (self.n_head, -1)) for z in (q, k, v))
+        q, k, v = (z.unflatten(-1, (self.n_head, -1)) for z in self.qkv(x).split(D, dim=2))
         scores = torch.einsum("bqhd,bkhd->bhqk", q / q.size(-1) ** 0.5, k)
-        allowed = torch.ones(T, T, dtype=torch.bool)
+        least = torch.full((T, T), torch.finfo(x.dtype).min, dtype=x.dtype, device=x.device)
         if self.causal:
-            allowed = torch.tril(allowed)
+            scores = scores + least.triu(1)
         if mask is not None:
-            allowed = torch.logical_and(allowed, mask)
-        forbid = torch.zeros(allowed.shape, dtype=x.dtype)
-        forbid = forbid.masked_fill(~allowed, torch.finfo(x.dtype).min)
-        return self.proj(
-            torch.einsum("bhqk,bkhd->bqhd", (scores + forbid).softmax(-1), v).flatten(2)
-        )
+            scores = scores.masked_fill(mask.logical_not(), least[0, 0])
+        return self.proj(torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).flatten(2))
 
 
-@attention.alternative("scaled_dot_product_attention")
-class _(nn.Module):
-    def __init__(self, d_model, n_head, causal=True, bias=True):
-        super().__init__()
-        if d_model % n_head != 0:
-            raise ValueError
-        self.qkv, self.proj = (
-            nn.Linear(d_model, 3 * d_model, bias),
-            nn.Linear(d_model, d_model, bias),
-        )
-        self.n_head, self.causal = n_head, causal
-
+@attention.alternative("scaled_dot_product_attention, as in nanoGPT")
+class _(modules.MultiHeadSelfAttention):
     def forward(self, x, mask=None):
         B, T, D = x.shape
-        q, k, v = (
-            z.view(B, T, self.n_head, D // self.n_head).transpose(1, 2)
-            for z in self.qkv(x).chunk(3, dim=2)
-        )
+        heads = (z.view(B, T, self.n_head, D // self.n_head).transpose(1, 2) for z in self.qkv(x).chunk(3, dim=2))
+        past = None
         if self.causal:
-            past = torch.ones(T, T, dtype=torch.bool).tril()
-            mask = past if mask is None else past & mask
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            past = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()
+        mask = mask if past is None else past if mask is None else past & mask
+        y = F.scaled_dot_product_attention(*heads, attn_mask=mask)
         return self.proj(y.transpose(1, 2).contiguous().view(B, T, D))
 
 
@@ -1724,6 +1821,8 @@ def _():
         "frozen before: trained now",
     )
     yield call(GPT, ["heads"]), "no such name"
+    yield call({**GPT, "act": {}}, ["act"]), "a submodule without parameters"
+    yield call({**GPT, "more": []}, ["head", "more"]), "a list of no submodules"
     yield call(GPT, ["head", "h.2"]), "one name is there, one is not"
     yield call(GPT, ["fc"]), "a name from within is no beginning"
     yield call(GPT, ["h.0.f"]), "half a name"
@@ -1769,7 +1868,9 @@ freeze_except.mistake(
     ),
 )
 freeze_except.mistake(
-    "Nothing is frozen: you only set requires_grad to True.", replace(FREEZE, "pass")
+    "Nothing is frozen: you only set requires_grad to True (or set it on a module, where it is an "
+    "attribute like any other).",
+    replace(FREEZE, "pass"),
 )
 freeze_except.mistake(
     "A name that fits nothing is ignored. A typing error then freezes the whole model.",
@@ -1805,6 +1906,14 @@ freeze_except.mistake(
 freeze_except.mistake(
     "The ValueError comes after the freezing: the model has changed already.",
     replace("every = list", f"{FREEZE}\n    every = list"),
+)
+freeze_except.mistake(
+    "A submodule without parameters passes. No parameter has its name or lies in it: ValueError.",
+    replace("not found", "not found and name not in dict(module.named_modules())"),
+)
+freeze_except.mistake(
+    "You raise only if none of the names fits. Each of them must.",
+    replace("not found", "not any(listed.values())"),
 )
 
 
@@ -1959,10 +2068,13 @@ def _():
     yield call({"weight": parameter(2)}, ("set", "weight", normal(2))), "and a plain tensor"
     yield call({"weight": parameter(2)}, ("set", "weight", ("buffer", normal(2)))), "and a buffer"
     yield call({"weight": None}, ("set", "weight", parameter(2))), "None becomes a parameter"
-    yield (
-        call({"weight": normal(2)}, ("set", "weight", parameter(2))),
-        "a tensor becomes a parameter",
-    )
+    yield call({"weight": normal(2)}, ("set", "weight", parameter(2))), "a tensor is trained"
+    for before in (normal(2, seed=1), None, parameter(3), {"weight": parameter(1)}):
+        buffer = ("set", "mean", ("buffer", normal(2)))
+        yield call({"mean": before}, buffer, ("set", "mean", normal(2, seed=2))), "then a buffer"
+    frozen = {"weight": ("frozen", normal(2)), "bias": parameter(2)}
+    yield call(frozen, ("round trip",)), "a frozen parameter is a parameter"
+    yield call({"inner": {"training": False}}, ("train",)), "a child in eval mode"
     yield call({"mean": ("buffer", normal(2))}, ("set", "mean", normal(3, seed=1))), "a new buffer"
     yield call({"mean": ("buffer", normal(2))}, ("set", "mean", None)), "a buffer becomes None"
     yield (
@@ -2085,6 +2197,41 @@ tiny_module.mistake(
 tiny_module.mistake(
     "The dotted names lose their beginning below the second level: hand the prefix on.",
     replace('f"{prefix}{name}."', 'f"{name}."'),
+)
+tiny_module.mistake(
+    "register_buffer leaves what the name meant before: an attribute of that name hides the buffer, and "
+    "a parameter is still trained.",
+    replace("self._put(self._buffers, name, tensor)", "self._buffers[name] = tensor"),
+)
+tiny_module.mistake(
+    "named_parameters leaves out the frozen ones. They are parameters, though they do not train.",
+    replace("isinstance(tensor, nn.Parameter) and", "tensor.requires_grad and"),
+)
+tiny_module.mistake(
+    "Buffers come from named_parameters; an optimizer would train them.",
+    replace("isinstance(tensor, nn.Parameter) and ", ""),
+)
+tiny_module.mistake(
+    "The children are put in train mode whatever was asked: hand the mode on.",
+    replace("child.train(mode)", "child.train()"),
+)
+tiny_module.mistake(
+    "load_state_dict writes into parameters while autograd looks on, which is an error: use "
+    "torch.no_grad(), or the detached tensors.",
+    replace("with torch.no_grad():", "if True:"),
+)
+tiny_module.mistake(
+    "load_state_dict has copied some values when it finds a wrong shape. Look at all shapes first.",
+    replace(
+        "for name in shared:\n            if mine",
+        "for name in shared:\n            if mine[name].shape == state[name].shape:\n"
+        "                mine[name].data.copy_(state[name])\n            if mine",
+    ),
+)
+tiny_module.mistake(
+    "load_state_dict assigns `.data`: from then on the module and the state that it was given share "
+    "memory, and a dtype. Copy the values.",
+    replace("mine[name].copy_(state[name])", "mine[name].data = state[name]"),
 )
 
 
