@@ -824,8 +824,9 @@ def _():
     yield call(build, weights, ("train", 1e-3 * normal(2, 4))), "tiny: eps counts for most"
     yield call(build, weights, ("train", normal(0, 4))), "no vectors"
     yield call(build, weights, ("train", draws.scattered(normal(2, 3, 4)))), "not contiguous"
-    far = 16 + (512 * normal(3, 4)).round() / 1024  # the mean is exact, the squares are not
-    yield call(build, weights, ("train", far)), "far from zero: nothing may cancel"
+    far = 2048 + 2 * normal(3, 6, dtype=torch.float16).round()
+    wide = layer_weights(torch.float16, weight=(6,), bias=(6,))
+    yield call({"normalized_shape": 6}, wide, ("forward", far)), "far from zero: nothing may cancel"
     yield call(build, weights, ("train", normal(4, 4, 4))), "all axes of one size"
     yield call({**build, "bias": False}, {}, ("get", "bias")), "without a bias, `bias` is None"
     yield from norm_dtypes(build, weight=(4,), bias=(4,))

@@ -74,7 +74,8 @@ class LayerNorm(nn.Module):
     """(x − mean) / √(variance + eps) · weight + bias, each vector of the last axis by itself.
 
     Parameters: `weight` and `bias` (normalized_shape), ones and zeros at first; bias=False leaves
-    `bias` None. The variance is the biased one. Source: Ba, Kiros and Hinton (2016), section 3.
+    `bias` None. The variance is the biased one. Of a float16 or bfloat16 x, mean and variance are
+    taken in float32. Source: Ba, Kiros and Hinton (2016), section 3.
     """
 
     def __init__(self, normalized_shape: int, eps: float = 1e-5, bias: bool = True) -> None:
@@ -85,7 +86,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(normalized_shape)) if bias else None
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        """x: (..., D). Returns the same shape."""
+        """x: (..., D). Returns the same shape and dtype."""
         z = x.to(torch.promote_types(x.dtype, torch.float32))
         centred = z - z.mean(dim=-1, keepdim=True)
         variance = centred.square().mean(dim=-1, keepdim=True)
@@ -97,7 +98,8 @@ class RMSNorm(nn.Module):
     """x / √(mean of x² + eps) · weight, each vector of the last axis by itself.
 
     Parameter: `weight` (normalized_shape), ones at first. No mean is subtracted and nothing is
-    added. Source: Zhang and Sennrich (2019), equation 4; eps under the root as in Llama.
+    added. Of a float16 or bfloat16 x, the mean is taken in float32. Source: Zhang and Sennrich
+    (2019), equation 4; eps under the root as in Llama.
     """
 
     def __init__(self, normalized_shape: int, eps: float = 1e-6) -> None:
@@ -107,7 +109,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(normalized_shape))
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        """x: (..., D). Returns the same shape."""
+        """x: (..., D). Returns the same shape and dtype."""
         z = x.to(torch.promote_types(x.dtype, torch.float32))
         mean_square = z.square().mean(dim=-1, keepdim=True)
         return (z * torch.rsqrt(mean_square + self.eps)).to(x.dtype) * self.weight
@@ -179,7 +181,8 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """x: any shape. Returns the same shape and dtype; p = 1 gives zeros, never NaN."""
+        """x: any shape. Returns the same shape and dtype, on the same device; p = 1 gives zeros, not
+        0 / 0."""
         if not self.training:
             return x
         if self.p == 1:
@@ -209,7 +212,7 @@ class MultiHeadSelfAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B #H #T T"] | None = None
     ) -> Float[Tensor, "B T D"]:
-        """x: (B, T, D). Returns the same shape.
+        """x: (B, T, D), on any device. Returns the same shape.
 
         mask: True where a query may attend to a key, broadcast against (B, n_head, T, T), and
         combined with the causal one. Each query must have a key left.
@@ -246,8 +249,8 @@ def freeze_except(module: nn.Module, names: Sequence[str]) -> None:
 
     names: dotted, as in named_parameters: "head" means all of the submodule `head` (and nothing of
     `head2`), "head.bias" one parameter. A parameter with several names (tied weights) is trained if
-    any of them is listed. Raises ValueError for a name that no parameter has, and then changes
-    nothing.
+    any of them is listed. Raises ValueError for a name that no parameter has or lies in, and then
+    changes nothing.
     """
     every = list(module.named_parameters(remove_duplicate=False))
     listed = {
@@ -301,7 +304,7 @@ class TinyModule:
         return self.forward(*args, **kwargs)
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
-        """(dotted name, parameter): one's own, then each child's; a tied one only once."""
+        """(dotted name, parameter): one's own, then each child's; a tied one once, frozen ones too."""
         seen = set()
         for name, tensor in self._named_state(prefix):
             if isinstance(tensor, nn.Parameter) and id(tensor) not in seen:

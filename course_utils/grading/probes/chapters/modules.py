@@ -5,6 +5,7 @@ with the object, step by step:
 
     ("train", x, ...)   forward and backward in train mode, then one step of gradient descent
     ("eval", x, ...)    forward and backward in eval mode
+    ("forward", x, ...) forward alone
     ("beside", changes, x)  call another object, built with changes, that this one must not notice
     ("meta", x, ...)    forward on the meta device, while the default device stays as it is
     ("get", name)       look at an attribute that may be None
@@ -65,6 +66,9 @@ def module(subject: Any, case: Case) -> dict[str, Any]:
             found = {"shape of the other's output": tuple(other(*rest).shape)}
         elif verb == "meta":
             found = _on_meta(made, given)
+        elif verb == "forward":
+            with torch.no_grad():
+                found = {"output": made(*given)}
         elif verb == "get":
             value = getattr(made, given[0], "missing")
             found = {f"attribute `{given[0]}`": "None" if value is None else shown(value)}
