@@ -253,7 +253,7 @@ def _(draw):
     weights = drawn(draw, dtype, weight=(d_out, d_in), **({"bias": (d_out,)} if bias else {}))
     leading = draw(st.sampled_from([(N,), (N, T)]))
     x, y = several(draw, dtype, (*leading, d_in), (N + 1, d_in))
-    beside = ("beside", {"out_features": d_out + 1}, x)
+    beside = ("beside", {"out_features": d_out - 1}, x)
     steps = ("train", x), ("train", y), beside, ("eval", x), ("reload",), ("eval", y)
     yield call(build, weights, *steps, ("extra_repr",))
 
@@ -1433,9 +1433,9 @@ def _(draw):
     lengths = draw(draws.indices((B,), T + 1, 1))
     padding = (torch.arange(T) < lengths[:, None])[:, None, None, :]  # its first key is real
     band = draw(draws.indices((B, n_head, T, T), 2)).bool() | torch.eye(T, dtype=torch.bool)
-    mask = draw(st.sampled_from([padding, band]))
+    mask, other = draw(st.permutations([padding, band]))
     beside = ("beside", {"n_head": 1, "causal": not causal}, longer)
-    steps = ("train", x), ("train", y, mask), beside, ("eval", longer), ("eval", x, mask)
+    steps = ("train", x), ("train", y, mask), beside, ("eval", longer), ("eval", x, other)
     weights = attention_weights(draw, dtype, D, bias)
     yield call(build, weights, *steps, ("reload",), ("eval", y))
 

@@ -598,7 +598,7 @@ class _(R.MultiHeadSelfAttention):
 @right("MultiHeadSelfAttention", "a mask kept as long as it is long enough")
 class _(R.MultiHeadSelfAttention):
     def forward(self, x, mask=None):
-        T, D = x.shape[1:]
+        T = x.size(1)
         past = self.__dict__.get("past")
         if past is None or past.size(0) < T or past.device != x.device:
             past = self.__dict__["past"] = x.new_ones(T, T).tril().bool()
