@@ -53,22 +53,18 @@ def no_loop(exercise, over, *cases):
     exercise.contract(contracts.constant_kernels(cases, says=says, prepare=prepared.module_built))
 
 
-def nbytes(*shape, size=4):
-    """Bytes of a tensor of this shape, float32 unless `size` says otherwise."""
-    return math.prod(shape) * size
+def largest_tensor(exercise, case, numbers, says):
+    """The contract of a module that makes no larger tensor than so many float32 numbers."""
+    promise = {"says": says, "prepare": prepared.module_built}
+    exercise.contract(contracts.largest_tensor([case], limit=4 * numbers, **promise))
 
 
 # ------------------------------------------------------------------------------ count_parameters
 
-GPT = {
-    "wte": ("embedding", 7, 4),
-    "h": [
-        {"ln": ("norm", 4), "fc": ("linear", 4, 8)},
-        {"ln": ("norm", 4), "fc": ("linear", 4, 8)},
-    ],
-    "head": ("linear", 4, 7, False),
-}
+BLOCK = {"ln": ("norm", 4), "fc": ("linear", 4, 8)}
+GPT = {"wte": ("embedding", 7, 4), "h": [BLOCK, BLOCK], "head": ("linear", 4, 7, False)}
 """A small model for the exercises on whole ones."""
+TIED = [("wte.weight", "head.weight")]
 
 count_parameters = Exercise(
     modules.count_parameters,
@@ -92,16 +88,8 @@ count_parameters = Exercise(
 def _():
     yield call({"fc": ("linear", 3, 2)}), {"returns": (8, 8)}
     yield call({"fc": ("linear", 3, 2), "frozen": ["fc.bias"]}), {"returns": (8, 6)}
-    yield (
-        call(
-            {
-                "wte": ("embedding", 5, 3),
-                "head": ("linear", 3, 5, False),
-                "tied": [("wte.weight", "head.weight")],
-            }
-        ),
-        {"returns": (15, 15)},
-    )
+    tied = {"wte": ("embedding", 5, 3), "head": ("linear", 3, 5, False), "tied": TIED}
+    yield call(tied), {"returns": (15, 15)}
 
 
 @count_parameters.cases(15)
@@ -117,7 +105,7 @@ def _(draw):
         "head": ("linear", D, V),
     }
     if draw(st.booleans()):
-        model["tied"] = [("wte.weight", "head.weight")]
+        model["tied"] = TIED
     names = ["wte.weight", "head.bias", "bn.weight"]
     model["frozen"] = draw(st.lists(st.sampled_from(names), unique=True))
     yield call(model)
@@ -129,26 +117,21 @@ def _():
     yield call({"scale": ("parameter",)}), "one number, of shape ()"
     yield call({"empty": ("parameter", 0, 3), "fc": ("linear", 2, 2)}), "a parameter of no numbers"
     yield call({"bn": ("batchnorm", 3)}), "buffers: running statistics are not parameters"
-    yield (
-        call({"blocks": ("python list", ("linear", 2, 2)), "fc": ("linear", 2, 3)}),
-        ("layers in a Python list: no module knows them"),
-    )
+    listed = {"blocks": ("python list", ("linear", 2, 2)), "fc": ("linear", 2, 3)}
+    yield call(listed), "layers in a Python list: no module knows them"
     yield call({"fc": ("linear", 3, 2), "frozen": ["fc.bias", "fc.weight"]}), "everything frozen"
     yield call({**GPT, "eval": True}), "eval mode freezes nothing"
     yield call({**GPT, "meta": True}), "on the meta device, where every address is 0"
 
 
 count_parameters.mistake(
-    "Tied weights are counted twice: under each of their names. `parameters()` gives them once; a "
-    "state_dict, or remove_duplicate=False, does not.",
+    "Tied weights are counted twice: under each of their names. `parameters()` gives them once.",
     replace(
-        "in module.parameters()",
-        "in dict(module.named_parameters(remove_duplicate=False)).values()",
+        "module.parameters()", "dict(module.named_parameters(remove_duplicate=False)).values()"
     ),
 )
 count_parameters.mistake(
-    "You counted the state_dict: that holds buffers too (running statistics), and tied weights under "
-    "each of their names.",
+    "The state_dict holds buffers, too, and tied weights under each of their names.",
     replace("sum(n for n, _ in sizes)", "sum(x.numel() for x in module.state_dict().values())"),
 )
 count_parameters.mistake(
@@ -162,8 +145,7 @@ count_parameters.mistake(
     "Both numbers are totals. The second leaves out what is frozen.", replace(" if trained", "")
 )
 count_parameters.mistake(
-    "You looked at the module's own parameters (recurse=False, or `_parameters`). Most are in its "
-    "submodules.",
+    "You looked at the module's own parameters. Most are in its submodules.",
     replace("parameters()", "parameters(recurse=False)"),
 )
 count_parameters.mistake(
@@ -171,8 +153,7 @@ count_parameters.mistake(
     replace("p.numel()", "p.numel() if p.ndim else 0"),
 )
 count_parameters.mistake(
-    "Parameters with the same data_ptr() count as one. On the meta device every address is 0. Tell them "
-    "apart as objects, as parameters() does.",
+    "data_ptr() does not tell parameters apart: on the meta device all are 0. Compare objects.",
     replace("in module.parameters()", "in {p.data_ptr(): p for p in module.parameters()}.values()"),
 )
 count_parameters.mistake(
@@ -182,10 +163,7 @@ count_parameters.mistake(
 count_parameters.mistake(
     "The two numbers are swapped: the total comes first.",
     replace(
-        "return sum(n for n, _ in sizes), ",
-        "return ",
-        "if trained)",
-        "if trained), sum(n for n, _ in sizes)",
+        "sum(n for n, _ in sizes), ", "", "if trained)", "if trained), sum(n for n, _ in sizes)"
     ),
 )
 count_parameters.mistake(
@@ -197,11 +175,7 @@ count_parameters.mistake(
 @count_parameters.alternative("a set of objects, found module by module")
 def _(module):
     found = {p for m in module.modules() for p in m.parameters(recurse=False)}
-    total = trained = 0
-    for p in found:
-        total += math.prod(p.shape)
-        trained += math.prod(p.shape) * p.requires_grad
-    return total, trained
+    return sum(math.prod(p.shape) for p in found), sum(p.numel() * p.requires_grad for p in found)
 
 
 # ------------------------------------------------------------------------------ Linear
@@ -231,18 +205,13 @@ linear = Exercise(
 @linear.by_hand
 def _():
     build = {"in_features": 3, "out_features": 2}
-    weights = {
-        "weight": torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]),
-        "bias": torch.tensor([10.0, 20.0]),
+    weight, bias = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), torch.tensor([10.0, 20.0])
+    steps = ("train", torch.tensor([[1.0, 0.0, -1.0]])), ("extra_repr",)
+    expected = {
+        "step 1 (train): output": torch.tensor([[8.0, 18.0]]),
+        "step 2 (extra_repr): extra_repr()": "in_features=3, out_features=2, bias=True",
     }
-    x = torch.tensor([[1.0, 0.0, -1.0]])
-    yield (
-        call(build, weights, ("train", x), ("extra_repr",)),
-        {
-            "step 1 (train): output": torch.tensor([[8.0, 18.0]]),
-            "step 2 (extra_repr): extra_repr()": "in_features=3, out_features=2, bias=True",
-        },
-    )
+    yield call(build, {"weight": weight, "bias": bias}, *steps), expected
 
 
 @linear.cases(10)
@@ -264,10 +233,7 @@ def _():
     yield call(build, weights, ("train", normal(3))), "a single vector"
     yield call(build, weights, ("train", normal(0, 3))), "no rows"
     yield call(build, weights, ("train", draws.scattered(normal(4, 2, 3)))), "not contiguous"
-    yield (
-        call({"in_features": 1, "out_features": 1}, {}, ("extra_repr",)),
-        "one number in, one number out",
-    )
+    yield call({"in_features": 1, "out_features": 1}, {}, ("extra_repr",)), "one in, one out"
     yield call({"in_features": 1, "out_features": 20_000}, {}, ("fresh",)), "how it starts"
     yield call({"in_features": 20, "out_features": 10_000}, {}, ("fresh",)), "how it starts"
     no_bias = {"in_features": 100, "out_features": 100, "bias": False}
@@ -281,14 +247,7 @@ def linear_cost(N):
     return call(build, {}, ("eval", normal(N, 32)))
 
 
-linear.contract(
-    contracts.largest_tensor(
-        [linear_cost(64)],
-        limit=2 * nbytes(64, 48),
-        says="no (N, out, in) tensor of products",
-        prepare=prepared.module_built,
-    )
-)
+largest_tensor(linear, linear_cost(64), 2 * 64 * 48, "no (N, out, in) tensor of products")
 no_loop(linear, "rows", linear_cost(8), linear_cost(64))
 
 
@@ -296,8 +255,7 @@ WEIGHT = "torch.empty(out_features, in_features).uniform_(-bound, bound)"
 BIAS = "torch.empty(out_features).uniform_(-bound, bound)"
 
 linear.mistake(
-    "The weight has shape (in_features, out_features). torch keeps it as (out, in) and multiplies by "
-    "its transpose; with yours no checkpoint fits.",
+    "The weight is (in, out). torch keeps (out, in), and with yours no checkpoint fits.",
     replace("(out_features, in_features)", "(in_features, out_features)", "weight.T", "weight"),
 )
 linear.mistake(
@@ -305,25 +263,22 @@ linear.mistake(
     replace("return y if self.bias is None else y + self.bias", "return y"),
 )
 linear.mistake(
-    "The weight is a plain tensor. Only an nn.Parameter is registered: no optimizer finds this one, "
-    "`.to` does not move it and no checkpoint holds it.",
+    "The weight is a plain tensor. Only an nn.Parameter is trained, moved and saved.",
     replace("self.weight = nn.Parameter(", "self.weight = ("),
 )
 linear.mistake(
-    "A hidden detach (or `.data`): the output does not depend on the weight as autograd sees it, so "
-    "the weight gets no gradient.",
+    "A hidden detach (or `.data`): no gradient reaches the weight.",
     replace("self.weight.T", "self.weight.data.T"),
 )
 linear.mistake(
     "There is a bias although bias=False was asked for.", replace(" if bias else None", "")
 )
 linear.mistake(
-    "The weight starts standard normal. Then every layer multiplies the size of the activations by "
-    "√in_features; ±1/√in_features is asked for.",
+    "The weight starts standard normal; ±1/√in_features is asked for, else activations grow.",
     replace(WEIGHT, "torch.randn(out_features, in_features)"),
 )
 linear.mistake(
-    "The weight starts at zero: all output features are the same and get the same gradient, for ever.",
+    "The weight starts at zero: all output features get the same gradient, for ever.",
     replace(WEIGHT, "torch.zeros(out_features, in_features)"),
 )
 linear.mistake(
@@ -349,8 +304,7 @@ linear.mistake(
     cost=True,
 )
 linear.mistake(
-    "The values are right, but Python goes through the rows, with a kernel launch for each. One matmul "
-    "takes them all.",
+    "The values are right, but Python goes through the rows. One matmul takes them all.",
     replace(
         "y = x @ self.weight.T",
         "rows = x.reshape(-1, x.size(-1)).split(1)\n"
@@ -364,8 +318,7 @@ linear.mistake(
     replace("weight.T", "weight"),
 )
 linear.mistake(
-    "Weight and bias start between 0 and 1/√in_features: torch.rand is never negative. The interval is "
-    "±1/√in_features.",
+    "Weight and bias start from 0 to 1/√in_features (torch.rand); due is ±1/√in_features.",
     replace(
         *(WEIGHT, "torch.rand(out_features, in_features) * bound"),
         *(BIAS, "torch.rand(out_features) * bound"),
@@ -380,16 +333,14 @@ linear.mistake(
     replace("math.sqrt(in_features)", "math.sqrt(out_features)"),
 )
 linear.mistake(
-    "`view` flattens the leading axes, and fails for a layout in which it cannot. x @ weight.T takes any "
-    "number of them; `reshape` copies where it must.",
+    "`view` cannot flatten every layout. x @ weight.T takes any number of leading axes.",
     replace(
         "x @ self.weight.T",
         "(x.view(-1, x.size(-1)) @ self.weight.T).view(*x.shape[:-1], len(self.weight))",
     ),
 )
 linear.mistake(
-    "With bias=False there is no attribute `bias`. torch's layer has one that is None: code that asks "
-    "`layer.bias is None` relies on it.",
+    "With bias=False there is no attribute `bias`; torch's layer has one that is None.",
     replace(
         *("self.bias = (\n", "if bias:\n            self.bias = (\n", " if bias else None", ""),
         *("self.bias is None", "not hasattr(self, 'bias')"),
@@ -399,26 +350,18 @@ linear.mistake(
 
 
 @linear.alternative("einsum, the bias added in place")
-class _(nn.Module):
+class _(modules.Linear):
     def __init__(self, in_features, out_features, bias=True):
-        super().__init__()
-        self.sizes = in_features, out_features
-        weight = (2 * torch.rand(out_features, in_features) - 1) / in_features**0.5
-        self.register_parameter("weight", nn.Parameter(weight))
-        b = (2 * torch.rand(out_features) - 1) / in_features**0.5
-        self.register_parameter("bias", nn.Parameter(b) if bias else None)
+        super().__init__(in_features, out_features, bias)
+        self.weight = nn.Parameter(
+            (2 * torch.rand(out_features, in_features) - 1) / in_features**0.5
+        )
 
     def forward(self, x):
         y = torch.einsum("...i,oi->...o", x, self.weight)
         if self.bias is not None:
             y += self.bias
         return y
-
-    def extra_repr(self):
-        return (
-            "in_features={}, out_features={}, ".format(*self.sizes)
-            + f"bias={self.bias is not None}"
-        )
 
 
 # ------------------------------------------------------------------------------ Embedding
@@ -481,14 +424,8 @@ def embedding_cost(B, V=512):
     return call(build, {}, ("eval", ids))
 
 
-embedding.contract(
-    contracts.largest_tensor(
-        [embedding_cost(8)],
-        limit=nbytes(8, 8, 16),
-        says="no one-hot (N, V) tensor: nothing larger than the result",
-        prepare=prepared.module_built,
-    )
-)
+no_one_hot = "no one-hot (N, V) tensor: nothing larger than the result"
+largest_tensor(embedding, embedding_cost(8), 8 * 8 * 16, no_one_hot)
 no_loop(embedding, "ids", embedding_cost(2), embedding_cost(16))
 
 
@@ -547,7 +484,7 @@ embedding.mistake(
     cost=True,
 )
 embedding.mistake(
-    "`ids.view(-1)` fails for a layout that no view can flatten; flatten and reshape copy where they must.",
+    "`ids.view(-1)` cannot flatten every layout; flatten and reshape copy where they must.",
     replace("ids.flatten()", "ids.view(-1)"),
 )
 embedding.mistake(
@@ -589,20 +526,11 @@ dropout = Exercise(
 
 @dropout.by_hand
 def _():
-    yield (
-        call({"p": 0.0}, (2, 3), torch.float32),
-        {
-            "train: output / input where it is kept, least and most": torch.ones(2),
-            "eval: output equals input": True,
-        },
-    )
-    yield (
-        call({"p": 0.75}, (250, 400), torch.float32),
-        {
-            "train: output / input where it is kept, least and most": torch.full((2,), 4.0),
-            "train: fraction dropped / p": 1.0,
-        },
-    )
+    kept = "train: output / input where it is kept, least and most"
+    first = {kept: torch.ones(2), "eval: output equals input": True}
+    yield call({"p": 0.0}, (2, 3), torch.float32), first
+    second = {kept: torch.full((2,), 4.0), "train: fraction dropped / p": 1.0}
+    yield call({"p": 0.75}, (250, 400), torch.float32), second
 
 
 @dropout.cases(5)
@@ -658,8 +586,7 @@ dropout.mistake(
     "You divided by p. The share that survives is 1 − p.", replace("/ (1 - self.p)", "/ self.p")
 )
 dropout.mistake(
-    "The activations are scaled by 1 − p in eval mode instead of by 1 / (1 − p) in training, as in the "
-    "paper of 2014. The mean is right, but torch and every checkpoint of today do it in training.",
+    "Scaled by 1 − p in eval mode, as in 2014; today by 1 / (1 − p) in training instead.",
     replace("return x\n", "return x * (1 - self.p)\n", "x * keep / (1 - self.p)", "x * keep"),
 )
 dropout.mistake(
@@ -671,7 +598,7 @@ dropout.mistake(
     replace("torch.empty_like(x)", "x.new_empty(x.shape[-1:])"),
 )
 dropout.mistake(
-    "The mask was drawn once and is used for ever. Each call in train mode draws a new one.",
+    "The mask was drawn once and is kept. Each call in train mode draws a new one.",
     replace(
         *("keep = torch", 'if not hasattr(self, "keep"):\n            self.keep = torch'),
         *("x * keep", "x * self.keep"),
@@ -698,7 +625,7 @@ dropout.mistake(
     replace(DRAWN, "torch.ones_like(x).view(-1).cumsum(0).view(x.shape) * self.p % 1 < 1 - self.p"),
 )
 dropout.mistake(
-    "p is not checked when the layer is built: a probability above 1 or below 0 deserves a ValueError.",
+    "p is not checked when the layer is built: above 1 or below 0 deserves a ValueError.",
     replace("not 0 <= p <= 1", "False"),
 )
 dropout.mistake(
@@ -715,11 +642,11 @@ dropout.mistake(
     replace("return x\n", "return x / (1 - self.p)\n"),
 )
 dropout.mistake(
-    "The mask is float32, so that a bfloat16 x comes back as float32. Give it x's dtype: rand_like(x).",
+    "The mask is float32, so that a bfloat16 x comes back as float32. Use rand_like(x).",
     replace("empty_like(x)", "empty_like(x, dtype=torch.promote_types(x.dtype, torch.float32))"),
 )
 dropout.mistake(
-    "The mask is made on the default device, and x may be on another: rand_like(x), or device=x.device.",
+    "The mask is made on the default device; x may be on another: rand_like(x).",
     replace("empty_like(x)", "empty(x.shape, dtype=x.dtype)"),
 )
 
@@ -792,19 +719,12 @@ def norm_dtypes(build, **shapes):
 
 @layer_norm.by_hand
 def _():
-    weights = {
-        "weight": torch.tensor([1.0, 2.0, 1.0, 2.0]),
-        "bias": torch.tensor([0.0, 10.0, 0.0, 10.0]),
-    }
+    weight, bias = torch.tensor([1.0, 2.0, 1.0, 2.0]), torch.tensor([0.0, 10.0, 0.0, 10.0])
     x = torch.tensor([[1.0, 1.0, 5.0, 5.0]])  # mean 3, variance 4
-    yield (
-        call({"normalized_shape": 4, "eps": 0.0}, weights, ("train", x)),
-        {"step 1 (train): output": torch.tensor([[-1.0, 8.0, 1.0, 12.0]])},
-    )
-    yield (
-        call({"normalized_shape": 4, "eps": 12.0}, weights, ("train", x)),  # √(4 + 12) = 4
-        {"step 1 (train): output": torch.tensor([[-0.5, 9.0, 0.5, 11.0]])},
-    )
+    for eps, output in ((0.0, [-1.0, 8.0, 1.0, 12.0]), (12.0, [-0.5, 9.0, 0.5, 11.0])):
+        build = {"normalized_shape": 4, "eps": eps}  # √(4 + 0) = 2, √(4 + 12) = 4
+        case = call(build, {"weight": weight, "bias": bias}, ("train", x))
+        yield case, {"step 1 (train): output": torch.tensor([output])}
 
 
 @layer_norm.cases(10)
@@ -832,17 +752,15 @@ def _():
     yield from norm_dtypes(build, weight=(4,), bias=(4,))
 
 
-WIDE = "x.to(torch.promote_types(x.dtype, torch.float32))"
+WIDE = "x if x.dtype == torch.float64 else x.float()"
 MEAN, SQUARES = "z.mean(dim=-1, keepdim=True)", "centred.square().mean(dim=-1, keepdim=True)"
 
 layer_norm.mistake(
-    "The variance divides by D − 1. torch.var and torch.std do so unless you say correction=0; a "
-    "LayerNorm divides by D.",
+    "The variance divides by D − 1, as torch.var does without correction=0; due is D.",
     replace(SQUARES, "z.var(dim=-1, keepdim=True)"),
 )
 layer_norm.mistake(
-    "eps is outside the root: std + eps. It goes inside: √(variance + eps). Where the variance is "
-    "small, that is a different function.",
+    "eps is outside the root: std + eps; due is √(variance + eps).",
     replace(
         "centred * torch.rsqrt(variance + self.eps)",
         "centred / (z.std(dim=-1, correction=0, keepdim=True) + self.eps)",
@@ -866,23 +784,20 @@ layer_norm.mistake(
     "There is a bias although bias=False was asked for.", replace(" if bias else None", "")
 )
 layer_norm.mistake(
-    "You normalise over all axes. Each vector of the last axis has a mean and a variance of its own: "
-    "dim=-1.",
+    "You normalise over all axes. Each vector of the last axis has statistics of its own.",
     replace(MEAN, "z.mean()", SQUARES, "centred.square().mean()"),
 )
 layer_norm.mistake(
-    "You normalise over the first axis, the batch: that is a BatchNorm. Then what a token becomes "
-    "depends on its neighbours.",
+    "You normalise over the first axis, the batch, as a BatchNorm does; due is dim=-1.",
     replace("z.mean(dim=-1", "z.mean(dim=0", "square().mean(dim=-1", "square().mean(dim=0"),
 )
 layer_norm.mistake("The mean is not subtracted. That is an RMSNorm.", replace(f"z - {MEAN}", "z"))
 layer_norm.mistake(
-    "The mean and the variance are detached. They depend on x, so the gradient flows through them too.",
+    "Mean and variance are detached. They depend on x: the gradient flows through them.",
     replace(MEAN, f"{MEAN}.detach()", SQUARES, f"{SQUARES}.detach()"),
 )
 layer_norm.mistake(
-    "`x -= mean` works in place: it overwrites the caller's tensor, which the residual connection "
-    "still needs.",
+    "`x -= mean` works in place: it overwrites the caller's tensor, which is still needed.",
     replace(f"z - {MEAN}", f"z.sub_({MEAN})"),
 )
 layer_norm.mistake(
@@ -903,15 +818,13 @@ layer_norm.mistake(
     replace("torch.ones", "torch.zeros"),
 )
 layer_norm.mistake(
-    "weight and bias are plain tensors. Only an nn.Parameter is registered: yours are not trained, "
-    "not saved and not moved.",
+    "weight and bias are plain tensors. Only an nn.Parameter is trained, saved and moved.",
     replace(
         "= nn.Parameter(torch.ones", "= (torch.ones", "= nn.Parameter(torch.zeros", "= (torch.zeros"
     ),
 )
 layer_norm.mistake(
-    "float16 holds no more than 65,504, and 300² is more: the variance becomes ∞, and the row 0. Take "
-    "mean and variance in float32, and cast back.",
+    "The squares of float16 overflow at 65,504, and the row becomes 0: take them in float32.",
     replace(WIDE, "x"),
 )
 layer_norm.mistake(
@@ -922,13 +835,11 @@ layer_norm.mistake(
     replace("centred * torch.rsqrt(variance + self.eps)", "centred / (variance + self.eps)"),
 )
 layer_norm.mistake(
-    "Without keepdim=True the means lose their last axis, and broadcast along the wrong one, or not at "
-    "all.",
+    "Without keepdim=True the means lose their last axis, and broadcast wrongly or fail.",
     replace(MEAN, "z.mean(dim=-1)", SQUARES, "centred.square().mean(dim=-1)"),
 )
 layer_norm.mistake(
-    "You normalise over all axes but the first. Each vector of the last axis has a mean and a variance "
-    "of its own: dim=-1.",
+    "You normalise over all axes but the first; each vector of the last axis stands alone.",
     replace(
         *(MEAN, "z.mean(dim=tuple(range(1, x.ndim)), keepdim=True)"),
         *(SQUARES, "centred.square().mean(dim=tuple(range(1, x.ndim)), keepdim=True)"),
@@ -992,14 +903,9 @@ rms_norm = Exercise(
 def _():
     x = torch.tensor([[1.0, 7.0]])  # mean of squares 25
     weight = {"weight": torch.tensor([1.0, 10.0])}
-    yield (
-        call({"normalized_shape": 2, "eps": 0.0}, weight, ("train", x)),
-        {"step 1 (train): output": torch.tensor([[0.2, 14.0]])},
-    )
-    yield (
-        call({"normalized_shape": 2, "eps": 75.0}, weight, ("train", x)),
-        {"step 1 (train): output": torch.tensor([[0.1, 7.0]])},
-    )
+    for eps, output in ((0.0, [0.2, 14.0]), (75.0, [0.1, 7.0])):
+        case = call({"normalized_shape": 2, "eps": eps}, weight, ("train", x))
+        yield case, {"step 1 (train): output": torch.tensor([output])}
 
 
 @rms_norm.cases(10)
@@ -1065,16 +971,14 @@ rms_norm.mistake(
     ),
 )
 rms_norm.mistake(
-    "float16 holds no more than 65,504, and 300² is more: the mean square becomes ∞, and the row 0. Take "
-    "it in float32, and cast back.",
+    "The squares of float16 overflow at 65,504, and the row becomes 0: take them in float32.",
     replace(WIDE, "x"),
 )
 rms_norm.mistake(
     "The result is not cast back: for a float16 x it is float32.", replace(".to(x.dtype) *", " *")
 )
 rms_norm.mistake(
-    "Without keepdim=True the mean square loses its last axis, and broadcasts along the wrong one, or "
-    "not at all.",
+    "Without keepdim=True the mean square loses its axis, and broadcasts wrongly or fails.",
     replace("mean(dim=-1, keepdim=True)", "mean(dim=-1)"),
 )
 rms_norm.mistake(
@@ -1134,29 +1038,21 @@ batch_norm = Exercise(
 @batch_norm.by_hand
 def _():
     x = torch.tensor([[0.0], [0.0], [0.0], [4.0]])  # mean 1, biased variance 3, unbiased 4
-    weights = {
-        "weight": torch.tensor([2.0]),
-        "bias": torch.tensor([1.0]),
-        "running_mean": torch.tensor([4.0]),
-        "running_var": torch.tensor([8.0]),
-    }
+    values = {"weight": 2.0, "bias": 1.0, "running_mean": 4.0, "running_var": 8.0}
+    weights = {name: torch.tensor([value]) for name, value in values.items()}
     build = {"num_features": 1, "eps": 1.0, "momentum": 0.5}
-    yield (
-        call(build, weights, ("train", x)),  # divided by √(3 + 1) = 2
-        {
-            "step 1 (train): output": torch.tensor([[0.0], [0.0], [0.0], [4.0]]),
-            "step 1 (train): buffer `running_mean`": torch.tensor([2.5]),
-            "step 1 (train): buffer `running_var`": torch.tensor([6.0]),
-            "step 1 (train): buffer `num_batches_tracked`": torch.tensor(1),
-        },
-    )
-    yield (
-        call(build, weights, ("eval", torch.tensor([[7.0]]))),
-        {
-            "step 1 (eval): output": torch.tensor([[3.0]]),  # 2 · (7 − 4) / √(8 + 1) + 1
-            "step 1 (eval): buffer `running_mean`": torch.tensor([4.0]),
-        },
-    )
+    trained = {
+        "output": torch.tensor([[0.0], [0.0], [0.0], [4.0]]),  # divided by √(3 + 1) = 2
+        "buffer `running_mean`": torch.tensor([2.5]),
+        "buffer `running_var`": torch.tensor([6.0]),
+        "buffer `num_batches_tracked`": torch.tensor(1),
+    }
+    expected = {f"step 1 (train): {label}": value for label, value in trained.items()}
+    yield call(build, weights, ("train", x)), expected
+    output = torch.tensor([[3.0]])  # 2 · (7 − 4) / √(8 + 1) + 1
+    mean = {"step 1 (eval): buffer `running_mean`": torch.tensor([4.0])}
+    in_eval = call(build, weights, ("eval", torch.tensor([[7.0]])))
+    yield in_eval, {"step 1 (eval): output": output} | mean
 
 
 @batch_norm.cases(10)
@@ -1182,10 +1078,8 @@ def _():
     yield call(build, {}, ("fresh",)), "how it starts"
     yield call(build, weights, ("train", normal(1, 3))), "one value a channel, in train mode"
     yield call(build, weights, ("eval", normal(1, 3))), "one value a channel, in eval mode"
-    yield (
-        call(build, weights, ("train", normal(1, 3, 4)), ("eval", normal(0, 3))),
-        ("one row of four positions: four values a channel"),
-    )
+    one_row = ("train", normal(1, 3, 4)), ("eval", normal(0, 3))
+    yield call(build, weights, *one_row), "one row of four positions: four values a channel"
     yield call({**build, "eps": 1.0}, weights, ("train", normal(2, 3))), "two values a channel"
     constant = ("train", torch.full((4, 3), 2.0))
     yield call({**build, "eps": 0.25}, weights, constant), "constant: the variance is 0"
@@ -1207,11 +1101,11 @@ MOVE_VARIANCE = "self.running_var.lerp_(variance * n / (n - 1), self.momentum)"
 OVER = "[axis for axis in range(x.ndim) if axis != 1]"
 
 batch_norm.mistake(
-    "The running variance never moves: in eval mode the layer divides by the 1 it started with.",
+    "The running variance never moves: in eval mode it is the 1 it started with.",
     replace(MOVE_VARIANCE, "pass"),
 )
 batch_norm.mistake(
-    "The running mean never moves: in eval mode the layer subtracts the 0 it started with.",
+    "The running mean never moves: in eval mode it is the 0 it started with.",
     replace(MOVE_MEAN, "pass"),
 )
 batch_norm.mistake(
@@ -1230,8 +1124,7 @@ batch_norm.mistake(
     replace("return mean, variance", "return self.running_mean.clone(), self.running_var.clone()"),
 )
 batch_norm.mistake(
-    "In eval mode you normalise with the batch's statistics: what one example becomes depends on the "
-    "others. Use the buffers there.",
+    "In eval mode you normalise with the batch's statistics. Use the buffers there.",
     replace(
         "mean, variance = self.running_mean, self.running_var",
         f"variance, mean = torch.var_mean(x, {OVER}, correction=0)",
@@ -1259,7 +1152,7 @@ batch_norm.mistake(
 )
 batch_norm.mistake("eps is missing: a constant channel gives 0 / 0.", replace(" + self.eps", ""))
 batch_norm.mistake(
-    "The batch's mean and variance are detached. They depend on x, and the gradient flows through them.",
+    "The batch's mean and variance are detached. The gradient flows through them, too.",
     replace("return mean, variance", "return mean.detach(), variance.detach()"),
 )
 batch_norm.mistake(
@@ -1268,16 +1161,14 @@ batch_norm.mistake(
     replace("= eps, momentum", "= eps, 1 - momentum"),
 )
 batch_norm.mistake(
-    "The running statistics are parameters: an optimizer would train them, and decay them. They are "
-    "buffers: state that is saved and moved, but not trained.",
+    "The running statistics are parameters: they would be trained. Use register_buffer.",
     replace(
         *('self.register_buffer("running_mean", ', "self.running_mean = nn.Parameter("),
         *('self.register_buffer("running_var", ', "self.running_var = nn.Parameter("),
     ),
 )
 batch_norm.mistake(
-    "The running statistics are plain attributes: state_dict does not hold them, and a model that is "
-    "loaded from a checkpoint starts with 0 and 1. Use register_buffer.",
+    "The running statistics are plain attributes: no state_dict holds them. Use register_buffer.",
     replace(
         *('self.register_buffer("running_mean", ', "self.running_mean = ("),
         *('self.register_buffer("running_var", ', "self.running_var = ("),
@@ -1289,7 +1180,7 @@ batch_norm.mistake(
     replace("with torch.no_grad():", "if True:"),
 )
 batch_norm.mistake(
-    "The average is over the last axis: that is a LayerNorm. Here it is over the batch.",
+    "The average is over the last axis, as in a LayerNorm; here it is over the batch.",
     replace(
         "(x - mean.view(per_channel)) * torch.rsqrt(variance.view(per_channel) + self.eps)",
         "nn.functional.layer_norm(x, x.shape[-1:], eps=self.eps)",
@@ -1315,8 +1206,7 @@ batch_norm.mistake(
     replace("self.num_batches_tracked += 1", "pass"),
 )
 batch_norm.mistake(
-    "A single value a channel passes in train mode: it normalises to 0, and its unbiased variance is "
-    "0 / 0. torch raises ValueError, and so should you.",
+    "A single value a channel passes in train mode. It has no unbiased variance: ValueError.",
     replace("n < 2", "False"),
 )
 batch_norm.mistake(
@@ -1389,16 +1279,13 @@ attention = Exercise(
 )
 
 
-def attention_weights(draw, dtype, D, bias=True):
+def attention_shapes(D, bias=True):
     shapes = {"qkv__weight": (3 * D, D), "proj__weight": (D, D)}
-    shapes |= {"qkv__bias": (3 * D,), "proj__bias": (D,)} if bias else {}
-    return {name: value / 2 for name, value in drawn(draw, dtype, **shapes).items()}
+    return shapes | ({"qkv__bias": (3 * D,), "proj__bias": (D,)} if bias else {})
 
 
-def fixed_attention_weights(D):
-    shapes = {"qkv__weight": (3 * D, D), "proj__weight": (D, D)}
-    shapes |= {"qkv__bias": (3 * D,), "proj__bias": (D,)}
-    return {name: value / 2 for name, value in layer_weights(**shapes).items()}
+def halved(weights):
+    return {name: value / 2 for name, value in weights.items()}
 
 
 @attention.by_hand
@@ -1409,17 +1296,12 @@ def _():
     x = torch.tensor([[[2.0, 0.0], [4.0, 6.0], [0.0, 3.0]]])
     build = {"d_model": 2, "n_head": 1, "bias": False}
     means = torch.tensor([[[2.0, 0.0], [3.0, 3.0], [2.0, 3.0]]])
-    yield call(build, weights, ("train", x)), {"step 1 (train): output": means}
-    everywhere = torch.tensor([2.0, 3.0]).expand(1, 3, 2)
-    yield (
-        call({**build, "causal": False}, weights, ("train", x)),
-        {"step 1 (train): output": everywhere},
-    )
+    yield call({**build}, weights, ("train", x)), {"step 1 (train): output": means}
+    build["causal"], everywhere = False, torch.tensor([2.0, 3.0]).expand(1, 3, 2)
+    yield call({**build}, weights, ("train", x)), {"step 1 (train): output": everywhere}
     mask = torch.tensor([[[[True, True, False]]]])  # the last key is padding
-    yield (
-        call({**build, "causal": False}, weights, ("train", x, mask)),
-        {"step 1 (train): output": torch.tensor([3.0, 3.0]).expand(1, 3, 2)},
-    )
+    means = torch.tensor([3.0, 3.0]).expand(1, 3, 2)
+    yield call({**build}, weights, ("train", x, mask)), {"step 1 (train): output": means}
 
 
 @attention.cases(8)
@@ -1436,28 +1318,24 @@ def _(draw):
     mask, other = draw(st.permutations([padding, band]))
     beside = ("beside", {"n_head": 1, "causal": not causal}, longer)
     steps = ("train", x), ("train", y, mask), beside, ("eval", longer), ("eval", x, other)
-    weights = attention_weights(draw, dtype, D, bias)
+    weights = halved(drawn(draw, dtype, **attention_shapes(D, bias)))
     yield call(build, weights, *steps, ("reload",), ("eval", y))
 
 
 @attention.edge
 def _():
-    build, weights = {"d_model": 4, "n_head": 2}, fixed_attention_weights(4)
+    build, weights = {"d_model": 4, "n_head": 2}, halved(layer_weights(**attention_shapes(4)))
     yield call(build, weights, ("train", normal(1, 1, 4))), "one position: it attends to itself"
     yield call(build, weights, ("train", normal(4, 4, 4))), "all axes of one size"
     yield call(build, weights, ("train", normal(0, 3, 4))), "an empty batch"
     yield call(build, weights, ("train", draws.scattered(normal(3, 2, 4)))), "not contiguous"
     yield call(build, weights, ("meta", normal(3, 2, 4))), "x is not on the default device"
-    yield (
-        call({"d_model": 4, "n_head": 4}, weights, ("train", normal(2, 3, 4))),
-        "heads of one feature",
-    )
+    narrow = {"d_model": 4, "n_head": 4}
+    yield call(narrow, weights, ("train", normal(2, 3, 4))), "heads of one feature"
     yield call({"d_model": 4, "n_head": 3}, {}), "heads that do not divide d_model"
     large = {name: 60 * value.double() for name, value in weights.items()}
-    yield (
-        call(build, large, ("eval", normal(2, 3, 4, dtype=torch.float64))),
-        ("scores in the thousands: exp overflows"),
-    )
+    x = normal(2, 3, 4, dtype=torch.float64)
+    yield call(build, large, ("eval", x)), "scores in the thousands: exp overflows"
     mask = torch.tensor([True, False, True]).expand(2, 1, 3, 3) | torch.eye(3, dtype=torch.bool)
     yield call(build, weights, ("train", normal(2, 3, 4), mask)), "a mask beside the causal one"
 
@@ -1486,8 +1364,7 @@ attention.mistake(
     replace(SCALE, " / (D // self.n_head)"),
 )
 attention.mistake(
-    "The scores are divided by √D of the whole model. Each head has d = D / n_head features, and √d is "
-    "due.",
+    "The scores are divided by √D of the whole model; due is √d of one head, d = D / n_head.",
     replace(SCALE, " / math.sqrt(D)"),
 )
 attention.mistake("The scores are not scaled. Divide by √d.", replace(SCALE, ""))
@@ -1502,16 +1379,16 @@ attention.mistake(
     replace("tril()", "tril(-1)"),
 )
 attention.mistake(
-    "Forbidden scores are 0, not −∞: after the softmax exp(0) = 1 is a share like any other.",
+    "Forbidden scores are 0, not −∞: after the softmax exp(0) = 1 is a share like any.",
     replace("-math.inf", "0.0"),
 )
 attention.mistake("The mask that you are given is ignored.", replace("allowed & mask", "allowed"))
 attention.mistake(
-    "Your mask is upside down: True means *may attend*, as in scaled_dot_product_attention.",
+    "Your mask is upside down: True means *may attend*.",
     replace("allowed & mask", "allowed & ~mask"),
 )
 attention.mistake(
-    "The softmax is over the queries. Each query spreads its attention over the keys: the last axis.",
+    "The softmax is over the queries. Each query spreads its attention over the keys.",
     replace("softmax(dim=-1)", "softmax(dim=-2)"),
 )
 attention.mistake(
@@ -1528,8 +1405,7 @@ attention.mistake(
     ),
 )
 attention.mistake(
-    "The features were split as n_head × 3 × d: qkv gives all queries first, then all keys, then all "
-    "values.",
+    "The features were split as n_head × 3 × d; qkv gives all queries, all keys, all values.",
     replace("3, self.n_head", "self.n_head, 3", "(2, 0, 3, 1, 4)", "(3, 0, 2, 1, 4)"),
 )
 attention.mistake(
@@ -1567,30 +1443,27 @@ attention.mistake(
     cost=True,
 )
 attention.mistake(
-    "The values are right, but Python goes through the queries. One matmul scores them all, and the "
-    "mask does the rest.",
+    "The values are right, but Python goes through the queries. One matmul takes them all.",
     replace("weights @ v", "torch.cat([query @ v for query in weights.split(1, dim=2)], dim=2)"),
     cost=True,
 )
 attention.mistake(
-    "The causal mask is made at the first call and kept: a longer sequence does not fit it. Make it for "
-    "each T, or slice one that is long enough.",
+    "The causal mask of the first call is kept, and does not fit a longer sequence.",
     replace(
         "x.new_ones(T, T, dtype=torch.bool)",
         'self.__dict__.setdefault("all", x.new_ones(T, T, dtype=torch.bool))',
     ),
 )
 attention.mistake(
-    "The causal mask is made on the default device, and x may be on another: device=x.device.",
+    "The causal mask is made on the default device; x may be on another.",
     replace("x.new_ones", "torch.ones"),
 )
 attention.mistake(
-    "After the transpose the heads do not lie next to their features, and a view cannot move them. "
-    "`reshape` copies; so does contiguous().",
+    "After the transpose a view cannot merge the heads; reshape and contiguous() copy.",
     replace("reshape(B, T, D)", "view(B, T, D)"),
 )
 attention.mistake(
-    "The mask that you are given takes the place of the causal one. Both hold: combine them with &.",
+    "The mask that you are given replaces the causal one. Both hold: combine them with &.",
     replace("allowed & mask", "mask"),
 )
 attention.mistake(
@@ -1598,8 +1471,7 @@ attention.mistake(
     replace("d_model % n_head", "False"),
 )
 attention.mistake(
-    "q @ k.transpose(1, 2) swaps heads and positions. The scores of a head want its own k transposed: "
-    "the last two axes.",
+    "k.transpose(1, 2) swaps heads and positions; swap the last two axes, of each head's k.",
     replace("k.transpose(-2, -1)", "k.transpose(1, 2)"),
 )
 
@@ -1622,7 +1494,10 @@ class _(modules.MultiHeadSelfAttention):
 class _(modules.MultiHeadSelfAttention):
     def forward(self, x, mask=None):
         B, T, D = x.shape
-        heads = (z.view(B, T, self.n_head, D // self.n_head).transpose(1, 2) for z in self.qkv(x).chunk(3, dim=2))
+        heads = (
+            z.view(B, T, self.n_head, D // self.n_head).transpose(1, 2)
+            for z in self.qkv(x).chunk(3, dim=2)
+        )
         past = None
         if self.causal:
             past = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()
@@ -1662,14 +1537,9 @@ tie_weights = Exercise(
 @tie_weights.by_hand
 def _():
     table = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    yield (
-        call(table, torch.zeros(3, 2), None, torch.tensor([2])),
-        {
-            "head.weight is embedding.weight": True,
-            "head.weight": table,
-            "step 1: output": torch.tensor([[17.0, 39.0, 61.0]]),
-        },
-    )
+    expected = {"head.weight is embedding.weight": True, "head.weight": table}
+    expected["step 1: output"] = torch.tensor([[17.0, 39.0, 61.0]])
+    yield call(table, torch.zeros(3, 2), None, torch.tensor([2])), expected
 
 
 @tie_weights.cases(10)
@@ -1703,8 +1573,7 @@ tie_weights.contract(
 TIE = "head.weight = embedding.weight"
 
 tie_weights.mistake(
-    "You copied the values. They agree today; after the first step of an optimizer there are two "
-    "weights again. Assign the parameter itself.",
+    "You copied the values. After an optimizer's step they are two again; assign the parameter.",
     replace(TIE, "head.weight.data.copy_(embedding.weight)"),
 )
 tie_weights.mistake(
@@ -1713,18 +1582,15 @@ tie_weights.mistake(
     replace(TIE, "head.weight.data = embedding.weight.data"),
 )
 tie_weights.mistake(
-    "The head's weight has become the embedding's. It is the embedding's that stays: an optimizer or a "
-    "checkpoint may already hold it.",
+    "The head's weight has become the embedding's; it is the embedding's that stays.",
     replace(TIE, "embedding.weight = head.weight"),
 )
 tie_weights.mistake(
-    "You gave both a *new* parameter. An optimizer that was made before holds the old one, and trains "
-    "something that no layer uses.",
+    "You gave both a *new* parameter. An optimizer that was made before trains the old one.",
     replace(TIE, "head.weight = embedding.weight = nn.Parameter(embedding.weight.detach())"),
 )
 tie_weights.mistake(
-    "The shapes are not compared: torch lets you assign any parameter, and it fails in the next "
-    "forward, far from here.",
+    "The shapes are not compared: torch assigns any, and fails in the next forward.",
     replace("head.weight.shape != embedding.weight.shape", "False"),
 )
 tie_weights.mistake(
@@ -1736,8 +1602,7 @@ tie_weights.mistake(
     replace("if head.weight.shape", f"old = head.weight\n    {TIE}\n    if old.shape"),
 )
 tie_weights.mistake(
-    "The result is right, but values were copied before the assignment. What is copied is given up at "
-    "once.",
+    "The result is right, but values were copied that are given up at once.",
     replace(TIE, f"head.weight = nn.Parameter(embedding.weight.detach().clone())\n    {TIE}"),
     cost=True,
 )
@@ -1777,35 +1642,16 @@ freeze_except = Exercise(
 @freeze_except.by_hand
 def _():
     model = {"body": ("linear", 2, 2), "head": ("linear", 2, 3)}
-    yield (
-        call(model, ["head"]),
-        {
-            "trained": {
-                "body.weight": False,
-                "body.bias": False,
-                "head.weight": True,
-                "head.bias": True,
-            }
-        },
-    )
-    yield (
-        call(model, ["body.bias"]),
-        {
-            "trained": {
-                "body.weight": False,
-                "body.bias": True,
-                "head.weight": False,
-                "head.bias": False,
-            }
-        },
-    )
+    names = ["body.weight", "body.bias", "head.weight", "head.bias"]
+    for listed, trained in (["head"], names[2:]), (["body.bias"], ["body.bias"]):
+        yield call(model, listed), {"trained": {name: name in trained for name in names}}
 
 
 @freeze_except.cases(15)
 def _(draw):
     model = {**GPT, "head2": ("linear", 4, 2), "frozen": []}
     if draw(st.booleans()):
-        model["tied"] = [("wte.weight", "head.weight")]
+        model["tied"] = TIED
     model["frozen"] = draw(
         st.lists(st.sampled_from(["wte.weight", "h.0.fc.bias", "head2.weight"]), unique=True)
     )
@@ -1817,10 +1663,8 @@ def _(draw):
 def _():
     yield call(GPT, []), "no names: everything is frozen"
     yield call({}, []), "no parameters"
-    yield (
-        call({**GPT, "frozen": ["head.weight", "wte.weight"]}, ["head"]),
-        "frozen before: trained now",
-    )
+    frozen = {**GPT, "frozen": ["head.weight", "wte.weight"]}
+    yield call(frozen, ["head"]), "frozen before: trained now"
     yield call(GPT, ["heads"]), "no such name"
     yield call({**GPT, "act": {}}, ["act"]), "a submodule without parameters"
     yield call({**GPT, "more": []}, ["head", "more"]), "a list of no submodules"
@@ -1830,16 +1674,12 @@ def _():
     twice = {"fc": ("linear", 2, 2), "h": [{"fc": ("linear", 2, 2)}]}
     yield call(twice, ["fc.weight"]), "a name that another path ends with"
     yield call(twice, ["h.0.fc"]), "and the other way round"
-    yield (
-        call({**GPT, "tied": [("wte.weight", "head.weight")]}, ["head"]),
-        ("tied: named by its second name"),
-    )
-    yield call({**GPT, "tied": [("wte.weight", "head.weight")]}, ["wte"]), "tied: by its first name"
-    yield call({**GPT, "tied": [("wte.weight", "head.weight")]}, ["h"]), "tied, and frozen"
-    yield (
-        call({"bn": ("batchnorm", 3), "head": ("linear", 3, 2)}, ["head"]),
-        "buffers stay as they are",
-    )
+    tied = {**GPT, "tied": TIED}
+    yield call(tied, ["head"]), "tied: named by its second name"
+    yield call(tied, ["wte"]), "tied: by its first name"
+    yield call(tied, ["h"]), "tied, and frozen"
+    norm = {"bn": ("batchnorm", 3), "head": ("linear", 3, 2)}
+    yield call(norm, ["head"]), "buffers stay as they are"
 
 
 FITS = 'path == name or path.startswith(name + ".")'
@@ -1847,30 +1687,26 @@ FREEZE = "module.requires_grad_(False)"
 TRAIN = "for found in listed.values():\n        for parameter in found:\n            parameter"
 
 freeze_except.mistake(
-    'path.startswith("head") is also true of "head2.weight". A submodule\'s name is followed by a dot.',
+    'path.startswith("head") is also true of "head2.weight". A name ends, or a dot follows.',
     replace(FITS, "path.startswith(name)"),
 )
 freeze_except.mistake(
-    '"fc" in path is true anywhere in it: "h.0.fc.weight" is not in a submodule called "fc" of this '
-    "module.",
+    '"fc" in path is true anywhere in it; "h.0.fc.weight" is not in this module\'s own "fc".',
     replace(FITS, "name in path"),
 )
 freeze_except.mistake(
-    "A tied parameter is known by its first name only: named_parameters() leaves out the second. Ask "
-    "with remove_duplicate=False.",
+    "Of tied names only the first is known. Ask with remove_duplicate=False.",
     replace("remove_duplicate=False", ""),
 )
 freeze_except.mistake(
-    "With tied weights the last name wins: what one name trains, another freezes again. First freeze "
-    "all, then train what is listed.",
+    "With tied weights the last name wins. First freeze all, then train what is listed.",
     replace(
         f"{TRAIN}.requires_grad_(True)",
         f"for path, p in every:\n        p.requires_grad = any({FITS} for name in names)",
     ),
 )
 freeze_except.mistake(
-    "Nothing is frozen: you only set requires_grad to True (or set it on a module, where it is an "
-    "attribute like any other).",
+    "Nothing is frozen. (Setting requires_grad on a module sets an attribute like any other.)",
     replace(FREEZE, "pass"),
 )
 freeze_except.mistake(
@@ -1893,8 +1729,7 @@ freeze_except.mistake(
     ),
 )
 freeze_except.mistake(
-    "Parameters that were frozen before stay frozen although they are listed: set requires_grad to "
-    "True, do not only leave it.",
+    "Parameters that were frozen before stay frozen although listed: set True, too.",
     replace(
         *(
             FREEZE,
@@ -1909,7 +1744,7 @@ freeze_except.mistake(
     replace("every = list", f"{FREEZE}\n    every = list"),
 )
 freeze_except.mistake(
-    "A submodule without parameters passes. No parameter has its name or lies in it: ValueError.",
+    "A submodule without parameters passes. No parameter lies in it: ValueError.",
     replace("not found", "not found and name not in dict(module.named_modules())"),
 )
 freeze_except.mistake(
@@ -2029,74 +1864,51 @@ def _(draw):
     if "tied" in tree["head"]:
         state["head.tied"] = state["head.weight"]
     part = {"inner.mean": values(c), "nothing": values(a)}
-    yield call(
-        tree,
-        ("call", values(a, b), {}),
-        ("train", False),
-        ("load", state, None),
-        ("load", part, False),
-        ("round trip",),
-        ("train",),
-    )
+    loads = ("load", state, None), ("load", part, False)
+    called = ("call", values(a, b), {})
+    yield call(tree, called, ("train", False), *loads, ("round trip",), ("train",))
 
 
 @tiny_module.edge
 def _():
     yield call({}), "no attributes"
     yield call({}, ("get", "nothing")), "no such attribute: AttributeError"
-    yield call({"weight": parameter(2)}, ("load", {}, True)), "a name is missing"
-    yield (
-        call(
-            {"weight": parameter(2)}, ("load", {"weight": normal(2, seed=1), "x": normal(1)}, True)
-        ),
-        "a name is unexpected: nothing may have changed",
-    )
-    two = {"weight": parameter(2), "bias": parameter(3)}
+    one, two = {"weight": parameter(2)}, {"weight": parameter(2), "bias": parameter(3)}
+    yield call(one, ("load", {}, True)), "a name is missing"
+    more = {"weight": normal(2, seed=1), "x": normal(1)}
+    yield call(one, ("load", more, True)), "a name is unexpected: nothing may have changed"
     wrong = {"weight": normal(2, seed=1), "bias": normal(2, seed=2)}
     yield call(two, ("load", wrong, True)), "a shape differs: nothing may have changed"
     yield call(two, ("load", {"bias": normal(1)}, False)), "a shape that would broadcast"
-    yield (
-        call(two, ("load", {"weight": normal(2, dtype=torch.float64, seed=5)}, False)),
-        "another dtype",
-    )
-    tree = {"weight": parameter(2), "shared": ("same", "weight")}
-    yield call(tree), "one parameter with two names"
-    yield (
-        call({"weight": parameter(2), "inner": {"tied": ("same", "weight")}}, ("round trip",)),
-        "tied",
-    )
-    yield call({"weight": parameter(2)}, ("set", "weight", None)), "a parameter becomes None"
-    yield call({"weight": parameter(2)}, ("set", "weight", normal(2))), "and a plain tensor"
-    yield call({"weight": parameter(2)}, ("set", "weight", ("buffer", normal(2)))), "and a buffer"
-    yield call({"weight": None}, ("set", "weight", parameter(2))), "None becomes a parameter"
-    yield call({"weight": normal(2)}, ("set", "weight", parameter(2))), "a tensor is trained"
-    for before in (normal(2, seed=1), None, parameter(3), {"weight": parameter(1)}):
-        buffer = ("set", "mean", ("buffer", normal(2)))
-        yield call({"mean": before}, buffer, ("set", "mean", normal(2, seed=2))), "then a buffer"
+    double = {"weight": normal(2, dtype=torch.float64, seed=5)}
+    yield call(two, ("load", double, False)), "another dtype"
+    yield call({**one, "shared": ("same", "weight")}), "one parameter with two names"
+    yield call({**one, "inner": {"tied": ("same", "weight")}}, ("round trip",)), "tied"
     frozen = {"weight": ("frozen", normal(2)), "bias": parameter(2)}
     yield call(frozen, ("round trip",)), "a frozen parameter is a parameter"
     yield call({"inner": {"training": False}}, ("train",)), "a child in eval mode"
-    yield call({"mean": ("buffer", normal(2))}, ("set", "mean", normal(3, seed=1))), "a new buffer"
-    yield call({"mean": ("buffer", normal(2))}, ("set", "mean", None)), "a buffer becomes None"
-    yield (
-        call({"mean": ("buffer", normal(2))}, ("set", "mean", parameter(2))),
-        "a buffer is trained",
-    )
-    yield call({"inner": {"weight": parameter(2)}}, ("set", "inner", parameter(3))), "a child goes"
-    yield call({"inner": parameter(2)}, ("set", "inner", {"weight": parameter(3)})), "a child comes"
-    yield (
-        call({"inner": {"weight": parameter(2)}}, ("set", "inner.weight", parameter(3, seed=1))),
-        ("a parameter is replaced"),
-    )
-    yield call({"inner": {"weight": parameter(2)}}, ("set", "inner", 3)), "a child becomes a number"
-    yield (
-        call({"first": parameter(2), "weight": parameter(3)}, ("set", "first", parameter(4))),
-        ("replaced: its place stays"),
-    )
-    yield (
-        call({"inner": {"deep": {"bias": parameter(1)}}}, ("train", False), ("train",)),
-        "three levels",
-    )
+    three = {"inner": {"deep": {"bias": parameter(1)}}}
+    yield call(three, ("train", False), ("train",)), "three levels"
+    child, buffer = {"inner": one}, {"mean": ("buffer", normal(2))}
+    for tree, name, value, why in (
+        (one, "weight", None, "a parameter becomes None"),
+        (one, "weight", normal(2), "and a plain tensor"),
+        (one, "weight", ("buffer", normal(2)), "and a buffer"),
+        ({"weight": None}, "weight", parameter(2), "None becomes a parameter"),
+        ({"weight": normal(2)}, "weight", parameter(2), "a tensor is trained"),
+        (buffer, "mean", normal(3, seed=1), "a new buffer"),
+        (buffer, "mean", None, "a buffer becomes None"),
+        (buffer, "mean", parameter(2), "a buffer is trained"),
+        (child, "inner", parameter(3), "a child goes"),
+        ({"inner": parameter(2)}, "inner", {"weight": parameter(3)}, "a child comes"),
+        (child, "inner.weight", parameter(3, seed=1), "a parameter is replaced"),
+        (child, "inner", 3, "a child becomes a number"),
+        ({"first": parameter(2), **one}, "first", parameter(4), "replaced: its place stays"),
+    ):
+        yield call(tree, ("set", name, value)), why
+    for before in (normal(2, seed=1), None, parameter(3), {"weight": parameter(1)}):
+        sets = ("set", "mean", ("buffer", normal(2))), ("set", "mean", normal(2, seed=2))
+        yield call({"mean": before}, *sets), "whatever it was: then a buffer"
 
 
 OWN = """\
@@ -2107,8 +1919,7 @@ for name, child in self._children.items():
             yield from child._named_state(f"{prefix}{name}.")"""
 
 tiny_module.mistake(
-    "Every tensor becomes a parameter. A plain tensor is an ordinary attribute: only nn.Parameter says "
-    "that it is to be trained.",
+    "Every tensor becomes a parameter. Only an nn.Parameter does; others are attributes.",
     replace("isinstance(value, nn.Parameter)", "isinstance(value, Tensor)"),
 )
 tiny_module.mistake(
@@ -2116,13 +1927,11 @@ tiny_module.mistake(
     replace("isinstance(value, TinyModule)", "False"),
 )
 tiny_module.mistake(
-    "A name that was a parameter and is assigned something else is still a parameter. Take it out of the "
-    "other dictionaries.",
+    "A name that means something else now is still registered. Take it out everywhere else.",
     replace("other.pop(name, None)", "pass"),
 )
 tiny_module.mistake(
-    "An attribute that does not exist is None. Raise AttributeError: hasattr, and everyone who mistypes "
-    "a name, relies on it.",
+    "An attribute that does not exist is None. hasattr relies on AttributeError.",
     replace(
         """raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")""",
         "return None",
@@ -2132,8 +1941,7 @@ tiny_module.mistake(
     "__call__ drops the keyword arguments.", replace("forward(*args, **kwargs)", "forward(*args)")
 )
 tiny_module.mistake(
-    "A tied parameter comes twice from named_parameters: an optimizer would step it twice, and a count "
-    "is wrong.",
+    "A tied parameter comes twice from named_parameters: an optimizer would step it twice.",
     replace(" and id(tensor) not in seen", ""),
 )
 tiny_module.mistake(
@@ -2141,8 +1949,7 @@ tiny_module.mistake(
     replace('_named_state("")}', '_named_state("") if isinstance(tensor, nn.Parameter)}'),
 )
 tiny_module.mistake(
-    "state_dict holds a tied parameter once. A checkpoint has it under each name, so that a model "
-    "without the tie can load it.",
+    "state_dict holds a tied parameter once. A checkpoint has it under each of its names.",
     replace(
         'return {name: tensor.detach() for name, tensor in self._named_state("")}',
         "once = {}\n"
@@ -2156,13 +1963,11 @@ tiny_module.mistake(
     replace("tensor.detach()", "tensor.detach().clone()"),
 )
 tiny_module.mistake(
-    "state_dict holds the parameters themselves, which require a gradient. Detach them: a state is only "
-    "values.",
+    "state_dict holds the parameters themselves, with their gradients. Detach them.",
     replace("tensor.detach()", "tensor"),
 )
 tiny_module.mistake(
-    "load_state_dict puts new parameters in the place of the old ones. An optimizer holds the old ones: "
-    "copy the values into them.",
+    "load_state_dict makes new parameters; an optimizer holds the old. Copy into those.",
     replace(
         "mine[name].copy_(state[name])",
         'owner, (*path, last) = self, name.split(".")\n'
@@ -2200,12 +2005,11 @@ tiny_module.mistake(
     replace('f"{prefix}{name}."', 'f"{name}."'),
 )
 tiny_module.mistake(
-    "register_buffer leaves what the name meant before: an attribute of that name hides the buffer, and "
-    "a parameter is still trained.",
+    "register_buffer leaves what the name meant before, which hides the buffer or is trained.",
     replace("self._put(self._buffers, name, tensor)", "self._buffers[name] = tensor"),
 )
 tiny_module.mistake(
-    "named_parameters leaves out the frozen ones. They are parameters, though they do not train.",
+    "named_parameters leaves out the frozen ones. They are parameters, too.",
     replace("isinstance(tensor, nn.Parameter) and", "tensor.requires_grad and"),
 )
 tiny_module.mistake(
@@ -2217,12 +2021,11 @@ tiny_module.mistake(
     replace("child.train(mode)", "child.train()"),
 )
 tiny_module.mistake(
-    "load_state_dict writes into parameters while autograd looks on, which is an error: use "
-    "torch.no_grad(), or the detached tensors.",
+    "load_state_dict writes while autograd looks on. Use no_grad, or the detached tensors.",
     replace("with torch.no_grad():", "if True:"),
 )
 tiny_module.mistake(
-    "load_state_dict has copied some values when it finds a wrong shape. Look at all shapes first.",
+    "load_state_dict has copied some values when it raises. Look at all shapes first.",
     replace(
         "for name in shared:\n            if mine",
         "for name in shared:\n            if mine[name].shape == state[name].shape:\n"
@@ -2230,8 +2033,7 @@ tiny_module.mistake(
     ),
 )
 tiny_module.mistake(
-    "load_state_dict assigns `.data`: from then on the module and the state that it was given share "
-    "memory, and a dtype. Copy the values.",
+    "load_state_dict assigns `.data`: model and state then share memory. Copy the values.",
     replace("mine[name].copy_(state[name])", "mine[name].data = state[name]"),
 )
 
@@ -2269,32 +2071,30 @@ class _:
     def __call__(self, *args, **kwargs):
         return self.forward(*args, **kwargs)
 
-    def _of(self, kind):
-        return [(n, self.__dict__[n]) for n, k in self._names.items() if k == kind]
-
-    def _walk(self, prefix, kinds):
+    def _walk(self, prefix, *kinds):
+        values = self.__dict__
         for kind in kinds:
-            for name, value in self._of(kind):
-                yield prefix + name, value
-        for name, child in self._of("child"):
-            yield from child._walk(prefix + name + ".", kinds)
+            yield from ((prefix + n, values[n]) for n, k in self._names.items() if k == kind)
+        for name, child in self._children():
+            yield from child._walk(prefix + name + ".", *kinds)
+
+    def _children(self):
+        return [(n, self.__dict__[n]) for n, kind in self._names.items() if kind == "child"]
 
     def named_parameters(self, prefix=""):
         found = {}
-        for name, value in self._walk(prefix, ["parameter"]):
-            if not any(value is other for other in found.values()):
-                found[name] = value
-        return iter(found.items())
+        for name, value in self._walk(prefix, "parameter"):
+            found.setdefault(value, name)
+        return [(name, value) for value, name in found.items()]
 
     def state_dict(self):
-        return {name: value.data for name, value in self._walk("", ["parameter", "buffer"])}
+        return {name: value.data for name, value in self._walk("", "parameter", "buffer")}
 
     @torch.no_grad()
     def load_state_dict(self, state, strict=True):
-        mine = dict(self._walk("", ["parameter", "buffer"]))
-        missing, extra = mine.keys() - state.keys(), state.keys() - mine.keys()
-        if strict and (missing or extra):
-            raise KeyError(f"{missing} {extra}")
+        mine = dict(self._walk("", "parameter", "buffer"))
+        if strict and mine.keys() ^ state.keys():
+            raise KeyError("missing or unexpected")
         pairs = [(mine[name], state[name]) for name in mine.keys() & state.keys()]
         if any(to.shape != value.shape for to, value in pairs):
             raise RuntimeError("shapes")
@@ -2302,7 +2102,7 @@ class _:
             to.copy_(value)
 
     def train(self, mode=True):
-        for _, child in self._of("child"):
+        for _, child in self._children():
             child.train(mode)
         self.training = mode
         return self

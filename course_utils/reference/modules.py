@@ -87,7 +87,7 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """x: (..., D). Returns the same shape and dtype."""
-        z = x.to(torch.promote_types(x.dtype, torch.float32))
+        z = x if x.dtype == torch.float64 else x.float()
         centred = z - z.mean(dim=-1, keepdim=True)
         variance = centred.square().mean(dim=-1, keepdim=True)
         y = (centred * torch.rsqrt(variance + self.eps)).to(x.dtype) * self.weight
@@ -110,7 +110,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """x: (..., D). Returns the same shape and dtype."""
-        z = x.to(torch.promote_types(x.dtype, torch.float32))
+        z = x if x.dtype == torch.float64 else x.float()
         mean_square = z.square().mean(dim=-1, keepdim=True)
         return (z * torch.rsqrt(mean_square + self.eps)).to(x.dtype) * self.weight
 
