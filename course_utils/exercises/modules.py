@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import nn
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.grading.probes import prepared
 from course_utils.grading.pytrees.tree import tensors
 from course_utils.reference import modules
@@ -47,22 +47,24 @@ def terms(case):
     return max([x.numel() for x in tensors(case.args)], default=1)
 
 
-def nbytes(*shape, size=4):
-    """Bytes of a tensor of this shape, float32 unless `size` says otherwise."""
-    return math.prod(shape) * size
+def no_loop(exercise, over, *cases):
+    """The contract of a module that makes as many operations for each of the cases."""
+    says = f"no Python loop over the {over}"
+    exercise.contract(contracts.constant_kernels(cases, says=says, prepare=prepared.module_built))
+
+
+def largest_tensor(exercise, case, numbers, says):
+    """The contract of a module that makes no larger tensor than so many float32 numbers."""
+    promise = {"says": says, "prepare": prepared.module_built}
+    exercise.contract(contracts.largest_tensor([case], limit=4 * numbers, **promise))
 
 
 # ------------------------------------------------------------------------------ count_parameters
 
-GPT = {
-    "wte": ("embedding", 7, 4),
-    "h": [
-        {"ln": ("norm", 4), "fc": ("linear", 4, 8)},
-        {"ln": ("norm", 4), "fc": ("linear", 4, 8)},
-    ],
-    "head": ("linear", 4, 7, False),
-}
+BLOCK = {"ln": ("norm", 4), "fc": ("linear", 4, 8)}
+GPT = {"wte": ("embedding", 7, 4), "h": [BLOCK, BLOCK], "head": ("linear", 4, 7, False)}
 """A small model for the exercises on whole ones."""
+TIED = [("wte.weight", "head.weight")]
 
 count_parameters = Exercise(
     modules.count_parameters,
@@ -86,16 +88,8 @@ count_parameters = Exercise(
 def _():
     yield call({"fc": ("linear", 3, 2)}), {"returns": (8, 8)}
     yield call({"fc": ("linear", 3, 2), "frozen": ["fc.bias"]}), {"returns": (8, 6)}
-    yield (
-        call(
-            {
-                "wte": ("embedding", 5, 3),
-                "head": ("linear", 3, 5, False),
-                "tied": [("wte.weight", "head.weight")],
-            }
-        ),
-        {"returns": (15, 15)},
-    )
+    tied = {"wte": ("embedding", 5, 3), "head": ("linear", 3, 5, False), "tied": TIED}
+    yield call(tied), {"returns": (15, 15)}
 
 
 @count_parameters.cases(15)
@@ -111,7 +105,7 @@ def _(draw):
         "head": ("linear", D, V),
     }
     if draw(st.booleans()):
-        model["tied"] = [("wte.weight", "head.weight")]
+        model["tied"] = TIED
     names = ["wte.weight", "head.bias", "bn.weight"]
     model["frozen"] = draw(st.lists(st.sampled_from(names), unique=True))
     yield call(model)
@@ -123,82 +117,65 @@ def _():
     yield call({"scale": ("parameter",)}), "one number, of shape ()"
     yield call({"empty": ("parameter", 0, 3), "fc": ("linear", 2, 2)}), "a parameter of no numbers"
     yield call({"bn": ("batchnorm", 3)}), "buffers: running statistics are not parameters"
-    yield (
-        call({"blocks": ("python list", ("linear", 2, 2)), "fc": ("linear", 2, 3)}),
-        ("layers in a Python list: no module knows them"),
-    )
+    listed = {"blocks": ("python list", ("linear", 2, 2)), "fc": ("linear", 2, 3)}
+    yield call(listed), "layers in a Python list: no module knows them"
     yield call({"fc": ("linear", 3, 2), "frozen": ["fc.bias", "fc.weight"]}), "everything frozen"
+    yield call({**GPT, "eval": True}), "eval mode freezes nothing"
+    yield call({**GPT, "meta": True}), "on the meta device, where every address is 0"
 
 
-@count_parameters.mistake(
-    "Tied weights are counted twice: under each of their names. `parameters()` gives them once; a "
-    "state_dict, or remove_duplicate=False, does not."
+count_parameters.mistake(
+    "Tied weights are counted twice: under each of their names. `parameters()` gives them once.",
+    replace(
+        "module.parameters()", "dict(module.named_parameters(remove_duplicate=False)).values()"
+    ),
 )
-def _(module):
-    named = list(module.named_parameters(remove_duplicate=False))
-    return (
-        sum(p.numel() for _, p in named),
-        sum(p.numel() for _, p in named if p.requires_grad),
-    )
-
-
-@count_parameters.mistake(
-    "You counted the state_dict: that holds buffers too (running statistics), and tied weights under "
-    "each of their names."
+count_parameters.mistake(
+    "The state_dict holds buffers, too, and tied weights under each of their names.",
+    replace("sum(n for n, _ in sizes)", "sum(x.numel() for x in module.state_dict().values())"),
 )
-def _(module):
-    total = sum(value.numel() for value in module.state_dict().values())
-    return total, sum(p.numel() for p in module.parameters() if p.requires_grad)
-
-
-@count_parameters.mistake("You counted tensors. A parameter of shape (4, 3) holds 12 numbers.")
-def _(module):
-    every = list(module.parameters())
-    return len(every), len([p for p in every if p.requires_grad])
-
-
-@count_parameters.mistake(
-    "The second number is that of the frozen parameters; the trained ones are asked for."
+count_parameters.mistake(
+    "You counted tensors. A parameter of shape (4, 3) holds 12 numbers.", replace("p.numel()", "1")
 )
-def _(module):
-    every = list(module.parameters())
-    return sum(p.numel() for p in every), sum(p.numel() for p in every if not p.requires_grad)
-
-
-@count_parameters.mistake("Both numbers are totals. The second leaves out what is frozen.")
-def _(module):
-    total = sum(p.numel() for p in module.parameters())
-    return total, total
-
-
-@count_parameters.mistake(
-    "You looked at the module's own parameters (recurse=False, or `_parameters`). Most are in its "
-    "submodules."
+count_parameters.mistake(
+    "The second number is that of the frozen parameters; the trained ones are asked for.",
+    replace("if trained", "if not trained"),
 )
-def _(module):
-    own = list(module.parameters(recurse=False))
-    return sum(p.numel() for p in own), sum(p.numel() for p in own if p.requires_grad)
-
-
-@count_parameters.mistake(
-    "A parameter without an axis holds one number (the empty product), and you counted none."
+count_parameters.mistake(
+    "Both numbers are totals. The second leaves out what is frozen.", replace(" if trained", "")
 )
-def _(module):
-    def size(p):
-        return math.prod(p.shape) if p.ndim else 0
-
-    every = list(module.parameters())
-    return sum(map(size, every)), sum(size(p) for p in every if p.requires_grad)
+count_parameters.mistake(
+    "You looked at the module's own parameters. Most are in its submodules.",
+    replace("parameters()", "parameters(recurse=False)"),
+)
+count_parameters.mistake(
+    "A parameter without an axis holds one number (the empty product), and you counted none.",
+    replace("p.numel()", "p.numel() if p.ndim else 0"),
+)
+count_parameters.mistake(
+    "data_ptr() does not tell parameters apart: on the meta device all are 0. Compare objects.",
+    replace("in module.parameters()", "in {p.data_ptr(): p for p in module.parameters()}.values()"),
+)
+count_parameters.mistake(
+    "A module in eval mode counts as frozen. eval() does not touch requires_grad.",
+    replace("p.requires_grad", "p.requires_grad and module.training"),
+)
+count_parameters.mistake(
+    "The two numbers are swapped: the total comes first.",
+    replace(
+        "sum(n for n, _ in sizes), ", "", "if trained)", "if trained), sum(n for n, _ in sizes)"
+    ),
+)
+count_parameters.mistake(
+    "The first number leaves out what is frozen. It is the total.",
+    replace("sum(n for n, _ in sizes)", "sum(n for n, trained in sizes if trained)"),
+)
 
 
 @count_parameters.alternative("a set of objects, found module by module")
 def _(module):
     found = {p for m in module.modules() for p in m.parameters(recurse=False)}
-    total = trained = 0
-    for p in found:
-        total += math.prod(p.shape)
-        trained += math.prod(p.shape) * p.requires_grad
-    return total, trained
+    return sum(math.prod(p.shape) for p in found), sum(p.numel() * p.requires_grad for p in found)
 
 
 # ------------------------------------------------------------------------------ Linear
@@ -228,18 +205,13 @@ linear = Exercise(
 @linear.by_hand
 def _():
     build = {"in_features": 3, "out_features": 2}
-    weights = {
-        "weight": torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]),
-        "bias": torch.tensor([10.0, 20.0]),
+    weight, bias = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), torch.tensor([10.0, 20.0])
+    steps = ("train", torch.tensor([[1.0, 0.0, -1.0]])), ("extra_repr",)
+    expected = {
+        "step 1 (train): output": torch.tensor([[8.0, 18.0]]),
+        "step 2 (extra_repr): extra_repr()": "in_features=3, out_features=2, bias=True",
     }
-    x = torch.tensor([[1.0, 0.0, -1.0]])
-    yield (
-        call(build, weights, ("train", x), ("extra_repr",)),
-        {
-            "step 1 (train): output": torch.tensor([[8.0, 18.0]]),
-            "step 2 (extra_repr): extra_repr()": "in_features=3, out_features=2, bias=True",
-        },
-    )
+    yield call(build, {"weight": weight, "bias": bias}, *steps), expected
 
 
 @linear.cases(10)
@@ -249,9 +221,10 @@ def _(draw):
     build = {"in_features": d_in, "out_features": d_out, "bias": bias}
     weights = drawn(draw, dtype, weight=(d_out, d_in), **({"bias": (d_out,)} if bias else {}))
     leading = draw(st.sampled_from([(N,), (N, T)]))
-    x, y = several(draw, dtype, (*leading, d_in), (*leading, d_in))
-    steps = ("train", x), ("train", y), ("eval", x), ("reload",), ("eval", y), ("extra_repr",)
-    yield call(build, weights, *steps)
+    x, y = several(draw, dtype, (*leading, d_in), (N + 1, d_in))
+    beside = ("beside", {"out_features": d_out - 1}, x)
+    steps = ("train", x), ("train", y), beside, ("eval", x), ("reload",), ("eval", y)
+    yield call(build, weights, *steps, ("extra_repr",))
 
 
 @linear.edge
@@ -259,15 +232,14 @@ def _():
     build, weights = {"in_features": 3, "out_features": 2}, layer_weights(weight=(2, 3), bias=(2,))
     yield call(build, weights, ("train", normal(3))), "a single vector"
     yield call(build, weights, ("train", normal(0, 3))), "no rows"
-    yield call(build, weights, ("train", normal(3, 4).T)), "not contiguous"
-    yield (
-        call({"in_features": 1, "out_features": 1}, {}, ("extra_repr",)),
-        "one number in, one number out",
-    )
+    yield call(build, weights, ("train", draws.scattered(normal(4, 2, 3)))), "not contiguous"
+    yield call({"in_features": 1, "out_features": 1}, {}, ("extra_repr",)), "one in, one out"
     yield call({"in_features": 1, "out_features": 20_000}, {}, ("fresh",)), "how it starts"
     yield call({"in_features": 20, "out_features": 10_000}, {}, ("fresh",)), "how it starts"
     no_bias = {"in_features": 100, "out_features": 100, "bias": False}
     yield call(no_bias, {}, ("fresh",), ("extra_repr",)), "how it starts, without a bias"
+    no_bias = {"in_features": 3, "out_features": 2, "bias": False}
+    yield call(no_bias, {}, ("get", "bias")), "without a bias, `bias` is None"
 
 
 def linear_cost(N):
@@ -275,175 +247,121 @@ def linear_cost(N):
     return call(build, {}, ("eval", normal(N, 32)))
 
 
-linear.contract(
-    contracts.largest_tensor(
-        [linear_cost(64)],
-        limit=2 * nbytes(64, 48),
-        says="no (N, out, in) tensor of products",
-        prepare=prepared.module_built,
-    )
+largest_tensor(linear, linear_cost(64), 2 * 64 * 48, "no (N, out, in) tensor of products")
+no_loop(linear, "rows", linear_cost(8), linear_cost(64))
+
+
+WEIGHT = "torch.empty(out_features, in_features).uniform_(-bound, bound)"
+BIAS = "torch.empty(out_features).uniform_(-bound, bound)"
+
+linear.mistake(
+    "The weight is (in, out). torch keeps (out, in), and with yours no checkpoint fits.",
+    replace("(out_features, in_features)", "(in_features, out_features)", "weight.T", "weight"),
 )
-linear.contract(
-    contracts.constant_kernels(
-        [linear_cost(8), linear_cost(64)],
-        says="no Python loop over the rows",
-        prepare=prepared.module_built,
-    )
+linear.mistake(
+    "The bias is never added.",
+    replace("return y if self.bias is None else y + self.bias", "return y"),
 )
-
-
-@linear.mistake(
-    "The weight has shape (in_features, out_features). torch keeps it as (out, in) and multiplies by "
-    "its transpose; with yours no checkpoint fits."
+linear.mistake(
+    "The weight is a plain tensor. Only an nn.Parameter is trained, moved and saved.",
+    replace("self.weight = nn.Parameter(", "self.weight = ("),
 )
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        self.weight = nn.Parameter(self.weight.detach().T.clone())
-
-    def forward(self, x):
-        y = x @ self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@linear.mistake("The bias is never added.")
-class _(modules.Linear):
-    def forward(self, x):
-        return x @ self.weight.T
-
-
-@linear.mistake(
-    "The weight is a plain tensor. Only an nn.Parameter is registered: no optimizer finds this one, "
-    "`.to` does not move it and no checkpoint holds it."
+linear.mistake(
+    "A hidden detach (or `.data`): no gradient reaches the weight.",
+    replace("self.weight.T", "self.weight.data.T"),
 )
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        weight = self.weight.detach().clone()
-        del self.weight
-        self.weight = weight.requires_grad_()
-
-
-@linear.mistake(
-    "A hidden detach (or `.data`): the output does not depend on the weight as autograd sees it, so "
-    "the weight gets no gradient."
+linear.mistake(
+    "There is a bias although bias=False was asked for.", replace(" if bias else None", "")
 )
-class _(modules.Linear):
-    def forward(self, x):
-        y = x @ self.weight.data.T
-        return y if self.bias is None else y + self.bias
-
-
-@linear.mistake("There is a bias although bias=False was asked for.")
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features)
-
-
-@linear.mistake(
-    "The weight starts standard normal. Then every layer multiplies the size of the activations by "
-    "√in_features; ±1/√in_features is asked for."
+linear.mistake(
+    "The weight starts standard normal; ±1/√in_features is asked for, else activations grow.",
+    replace(WEIGHT, "torch.randn(out_features, in_features)"),
 )
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        nn.init.normal_(self.weight)
-
-
-@linear.mistake(
-    "The weight starts at zero: all output features are the same and get the same gradient, for ever."
+linear.mistake(
+    "The weight starts at zero: all output features get the same gradient, for ever.",
+    replace(WEIGHT, "torch.zeros(out_features, in_features)"),
 )
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        nn.init.zeros_(self.weight)
-
-
-@linear.mistake(
-    "Your bound is that of Glorot, √(6 / (in + out)). torch's layer starts with ±1/√in_features."
+linear.mistake(
+    "Your bound is that of Glorot, √(6 / (in + out)). torch's layer starts with ±1/√in_features.",
+    replace(WEIGHT, "nn.init.xavier_uniform_(torch.empty(out_features, in_features))"),
 )
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        nn.init.xavier_uniform_(self.weight)
-
-
-@linear.mistake("A normal distribution of the right variance; a uniform one is asked for.")
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        nn.init.normal_(self.weight, std=1 / math.sqrt(3 * in_features))
-
-
-@linear.mistake("The bias starts at zero; here it starts on ±1/√in_features like the weight.")
-class _(modules.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-        if bias:
-            nn.init.zeros_(self.bias)
-
-
-@linear.mistake("`extra_repr` is not there, so print(model) shows Linear() and none of its sizes.")
-class _(modules.Linear):
-    def extra_repr(self):
-        return ""
-
-
-@linear.mistake(
+linear.mistake(
+    "A normal distribution of the right variance; a uniform one is asked for.",
+    replace(WEIGHT, "torch.randn(out_features, in_features) * bound / math.sqrt(3)"),
+)
+linear.mistake(
+    "The bias starts at zero; here it starts on ±1/√in_features like the weight.",
+    replace(BIAS, "torch.zeros(out_features)"),
+)
+linear.mistake(
+    "`extra_repr` is not there, so print(model) shows Linear() and none of its sizes.",
+    replace("def extra_repr", "def forgotten"),
+)
+linear.mistake(
     "The values are right, but x[..., None, :] * weight is an (N, out, in) tensor before it is summed: "
     "for 1,024 tokens and a 4,096 × 4,096 weight 69 GB. A matmul makes N × out.",
+    replace("x @ self.weight.T", "(x[..., None, :] * self.weight).sum(-1)"),
     cost=True,
 )
-class _(modules.Linear):
-    def forward(self, x):
-        y = (x[..., None, :] * self.weight).sum(-1)
-        return y if self.bias is None else y + self.bias
-
-
-@linear.mistake(
-    "The values are right, but Python goes through the rows, with a kernel launch for each. One matmul "
-    "takes them all.",
+linear.mistake(
+    "The values are right, but Python goes through the rows. One matmul takes them all.",
+    replace(
+        "y = x @ self.weight.T",
+        "rows = x.reshape(-1, x.size(-1)).split(1)\n"
+        "        y = torch.cat([row @ self.weight.T for row in rows])\n"
+        "        y = y.view(*x.shape[:-1], self.weight.size(0))",
+    ),
     cost=True,
 )
-class _(modules.Linear):
-    def forward(self, x):
-        flat = x.reshape(-1, x.size(-1))
-        rows = [self.weight @ row for row in flat]
-        y = torch.stack(rows) if rows else flat @ self.weight.T
-        y = y.view(*x.shape[:-1], -1) if rows else y.view(*x.shape[:-1], self.weight.size(0))
-        return y if self.bias is None else y + self.bias
+linear.mistake(
+    "The weight is (out, in), and x @ weight wants (in, out). Multiply by its transpose.",
+    replace("weight.T", "weight"),
+)
+linear.mistake(
+    "Weight and bias start from 0 to 1/√in_features (torch.rand); due is ±1/√in_features.",
+    replace(
+        *(WEIGHT, "torch.rand(out_features, in_features) * bound"),
+        *(BIAS, "torch.rand(out_features) * bound"),
+    ),
+)
+linear.mistake(
+    "The bound is 1/in_features; the root is missing.",
+    replace("math.sqrt(in_features)", "in_features"),
+)
+linear.mistake(
+    "The bound is 1/√out_features. It is the number of *inputs* whose products are added up.",
+    replace("math.sqrt(in_features)", "math.sqrt(out_features)"),
+)
+linear.mistake(
+    "`view` cannot flatten every layout. x @ weight.T takes any number of leading axes.",
+    replace(
+        "x @ self.weight.T",
+        "(x.view(-1, x.size(-1)) @ self.weight.T).view(*x.shape[:-1], len(self.weight))",
+    ),
+)
+linear.mistake(
+    "With bias=False there is no attribute `bias`; torch's layer has one that is None.",
+    replace(
+        *("self.bias = (\n", "if bias:\n            self.bias = (\n", " if bias else None", ""),
+        *("self.bias is None", "not hasattr(self, 'bias')"),
+        *("self.bias is not None", "hasattr(self, 'bias')"),
+    ),
+)
 
 
 @linear.alternative("einsum, the bias added in place")
-class _(nn.Module):
+class _(modules.Linear):
     def __init__(self, in_features, out_features, bias=True):
-        super().__init__()
-        self.sizes = in_features, out_features
-        weight = (2 * torch.rand(out_features, in_features) - 1) / in_features**0.5
-        self.register_parameter("weight", nn.Parameter(weight))
-        b = (2 * torch.rand(out_features) - 1) / in_features**0.5
-        self.register_parameter("bias", nn.Parameter(b) if bias else None)
+        super().__init__(in_features, out_features, bias)
+        self.weight = nn.Parameter(
+            (2 * torch.rand(out_features, in_features) - 1) / in_features**0.5
+        )
 
     def forward(self, x):
         y = torch.einsum("...i,oi->...o", x, self.weight)
         if self.bias is not None:
             y += self.bias
         return y
-
-    def extra_repr(self):
-        return (
-            "in_features={}, out_features={}, ".format(*self.sizes)
-            + f"bias={self.bias is not None}"
-        )
-
-
-@linear.alternative("torch's own layer")
-class _(nn.Linear):
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__(in_features, out_features, bias)
-
-    def forward(self, x):
-        return super().forward(x)
 
 
 # ------------------------------------------------------------------------------ Embedding
@@ -479,10 +397,12 @@ def _():
 def _(draw):
     B, T, V, D = draw(draws.distinct_sizes(4))
     shape = draw(st.sampled_from([(T,), (B, T)]))
-    first, second = (draw(draws.indices(shape, V)) for _ in range(2))
-    steps = ("train", first), ("train", second), ("eval", first), ("reload",), ("eval", second)
+    first, second = draw(draws.indices(shape, V)), draw(draws.indices((T + 1,), V))
+    beside = ("beside", {"num_embeddings": V + 1}, first)
+    steps = ("train", first), ("train", second), beside, ("eval", first), ("reload",)
     weights = drawn(draw, draw(FLOATS), weight=(V, D))
-    yield call({"num_embeddings": V, "embedding_dim": D}, weights, *steps)
+    build = {"num_embeddings": V, "embedding_dim": D}
+    yield call(build, weights, *steps, ("eval", second))
 
 
 @embedding.edge
@@ -491,10 +411,8 @@ def _():
     yield call(build, weights, ("train", torch.tensor(2))), "a single id, of shape ()"
     yield call(build, weights, ("train", torch.empty(2, 0, dtype=torch.int64))), "no ids"
     yield call(build, weights, ("train", torch.tensor([1, 1, 1]))), "one id three times"
-    yield (
-        call(build, weights, ("train", torch.tensor([[0, 1], [2, 3], [3, 0]]).T)),
-        "not contiguous",
-    )
+    scattered = draws.scattered(torch.tensor([[[0, 1], [2, 3]], [[3, 0], [1, 2]]]))
+    yield call(build, weights, ("train", scattered)), "not contiguous"
     yield call(build, weights, ("eval", torch.tensor([0, 4]))), "an id of V: there is no such row"
     yield call(build, weights, ("eval", torch.tensor([0, -1]))), "a negative id is no id"
     yield call({"num_embeddings": 200, "embedding_dim": 100}, {}, ("fresh",)), "how it starts"
@@ -506,110 +424,73 @@ def embedding_cost(B, V=512):
     return call(build, {}, ("eval", ids))
 
 
-embedding.contract(
-    contracts.largest_tensor(
-        [embedding_cost(8)],
-        limit=nbytes(8, 8, 16),
-        says="no one-hot (N, V) tensor: nothing larger than the result",
-        prepare=prepared.module_built,
-    )
-)
-embedding.contract(
-    contracts.constant_kernels(
-        [embedding_cost(2), embedding_cost(16)],
-        says="no Python loop over the ids",
-        prepare=prepared.module_built,
-    )
-)
+no_one_hot = "no one-hot (N, V) tensor: nothing larger than the result"
+largest_tensor(embedding, embedding_cost(8), 8 * 8 * 16, no_one_hot)
+no_loop(embedding, "ids", embedding_cost(2), embedding_cost(16))
 
 
-@embedding.mistake(
+embedding.mistake(
     "A negative id gives the last row instead of an error: plain indexing counts from the end. An id "
-    "of −1 (often a mask's) then trains a real word, silently."
+    "of −1 (often a mask's) then trains a real word, silently.",
+    replace("weight.index_select(0, ids.flatten())", "weight[ids.flatten()]"),
 )
-class _(modules.Embedding):
-    def forward(self, ids):
-        return self.weight[ids]
-
-
-@embedding.mistake("Ids out of range are clamped to the table: a tokenizer's error goes unseen.")
-class _(modules.Embedding):
-    def forward(self, ids):
-        return self.weight[ids.clamp(0, self.weight.size(0) - 1)]
-
-
-@embedding.mistake("The table is (embedding_dim, num_embeddings): rows belong to ids.")
-class _(modules.Embedding):
-    def __init__(self, num_embeddings, embedding_dim):
-        super().__init__(embedding_dim, num_embeddings)
-
-    def forward(self, ids):
-        return self.weight.T.index_select(0, ids.flatten()).view(*ids.shape, -1)
-
-
-@embedding.mistake(
-    "The table is a plain tensor (or a buffer): nothing trains it. Wrap it in nn.Parameter."
+embedding.mistake(
+    "Ids out of range are clamped to the table: a tokenizer's error goes unseen.",
+    replace("ids.flatten()", "ids.flatten().clamp(0, self.weight.size(0) - 1)"),
 )
-class _(modules.Embedding):
-    def __init__(self, num_embeddings, embedding_dim):
-        super().__init__(num_embeddings, embedding_dim)
-        weight = self.weight.detach().clone()
-        del self.weight
-        self.register_buffer("weight", weight)
-
-
-@embedding.mistake("A hidden detach (or `.data`): the table gets no gradient.")
-class _(modules.Embedding):
-    def forward(self, ids):
-        return self.weight.data.index_select(0, ids.flatten()).view(*ids.shape, self.weight.size(1))
-
-
-@embedding.mistake("The vectors are scaled by √D, as some models do outside of their embedding.")
-class _(modules.Embedding):
-    def forward(self, ids):
-        return super().forward(ids) * self.weight.size(1) ** 0.5
-
-
-@embedding.mistake("The table starts uniform on [0, 1); a standard normal one is asked for.")
-class _(modules.Embedding):
-    def __init__(self, num_embeddings, embedding_dim):
-        super().__init__(num_embeddings, embedding_dim)
-        nn.init.uniform_(self.weight)
-
-
-@embedding.mistake("The last shape is flat: the result has the axes of ids, and D.")
-class _(modules.Embedding):
-    def forward(self, ids):
-        return self.weight.index_select(0, ids.flatten())
-
-
-@embedding.mistake(
+embedding.mistake(
+    "The table is (embedding_dim, num_embeddings): rows belong to ids.",
+    replace(
+        *("randn(num_embeddings, embedding_dim)", "randn(embedding_dim, num_embeddings)"),
+        *("weight.index_select", "weight.T.index_select", "weight.size(1)", "weight.size(0)"),
+    ),
+)
+embedding.mistake(
+    "The table is a plain tensor (or a buffer): nothing trains it. Wrap it in nn.Parameter.",
+    replace("self.weight = nn.Parameter(", 'self.register_buffer("weight", '),
+)
+embedding.mistake(
+    "A hidden detach (or `.data`): the table gets no gradient.",
+    replace("self.weight.index_select", "self.weight.data.index_select"),
+)
+embedding.mistake(
+    "The vectors are scaled by √D, as some models do outside of their embedding.",
+    replace("ids.flatten())", "ids.flatten()) * self.weight.size(1) ** 0.5"),
+)
+embedding.mistake(
+    "The table starts uniform on [0, 1); a standard normal one is asked for.",
+    replace("torch.randn", "torch.rand"),
+)
+embedding.mistake(
+    "The last shape is flat: the result has the axes of ids, and D.",
+    replace(".view(*ids.shape, self.weight.size(1))", ""),
+)
+embedding.mistake(
     "The values are right, but a one-hot (N, V) tensor was made: for 1,024 tokens and GPT-2's 50,257 "
     "words 206 MB, of which one number in 50,257 is not zero. Select the rows.",
+    replace(
+        "self.weight.index_select(0, ids.flatten())",
+        "torch.eye(len(self.weight), dtype=self.weight.dtype).index_select(0, ids.flatten())"
+        " @ self.weight",
+    ),
     cost=True,
 )
-class _(modules.Embedding):
-    def forward(self, ids):
-        V = self.weight.size(0)
-        if ids.numel() and not bool(((ids >= 0) & (ids < V)).all()):
-            raise IndexError
-        one_hot = ids[..., None] == torch.arange(V)
-        return one_hot.to(self.weight.dtype) @ self.weight
-
-
-@embedding.mistake(
-    "The values are right, but Python looks the ids up one by one, and each leaves torch. One "
-    "index_select takes them all.",
+embedding.mistake(
+    "The values are right, but Python looks the ids up one by one. One index_select takes them all.",
+    replace(
+        "self.weight.index_select(0, ids.flatten())",
+        "torch.cat([self.weight.index_select(0, i) for i in ids.flatten().split(1)])",
+    ),
     cost=True,
 )
-class _(modules.Embedding):
-    def forward(self, ids):
-        if any(i < 0 for i in ids.flatten().tolist()):
-            raise IndexError
-        rows = [self.weight[i] for i in ids.flatten().tolist()]
-        return (torch.stack(rows) if rows else self.weight[:0]).view(
-            *ids.shape, self.weight.size(1)
-        )
+embedding.mistake(
+    "`ids.view(-1)` cannot flatten every layout; flatten and reshape copy where they must.",
+    replace("ids.flatten()", "ids.view(-1)"),
+)
+embedding.mistake(
+    "The table starts with a standard deviation of 0.02, as GPT-2's; 1 is asked for.",
+    replace("torch.randn", "0.02 * torch.randn"),
+)
 
 
 @embedding.alternative("indexing, after a check of the range")
@@ -622,12 +503,6 @@ class _(nn.Module):
         if ids.numel() > 0 and (ids.min() < 0 or ids.max() >= len(self.weight)):
             raise IndexError("no such id")
         return self.weight[ids]
-
-
-@embedding.alternative("the functional form")
-class _(modules.Embedding):
-    def forward(self, ids):
-        return F.embedding(ids, self.weight)
 
 
 # ------------------------------------------------------------------------------ Dropout
@@ -651,20 +526,11 @@ dropout = Exercise(
 
 @dropout.by_hand
 def _():
-    yield (
-        call({"p": 0.0}, (2, 3), torch.float32),
-        {
-            "train: output / input where it is kept, least and most": torch.ones(2),
-            "eval: output equals input": True,
-        },
-    )
-    yield (
-        call({"p": 0.75}, (250, 400), torch.float32),
-        {
-            "train: output / input where it is kept, least and most": torch.full((2,), 4.0),
-            "train: fraction dropped / p": 1.0,
-        },
-    )
+    kept = "train: output / input where it is kept, least and most"
+    first = {kept: torch.ones(2), "eval: output equals input": True}
+    yield call({"p": 0.0}, (2, 3), torch.float32), first
+    second = {kept: torch.full((2,), 4.0), "train: fraction dropped / p": 1.0}
+    yield call({"p": 0.75}, (250, 400), torch.float32), second
 
 
 @dropout.cases(5)
@@ -680,7 +546,9 @@ def _():
     yield call({"p": 0.0}, (3, 4), torch.float64), "nothing is dropped"
     yield call({"p": 0.5}, (0, 4), torch.float32), "no elements"
     yield call({"p": 0.5}, (250, 400), torch.bfloat16), "bfloat16 stays bfloat16"
+    yield call({"p": 0.5}, (3, 4), torch.float32, "meta"), "x is not on the default device"
     yield call({"p": 1.5}, (1,), torch.float32), "not a probability"
+    yield call({"p": 2.0}, (1,), torch.float32), "not a probability, though a whole number"
     yield call({"p": -0.1}, (1,), torch.float32), "not a probability"
 
 
@@ -694,164 +562,100 @@ dropout.contract(
 )
 
 
-@dropout.mistake(
+DRAWN = "torch.empty_like(x).bernoulli_(1 - self.p)"
+
+dropout.mistake(
     "The survivors are not rescaled. Then a unit that was kept with probability 1 − p in training is "
-    "1 / (1 − p) times as loud in eval mode; divide by 1 − p in training."
+    "1 / (1 − p) times as loud in eval mode; divide by 1 − p in training.",
+    replace("x * keep / (1 - self.p)", "x * keep"),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        return x * (torch.rand(x.shape) >= self.p) if self.training else x
-
-
-@dropout.mistake(
+dropout.mistake(
     "It is alive in eval mode: predictions become random. Look at self.training (F.dropout does not: "
-    "its `training` is True unless you hand it on)."
+    "its `training` is True unless you hand it on).",
+    replace("not self.training", "False"),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        return F.dropout(x, self.p)
-
-
-@dropout.mistake("It is the other way round: it drops in eval mode and not in training.")
-class _(modules.Dropout):
-    def forward(self, x):
-        return x if self.training else F.dropout(x, self.p)
-
-
-@dropout.mistake("Elements are *kept* with probability p; they should be dropped with it.")
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        return x * (torch.rand(x.shape) < self.p) / (1 - self.p) if self.p < 1 else x * 0
-
-
-@dropout.mistake("You divided by p. The share that survives is 1 − p.")
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training or self.p == 0:
-            return x
-        return x * (torch.rand(x.shape) >= self.p) / self.p
-
-
-@dropout.mistake(
-    "The activations are scaled by 1 − p in eval mode instead of by 1 / (1 − p) in training, as in the "
-    "paper of 2014. The mean is right, but torch and every checkpoint of today do it in training."
+dropout.mistake(
+    "It is the other way round: it drops in eval mode and not in training.",
+    replace("not self.training", "self.training"),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        return x * (torch.rand(x.shape) >= self.p) if self.training else x * (1 - self.p)
-
-
-@dropout.mistake(
-    "One draw for each row: whole rows go at once. Each element has a draw of its own."
+dropout.mistake(
+    "Elements are *kept* with probability p; they should be dropped with it.",
+    replace("bernoulli_(1 - self.p)", "bernoulli_(self.p)"),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        keep = torch.rand(*x.shape[:-1], 1) >= self.p
-        return x * keep / (1 - self.p) if self.p < 1 else x * 0
-
-
-@dropout.mistake(
-    "One mask for the whole batch: every row loses the same features. Draw for each element of x."
+dropout.mistake(
+    "You divided by p. The share that survives is 1 − p.", replace("/ (1 - self.p)", "/ self.p")
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        keep = torch.rand(x.shape[-1:]) >= self.p
-        return x * keep / (1 - self.p) if self.p < 1 else x * 0
-
-
-@dropout.mistake(
-    "The mask was drawn once and is used for ever. Each call in train mode draws a new one."
+dropout.mistake(
+    "Scaled by 1 − p in eval mode, as in 2014; today by 1 / (1 − p) in training instead.",
+    replace("return x\n", "return x * (1 - self.p)\n", "x * keep / (1 - self.p)", "x * keep"),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        if not hasattr(self, "keep"):
-            self.keep = torch.rand(x.shape) >= self.p
-        return x * self.keep / (1 - self.p) if self.p < 1 else x * 0
-
-
-@dropout.mistake(
+dropout.mistake(
+    "One draw for each row: whole rows go at once. Each element has a draw of its own.",
+    replace("torch.empty_like(x)", "x.new_empty(*x.shape[:-1], 1)"),
+)
+dropout.mistake(
+    "One mask for the whole batch: every row loses the same features. Draw for each element of x.",
+    replace("torch.empty_like(x)", "x.new_empty(x.shape[-1:])"),
+)
+dropout.mistake(
+    "The mask was drawn once and is kept. Each call in train mode draws a new one.",
+    replace(
+        *("keep = torch", 'if not hasattr(self, "keep"):\n            self.keep = torch'),
+        *("x * keep", "x * self.keep"),
+    ),
+)
+dropout.mistake(
     "The mask is not part of the graph: the gradient flows through dropped elements too, or is not "
-    "scaled. Multiply x by the mask; do not write into `.data`."
+    "scaled. Multiply x by the mask; do not write into `.data`.",
+    replace(
+        "return x * keep / (1 - self.p)",
+        "y = x * 1\n        y.data = x.data * keep / (1 - self.p)\n        return y",
+    ),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        y = x * 1
-        y.data = F.dropout(x.data, self.p)
-        return y
-
-
-@dropout.mistake("In place: `x *= mask` overwrites the caller's tensor.")
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        scale = 1 / (1 - self.p) if self.p < 1 else 0
-        return x.mul_((torch.rand(x.shape) >= self.p) * torch.tensor(scale, dtype=x.dtype))
-
-
-@dropout.mistake("With p = 1 you divide by zero, and 0 · ∞ is NaN. All that is due then is zeros.")
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        return x * ((torch.rand(x.shape) >= self.p) / torch.tensor(1 - self.p, dtype=x.dtype))
-
-
-@dropout.mistake(
-    "The share is right, but nothing is random: the elements that go lie at equal distances."
+dropout.mistake(
+    "In place: `x *= mask` overwrites the caller's tensor.",
+    replace("x * keep / (1 - self.p)", "x.mul_(keep).div_(1 - self.p)"),
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        if not self.training:
-            return x
-        at = torch.arange(x.numel()).view(x.shape)
-        keep = (at * self.p).floor() == ((at + 1) * self.p).floor()
-        return x * keep / (1 - self.p) if self.p < 1 else x * 0
-
-
-@dropout.mistake("p is not checked: a probability above 1 or below 0 deserves a ValueError.")
-class _(modules.Dropout):
-    def __init__(self, p=0.5):
-        super().__init__()
-        self.p = p
-
-
-@dropout.mistake(
+dropout.mistake(
+    "With p = 1 you divide by zero, and 0 · ∞ is NaN. All that is due then is zeros.",
+    replace("self.p == 1", "False"),
+)
+dropout.mistake(
+    "The share is right, but nothing is random: the elements that go lie at equal distances.",
+    replace(DRAWN, "torch.ones_like(x).view(-1).cumsum(0).view(x.shape) * self.p % 1 < 1 - self.p"),
+)
+dropout.mistake(
+    "p is not checked when the layer is built: above 1 or below 0 deserves a ValueError.",
+    replace("not 0 <= p <= 1", "False"),
+)
+dropout.mistake(
     "The values are right, but in eval mode you multiply by ones: a copy of x for nothing. Return x.",
+    replace("return x\n", "return x * torch.ones_like(x)\n"),
     cost=True,
 )
-class _(modules.Dropout):
-    def forward(self, x):
-        return super().forward(x) if self.training else x * torch.ones_like(x)
-
-
-@dropout.alternative("F.dropout, with the mode handed on")
-class _(nn.Module):
-    def __init__(self, p=0.5):
-        super().__init__()
-        if p < 0 or p > 1:
-            raise ValueError
-        self.p = p
-
-    def forward(self, x):
-        return F.dropout(x, self.p, self.training)
+dropout.mistake(
+    "p = 1 is refused. It is a probability, too: everything is dropped.",
+    replace("0 <= p <= 1", "0 <= p < 1"),
+)
+dropout.mistake(
+    "In eval mode you divide by 1 − p as well. That is for training alone; in eval mode return x.",
+    replace("return x\n", "return x / (1 - self.p)\n"),
+)
+dropout.mistake(
+    "The mask is float32, so that a bfloat16 x comes back as float32. Use rand_like(x).",
+    replace("empty_like(x)", "empty_like(x, dtype=torch.promote_types(x.dtype, torch.float32))"),
+)
+dropout.mistake(
+    "The mask is made on the default device; x may be on another: rand_like(x).",
+    replace("empty_like(x)", "empty(x.shape, dtype=x.dtype)"),
+)
 
 
 @dropout.alternative("a Bernoulli mask that is scaled, and where")
 class _(modules.Dropout):
     def forward(self, x):
         if self.training and self.p > 0:
-            keep = torch.bernoulli(torch.full(x.shape, 1.0 - self.p)).bool()
+            keep = torch.bernoulli(torch.full_like(x, 1.0 - self.p)).bool()
             return torch.where(keep, x / max(1 - self.p, 1e-9), 0.0)
         return x
 
@@ -861,7 +665,7 @@ class _(modules.Dropout):
     def forward(self, x):
         if not self.training or self.p == 0:
             return x
-        order = torch.randperm(x.numel()).view(x.shape)
+        order = torch.randperm(x.numel(), device=x.device).view(x.shape)
         drop = order < round(self.p * x.numel())
         return (x * (1 / (1 - self.p)) if self.p != 1 else x).masked_fill(drop, 0.0)
 
@@ -892,32 +696,37 @@ layer_norm = Exercise(
 def norm_cases(draw, build=None, bias=True):
     """Sizes, weights and inputs for a norm over the last axis, in three steps."""
     N, T, D = draw(draws.distinct_sizes(3, 4, 8))  # with two features the gradient cancels to zero
-    dtype = draw(FLOATS)
     shapes = {"weight": (D,)} | ({"bias": (D,)} if bias else {})
     leading = draw(st.sampled_from([(N,), (N, T)]))
     scale = draw(st.sampled_from([1.0, 3.0, 0.02]))
-    x, y = several(draw, dtype, (*leading, D), (*leading, D), scale=scale)
-    steps = ("train", x), ("train", y), ("eval", x), ("reload",), ("eval", y)
+    x, y = several(draw, torch.float32, (*leading, D), (N + 1, D), scale=scale)
+    beside = ("beside", {"eps": 2.0}, x)
+    steps = ("train", x), ("train", y), beside, ("eval", x), ("reload",), ("eval", y)
     eps = draw(st.sampled_from([1e-5, 1e-3]))
     build = {"normalized_shape": D, "eps": eps} | (build or {})
-    return call(build, drawn(draw, dtype, **shapes), *steps)
+    return call(build, drawn(draw, torch.float32, **shapes), *steps)
+
+
+def norm_dtypes(build, **shapes):
+    """Half precision is normalised in float32; all comes back in x's own dtype."""
+    for dtype, verb, why in (
+        (torch.float16, "train", "float16: the squares of 1000s overflow"),
+        (torch.bfloat16, "forward", "bfloat16 stays bfloat16"),
+    ):
+        x = normal(3, 4, dtype=dtype) * (1000 if verb == "train" else 1)
+        yield call(build, layer_weights(dtype, **shapes), (verb, x)), why
+    wide = ("meta", normal(3, 4, dtype=torch.float64))
+    yield call(build, {}, wide), "float64 comes back as float64, in whatever it was normalised"
 
 
 @layer_norm.by_hand
 def _():
-    weights = {
-        "weight": torch.tensor([1.0, 2.0, 1.0, 2.0]),
-        "bias": torch.tensor([0.0, 10.0, 0.0, 10.0]),
-    }
+    weight, bias = torch.tensor([1.0, 2.0, 1.0, 2.0]), torch.tensor([0.0, 10.0, 0.0, 10.0])
     x = torch.tensor([[1.0, 1.0, 5.0, 5.0]])  # mean 3, variance 4
-    yield (
-        call({"normalized_shape": 4, "eps": 0.0}, weights, ("train", x)),
-        {"step 1 (train): output": torch.tensor([[-1.0, 8.0, 1.0, 12.0]])},
-    )
-    yield (
-        call({"normalized_shape": 4, "eps": 12.0}, weights, ("train", x)),  # √(4 + 12) = 4
-        {"step 1 (train): output": torch.tensor([[-0.5, 9.0, 0.5, 11.0]])},
-    )
+    for eps, output in ((0.0, [-1.0, 8.0, 1.0, 12.0]), (12.0, [-0.5, 9.0, 0.5, 11.0])):
+        build = {"normalized_shape": 4, "eps": eps}  # √(4 + 0) = 2, √(4 + 12) = 4
+        case = call(build, {"weight": weight, "bias": bias}, ("train", x))
+        yield case, {"step 1 (train): output": torch.tensor([output])}
 
 
 @layer_norm.cases(10)
@@ -936,196 +745,139 @@ def _():
     yield call({**build, "eps": 0.25}, weights, constant), "constant: the variance is 0"
     yield call(build, weights, ("train", 1e-3 * normal(2, 4))), "tiny: eps counts for most"
     yield call(build, weights, ("train", normal(0, 4))), "no vectors"
-    yield call(build, weights, ("train", normal(4, 3).T)), "not contiguous"
-    wide = layer_weights(torch.float64, weight=(4,), bias=(4,))
-    far = 1e4 + normal(3, 4, dtype=torch.float64)
-    yield call(build, wide, ("train", far)), "far from zero: nothing may cancel"
-    square = call(build, weights, ("train", normal(4, 4, 4)))
-    yield square, "all axes of one size"
+    yield call(build, weights, ("train", draws.scattered(normal(2, 3, 4)))), "not contiguous"
+    far = 16 + (512 * normal(3, 4)).round() / 1024  # the mean is exact, the squares are not
+    yield call(build, weights, ("forward", far)), "far from zero: nothing may cancel"
+    yield call(build, weights, ("train", normal(4, 4, 4))), "all axes of one size"
+    yield call({**build, "bias": False}, {}, ("get", "bias")), "without a bias, `bias` is None"
+    yield from norm_dtypes(build, weight=(4,), bias=(4,))
 
 
-@layer_norm.mistake(
-    "The variance divides by D − 1. torch.var and torch.std do so unless you say correction=0; a "
-    "LayerNorm divides by D."
+WIDE = "x if x.dtype == torch.float64 else x.float()"
+MEAN, SQUARES = "z.mean(dim=-1, keepdim=True)", "centred.square().mean(dim=-1, keepdim=True)"
+
+layer_norm.mistake(
+    "The variance divides by D − 1, as torch.var does without correction=0; due is D.",
+    replace(SQUARES, "z.var(dim=-1, keepdim=True)"),
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        centred = x - x.mean(-1, keepdim=True)
-        y = centred * (x.var(-1, keepdim=True) + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake(
-    "eps is outside the root: std + eps. It goes inside: √(variance + eps). Where the variance is "
-    "small, that is a different function."
+layer_norm.mistake(
+    "eps is outside the root: std + eps; due is √(variance + eps).",
+    replace(
+        "centred * torch.rsqrt(variance + self.eps)",
+        "centred / (z.std(dim=-1, correction=0, keepdim=True) + self.eps)",
+    ),
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        centred = x - x.mean(-1, keepdim=True)
-        std = (centred.square().mean(-1, keepdim=True) + 1e-30).sqrt()
-        y = centred / (std + self.eps) * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake("eps is missing: a constant vector gives 0 / 0.")
-class _(modules.LayerNorm):
-    def forward(self, x):
-        centred = x - x.mean(-1, keepdim=True)
-        y = centred * centred.square().mean(-1, keepdim=True).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake("The argument eps is ignored: it is 1e-5 whatever you are given.")
-class _(modules.LayerNorm):
-    def forward(self, x):
-        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, 1e-5)
-
-
-@layer_norm.mistake("The affine parameters are ignored: weight and bias are never used.")
-class _(modules.LayerNorm):
-    def forward(self, x):
-        return F.layer_norm(x, x.shape[-1:], eps=self.eps)
-
-
-@layer_norm.mistake("The bias is never added.")
-class _(modules.LayerNorm):
-    def forward(self, x):
-        return F.layer_norm(x, x.shape[-1:], self.weight, eps=self.eps)
-
-
-@layer_norm.mistake("There is a bias although bias=False was asked for.")
-class _(modules.LayerNorm):
-    def __init__(self, normalized_shape, eps=1e-5, bias=True):
-        super().__init__(normalized_shape, eps)
-
-
-@layer_norm.mistake(
-    "You normalise over all axes. Each vector of the last axis has a mean and a variance of its own: "
-    "dim=-1."
+layer_norm.mistake(
+    "eps is missing: a constant vector gives 0 / 0.", replace("variance + self.eps", "variance")
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        y = (x - x.mean()) * (x.var(correction=0) + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake(
-    "You normalise over the first axis, the batch: that is a BatchNorm. Then what a token becomes "
-    "depends on its neighbours."
+layer_norm.mistake(
+    "The argument eps is ignored: it is 1e-5 whatever you are given.",
+    replace("self.eps = eps", "self.eps = 1e-5"),
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        centred = x - x.mean(0, keepdim=True)
-        y = centred * (centred.square().mean(0, keepdim=True) + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake("The mean is not subtracted. That is an RMSNorm.")
-class _(modules.LayerNorm):
-    def forward(self, x):
-        y = x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake(
-    "The mean and the variance are detached. They depend on x, so the gradient flows through them too."
+layer_norm.mistake(
+    "The affine parameters are ignored: weight and bias are never used.",
+    replace(" * self.weight", "", "y if self.bias is None else y + self.bias", "y"),
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        mean = x.mean(-1, keepdim=True).detach()
-        variance = (x - mean).square().mean(-1, keepdim=True).detach()
-        y = (x - mean) * (variance + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake(
-    "`x -= mean` works in place: it overwrites the caller's tensor, which the residual connection "
-    "still needs."
+layer_norm.mistake(
+    "The bias is never added.", replace("y if self.bias is None else y + self.bias", "y")
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        x -= x.mean(-1, keepdim=True)
-        y = x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake(
-    "An in-place edit of what backward needs: autograd saved the centred values, and `*=` has "
-    'overwritten them ("modified by an inplace operation").'
+layer_norm.mistake(
+    "There is a bias although bias=False was asked for.", replace(" if bias else None", "")
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        y = x - x.mean(-1, keepdim=True)
-        y *= (y.square().mean(-1, keepdim=True) + self.eps).rsqrt()
-        y = y * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake(
+layer_norm.mistake(
+    "You normalise over all axes. Each vector of the last axis has statistics of its own.",
+    replace(MEAN, "z.mean()", SQUARES, "centred.square().mean()"),
+)
+layer_norm.mistake(
+    "You normalise over the first axis, the batch, as a BatchNorm does; due is dim=-1.",
+    replace("z.mean(dim=-1", "z.mean(dim=0", "square().mean(dim=-1", "square().mean(dim=0"),
+)
+layer_norm.mistake("The mean is not subtracted. That is an RMSNorm.", replace(f"z - {MEAN}", "z"))
+layer_norm.mistake(
+    "Mean and variance are detached. They depend on x: the gradient flows through them.",
+    replace(MEAN, f"{MEAN}.detach()", SQUARES, f"{SQUARES}.detach()"),
+)
+layer_norm.mistake(
+    "`x -= mean` works in place: it overwrites the caller's tensor, which is still needed.",
+    replace(f"z - {MEAN}", f"z.sub_({MEAN})"),
+)
+layer_norm.mistake(
+    "An in-place edit of what backward needs: autograd saved the values of which you took the variance, "
+    'and `*=` or `-=` has overwritten them ("modified by an inplace operation").',
+    replace(
+        "y = (centred * torch.rsqrt(variance + self.eps))",
+        "centred *= torch.rsqrt(variance + self.eps)\n        y = centred",
+    ),
+)
+layer_norm.mistake(
     "mean(x²) − mean(x)² cancels: far from zero both are large, and their difference keeps few "
-    "digits. Subtract the mean first, then square."
+    "digits. Subtract the mean first, then square.",
+    replace(SQUARES, f"{SQUARES.replace('centred', 'z')} - {MEAN}.square()"),
 )
-class _(modules.LayerNorm):
-    def forward(self, x):
-        mean = x.mean(-1, keepdim=True)
-        variance = x.square().mean(-1, keepdim=True) - mean.square()
-        y = (x - mean) * (variance + self.eps).rsqrt() * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-@layer_norm.mistake("The weight starts at random (or zero). A norm starts as one: ones and zeros.")
-class _(modules.LayerNorm):
-    def __init__(self, normalized_shape, eps=1e-5, bias=True):
-        super().__init__(normalized_shape, eps, bias)
-        nn.init.zeros_(self.weight)
-
-
-@layer_norm.mistake(
-    "weight and bias are plain tensors. Only an nn.Parameter is registered: yours are not trained, "
-    "not saved and not moved."
+layer_norm.mistake(
+    "The weight starts at random (or zero). A norm starts as one: ones and zeros.",
+    replace("torch.ones", "torch.zeros"),
 )
+layer_norm.mistake(
+    "weight and bias are plain tensors. Only an nn.Parameter is trained, saved and moved.",
+    replace(
+        "= nn.Parameter(torch.ones", "= (torch.ones", "= nn.Parameter(torch.zeros", "= (torch.zeros"
+    ),
+)
+layer_norm.mistake(
+    "The squares of float16 overflow at 65,504, and the row becomes 0: take them in float32.",
+    replace(WIDE, "x"),
+)
+layer_norm.mistake(
+    "The result is not cast back: for a float16 x it is float32.", replace(".to(x.dtype) *", " *")
+)
+layer_norm.mistake(
+    "The root is missing: you divide by the variance itself.",
+    replace("centred * torch.rsqrt(variance + self.eps)", "centred / (variance + self.eps)"),
+)
+layer_norm.mistake(
+    "Without keepdim=True the means lose their last axis, and broadcast wrongly or fail.",
+    replace(MEAN, "z.mean(dim=-1)", SQUARES, "centred.square().mean(dim=-1)"),
+)
+layer_norm.mistake(
+    "You normalise over all axes but the first; each vector of the last axis stands alone.",
+    replace(
+        *(MEAN, "z.mean(dim=tuple(range(1, x.ndim)), keepdim=True)"),
+        *(SQUARES, "centred.square().mean(dim=tuple(range(1, x.ndim)), keepdim=True)"),
+    ),
+)
+layer_norm.mistake(
+    "The bias is added before the weight multiplies: the weight comes first.",
+    replace(
+        *(" * self.weight\n", "\n", "return y if", "return (y if"),
+        *("else y + self.bias", "else y + self.bias) * self.weight"),
+    ),
+)
+layer_norm.mistake(
+    "With bias=False there is no attribute `bias`; torch's layer has one that is None.",
+    replace(
+        *(
+            "self.bias = nn.Parameter(torch.zeros(normalized_shape)) if bias else None",
+            "if bias:\n            self.bias = nn.Parameter(torch.zeros(normalized_shape))",
+        ),
+        *("self.bias is None", 'not hasattr(self, "bias")'),
+    ),
+)
+
+
+@layer_norm.alternative("var_mean in float32, and a division by the root")
 class _(modules.LayerNorm):
-    def __init__(self, normalized_shape, eps=1e-5, bias=True):
-        super().__init__(normalized_shape, eps, bias)
-        del self.weight, self.bias
-        self.weight = torch.ones(normalized_shape)
-        self.bias = torch.zeros(normalized_shape) if bias else None
-
-
-@layer_norm.alternative("var_mean, and a division by the root")
-class _(nn.Module):
-    def __init__(self, normalized_shape, eps=1e-5, bias=True):
-        super().__init__()
-        self.weight = nn.Parameter(torch.full((normalized_shape,), 1.0))
-        self.register_parameter(
-            "bias", nn.Parameter(torch.full((normalized_shape,), 0.0)) if bias else None
-        )
-        self.eps = eps
-
     def forward(self, x):
-        var, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
-        y = (x - mean) / (var + self.eps).sqrt()
-        return (
-            torch.addcmul(self.bias, y, self.weight) if self.bias is not None else y * self.weight
-        )
-
-
-@layer_norm.alternative("the functional form")
-class _(modules.LayerNorm):
-    def forward(self, x):
-        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+        var, mean = torch.var_mean(x.float(), -1, correction=0, keepdim=True)
+        y = ((x - mean) / (var + self.eps).sqrt()).type_as(x)
+        return y * self.weight if self.bias is None else torch.addcmul(self.bias, y, self.weight)
 
 
 @layer_norm.alternative("in float64 and cast back")
 class _(modules.LayerNorm):
     def forward(self, x):
-        z = x.double()
-        z = z - z.mean(-1, keepdim=True)
-        z = (
-            z
-            / (z.pow(2).sum(-1, keepdim=True) / x.size(-1) + self.eps).sqrt()
-            * self.weight.double()
-        )
+        z = x.double() - x.double().mean(-1, keepdim=True)
+        z = z / (z.pow(2).sum(-1, keepdim=True) / x.size(-1) + self.eps).sqrt() * self.weight
         return (z if self.bias is None else z + self.bias).to(x.dtype)
 
 
@@ -1152,14 +904,9 @@ rms_norm = Exercise(
 def _():
     x = torch.tensor([[1.0, 7.0]])  # mean of squares 25
     weight = {"weight": torch.tensor([1.0, 10.0])}
-    yield (
-        call({"normalized_shape": 2, "eps": 0.0}, weight, ("train", x)),
-        {"step 1 (train): output": torch.tensor([[0.2, 14.0]])},
-    )
-    yield (
-        call({"normalized_shape": 2, "eps": 75.0}, weight, ("train", x)),
-        {"step 1 (train): output": torch.tensor([[0.1, 7.0]])},
-    )
+    for eps, output in ((0.0, [0.2, 14.0]), (75.0, [0.1, 7.0])):
+        case = call({"normalized_shape": 2, "eps": eps}, weight, ("train", x))
+        yield case, {"step 1 (train): output": torch.tensor([output])}
 
 
 @rms_norm.cases(10)
@@ -1175,92 +922,89 @@ def _():
     yield call(build, weights, ("train", torch.zeros(2, 4))), "zeros: eps keeps 0 / 0 away"
     yield call(build, weights, ("train", 1e-3 * normal(2, 4))), "tiny: eps counts"
     yield call(build, weights, ("train", normal(0, 4))), "no vectors"
-    yield call(build, weights, ("train", normal(4, 3).T)), "not contiguous"
+    yield call(build, weights, ("train", draws.scattered(normal(2, 3, 4)))), "not contiguous"
     one = {"normalized_shape": 1, "eps": 0.5}
     yield call(one, layer_weights(weight=(1,)), ("train", normal(3, 1))), "one feature"
-    square = call(build, weights, ("train", normal(4, 4, 4)))
-    yield square, "all axes of one size"
+    yield call(build, weights, ("train", normal(4, 4, 4))), "all axes of one size"
+    yield from norm_dtypes(build, weight=(4,))
 
 
-@rms_norm.mistake("The mean is subtracted. That is a LayerNorm; an RMSNorm only rescales.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return super().forward(x - x.mean(-1, keepdim=True))
-
-
-@rms_norm.mistake("The sum of the squares is there in place of their mean: √D times too small.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return x * (x.square().sum(-1, keepdim=True) + self.eps).rsqrt() * self.weight
-
-
-@rms_norm.mistake("eps is outside the root: rms + eps. It goes inside: √(mean square + eps).")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        rms = (x.square().mean(-1, keepdim=True) + 1e-30).sqrt()
-        return x / (rms + self.eps) * self.weight
-
-
-@rms_norm.mistake("eps is missing: a vector of zeros gives 0 / 0.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return x * x.square().mean(-1, keepdim=True).rsqrt() * self.weight
-
-
-@rms_norm.mistake("The weight is ignored.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()
-
-
-@rms_norm.mistake("The root is missing: you divide by the mean square itself.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return x / (x.square().mean(-1, keepdim=True) + self.eps) * self.weight
-
-
-@rms_norm.mistake("You normalise over all axes; each vector of the last axis stands alone.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return x * (x.square().mean() + self.eps).rsqrt() * self.weight
-
-
-@rms_norm.mistake("The factor is detached. It depends on x, so the gradient flows through it too.")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt().detach() * self.weight
-
-
-@rms_norm.mistake(
-    "The weight is 1 + weight, and starts at zero, as in Gemma. Here it starts at one."
+rms_norm.mistake(
+    "The mean is subtracted. That is a LayerNorm; an RMSNorm only rescales.",
+    replace("mean_square = z", f"z = z - {MEAN}\n        mean_square = z"),
 )
-class _(modules.RMSNorm):
-    def __init__(self, normalized_shape, eps=1e-6):
-        super().__init__(normalized_shape, eps)
-        nn.init.zeros_(self.weight)
+rms_norm.mistake(
+    "The sum of the squares is there in place of their mean: √D times too small.",
+    replace("square().mean", "square().sum"),
+)
+rms_norm.mistake(
+    "eps is outside the root: rms + eps. It goes inside: √(mean square + eps).",
+    replace("z * torch.rsqrt(mean_square + self.eps)", "z / (mean_square.sqrt() + self.eps)"),
+)
+rms_norm.mistake(
+    "eps is missing: a vector of zeros gives 0 / 0.",
+    replace("mean_square + self.eps", "mean_square"),
+)
+rms_norm.mistake("The weight is ignored.", replace(" * self.weight", ""))
+rms_norm.mistake(
+    "The root is missing: you divide by the mean square itself.",
+    replace("z * torch.rsqrt(mean_square + self.eps)", "z / (mean_square + self.eps)"),
+)
+rms_norm.mistake(
+    "You normalise over all axes; each vector of the last axis stands alone.",
+    replace("mean(dim=-1, keepdim=True)", "mean()"),
+)
+rms_norm.mistake(
+    "The factor is detached. It depends on x, so the gradient flows through it too.",
+    replace("mean_square + self.eps)", "mean_square + self.eps).detach()"),
+)
+rms_norm.mistake(
+    "The weight is 1 + weight, and starts at zero, as in Gemma. Here it starts at one.",
+    replace("torch.ones", "torch.zeros", "* self.weight", "* (1 + self.weight)"),
+)
+rms_norm.mistake(
+    "An RMSNorm has no bias.",
+    replace(
+        "self.eps = eps",
+        "self.eps = eps\n        self.bias = nn.Parameter(torch.zeros(normalized_shape))",
+    ),
+)
+rms_norm.mistake(
+    "The squares of float16 overflow at 65,504, and the row becomes 0: take them in float32.",
+    replace(WIDE, "x"),
+)
+rms_norm.mistake(
+    "The result is not cast back: for a float16 x it is float32.", replace(".to(x.dtype) *", " *")
+)
+rms_norm.mistake(
+    "Without keepdim=True the mean square loses its axis, and broadcasts wrongly or fails.",
+    replace("mean(dim=-1, keepdim=True)", "mean(dim=-1)"),
+)
+rms_norm.mistake(
+    "You normalise over the first axis, the batch; each vector of the last axis stands alone.",
+    replace("mean(dim=-1", "mean(dim=0"),
+)
+rms_norm.mistake(
+    "The argument eps is ignored: it is 1e-6 whatever you are given.",
+    replace("self.eps = eps", "self.eps = 1e-6"),
+)
 
+
+@rms_norm.alternative("as in Llama: float32 whatever comes")
+class _(modules.RMSNorm):
     def forward(self, x):
-        return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * (1 + self.weight)
+        z = x.float()
+        return (z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + self.eps)).type_as(
+            x
+        ) * self.weight
 
 
-@rms_norm.mistake("An RMSNorm has no bias.")
-class _(modules.RMSNorm):
-    def __init__(self, normalized_shape, eps=1e-6):
-        super().__init__(normalized_shape, eps)
-        self.bias = nn.Parameter(torch.zeros(normalized_shape))
-
-
-@rms_norm.alternative("a norm, divided by √D")
+@rms_norm.alternative("a norm, divided by √D, and the weight before the cast")
 class _(modules.RMSNorm):
     def forward(self, x):
-        mean_square = torch.einsum("...d,...d->...", x, x)[..., None] / x.shape[-1]
-        return self.weight * (x / torch.sqrt(mean_square + self.eps))
-
-
-@rms_norm.alternative("the functional form")
-class _(modules.RMSNorm):
-    def forward(self, x):
-        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        z = x.double()
+        mean_square = torch.einsum("...d,...d->...", z, z)[..., None] / x.shape[-1]
+        return (self.weight * (z / torch.sqrt(mean_square + self.eps))).to(x.dtype)
 
 
 # ------------------------------------------------------------------------------ BatchNorm1d
@@ -1293,29 +1037,21 @@ batch_norm = Exercise(
 @batch_norm.by_hand
 def _():
     x = torch.tensor([[0.0], [0.0], [0.0], [4.0]])  # mean 1, biased variance 3, unbiased 4
-    weights = {
-        "weight": torch.tensor([2.0]),
-        "bias": torch.tensor([1.0]),
-        "running_mean": torch.tensor([4.0]),
-        "running_var": torch.tensor([8.0]),
-    }
+    values = {"weight": 2.0, "bias": 1.0, "running_mean": 4.0, "running_var": 8.0}
+    weights = {name: torch.tensor([value]) for name, value in values.items()}
     build = {"num_features": 1, "eps": 1.0, "momentum": 0.5}
-    yield (
-        call(build, weights, ("train", x)),  # divided by √(3 + 1) = 2
-        {
-            "step 1 (train): output": torch.tensor([[0.0], [0.0], [0.0], [4.0]]),
-            "step 1 (train): buffer `running_mean`": torch.tensor([2.5]),
-            "step 1 (train): buffer `running_var`": torch.tensor([6.0]),
-            "step 1 (train): buffer `num_batches_tracked`": torch.tensor(1),
-        },
-    )
-    yield (
-        call(build, weights, ("eval", torch.tensor([[7.0]]))),
-        {
-            "step 1 (eval): output": torch.tensor([[3.0]]),  # 2 · (7 − 4) / √(8 + 1) + 1
-            "step 1 (eval): buffer `running_mean`": torch.tensor([4.0]),
-        },
-    )
+    trained = {
+        "output": torch.tensor([[0.0], [0.0], [0.0], [4.0]]),  # divided by √(3 + 1) = 2
+        "buffer `running_mean`": torch.tensor([2.5]),
+        "buffer `running_var`": torch.tensor([6.0]),
+        "buffer `num_batches_tracked`": torch.tensor(1),
+    }
+    expected = {f"step 1 (train): {label}": value for label, value in trained.items()}
+    yield call(build, weights, ("train", x)), expected
+    output = torch.tensor([[3.0]])  # 2 · (7 − 4) / √(8 + 1) + 1
+    mean = {"step 1 (eval): buffer `running_mean`": torch.tensor([4.0])}
+    in_eval = call(build, weights, ("eval", torch.tensor([[7.0]])))
+    yield in_eval, {"step 1 (eval): output": output} | mean
 
 
 @batch_norm.cases(10)
@@ -1323,13 +1059,14 @@ def _(draw):
     N, C, L = draw(draws.distinct_sizes(3, 4, 8))  # with two values the gradient cancels to zero
     dtype = draw(FLOATS)
     shape = draw(st.sampled_from([(N, C), (N, C, L)]))
-    x, y, z = (1 + 2 * x for x in several(draw, dtype, shape, shape, shape))
+    x, y, z = (1 + 2 * x for x in several(draw, dtype, shape, (N + 1, C), shape))
     weights = drawn(draw, dtype, weight=(C,), bias=(C,), running_mean=(C,), running_var=(C,))
     weights["running_var"] = weights["running_var"].abs() + 0.5
     momentum, eps = draw(st.sampled_from([0.1, 0.3])), draw(st.sampled_from([1e-5, 1e-2]))
     build = {"num_features": C, "eps": eps, "momentum": momentum}
-    steps = ("train", x), ("train", y), ("eval", z), ("reload",), ("train", z), ("eval", x)
-    yield call(build, weights, *steps)
+    beside = ("beside", {"momentum": 0.9, "eps": 1.0}, y)
+    steps = ("train", x), ("train", y), beside, ("eval", z), ("reload",), ("train", z)
+    yield call(build, weights, *steps, ("eval", x))
 
 
 @batch_norm.edge
@@ -1340,162 +1077,114 @@ def _():
     yield call(build, {}, ("fresh",)), "how it starts"
     yield call(build, weights, ("train", normal(1, 3))), "one value a channel, in train mode"
     yield call(build, weights, ("eval", normal(1, 3))), "one value a channel, in eval mode"
-    yield (
-        call(build, weights, ("train", normal(1, 3, 4)), ("eval", normal(0, 3))),
-        ("one row of four positions: four values a channel"),
-    )
+    one_row = ("train", normal(1, 3, 4)), ("eval", normal(0, 3))
+    yield call(build, weights, *one_row), "one row of four positions: four values a channel"
     yield call({**build, "eps": 1.0}, weights, ("train", normal(2, 3))), "two values a channel"
     constant = ("train", torch.full((4, 3), 2.0))
     yield call({**build, "eps": 0.25}, weights, constant), "constant: the variance is 0"
     yield call(build, weights, ("train", 1e-3 * normal(4, 3))), "tiny: eps counts for most"
     yield call(build, weights, ("train", normal(3, 3, 3))), "all axes of one size"
-    yield (
-        call(build, weights, ("train", normal(3, 4).T), ("eval", normal(3, 4).T)),
-        "not contiguous",
-    )
+    scattered = draws.scattered(normal(4, 3, 2))
+    yield call(build, weights, ("train", scattered), ("eval", scattered)), "not contiguous"
 
 
 def batch_norm_cost(C):
     return call({"num_features": C}, {}, ("train", normal(16, C)))
 
 
-batch_norm.contract(
-    contracts.constant_kernels(
-        [batch_norm_cost(4), batch_norm_cost(32)],
-        says="no Python loop over the channels",
-        prepare=prepared.module_built,
-    )
+no_loop(batch_norm, "channels", batch_norm_cost(4), batch_norm_cost(32))
+
+
+MOVE_MEAN = "self.running_mean.lerp_(mean, self.momentum)"
+MOVE_VARIANCE = "self.running_var.lerp_(variance * n / (n - 1), self.momentum)"
+OVER = "[axis for axis in range(x.ndim) if axis != 1]"
+
+batch_norm.mistake(
+    "The running variance never moves: in eval mode it is the 1 it started with.",
+    replace(MOVE_VARIANCE, "pass"),
 )
-
-
-def batch_norm_like(**changes):
-    """A BatchNorm1d with some of its parts replaced by wrong ones."""
-
-    class BatchNorm1d(modules.BatchNorm1d):
-        def forward(self, x):
-            n, axes = x.numel() // x.size(1), [a for a in range(x.ndim) if a != 1]
-            if self.training and n < 2:
-                raise ValueError
-            per_channel = (1, -1) + (1,) * (x.ndim - 2)
-            var, mean = torch.var_mean(x, axes, correction=changes.get("correction", 0))
-            running = changes.get("running", lambda var, n: var * n / (n - 1))
-            if self.training or changes.get("moves_in_eval"):
-                with torch.no_grad():
-                    m = changes.get("momentum", self.momentum)
-                    if changes.get("mean_moves", True):
-                        self.running_mean.lerp_(mean, m)
-                    if changes.get("var_moves", True):
-                        self.running_var.lerp_(running(var, n), m)
-                    self.num_batches_tracked += 1
-            if changes.get("buffers", not self.training):
-                mean, var = self.running_mean.clone(), self.running_var.clone()
-            if changes.get("detach"):
-                mean, var = mean.detach(), var.detach()
-            var = var.view(per_channel)
-            root = changes.get("root", lambda var, eps: (var + eps).sqrt())(var, self.eps)
-            y = (x - mean.view(per_channel)) / root
-            if changes.get("affine", True):
-                y = y * self.weight.view(per_channel) + self.bias.view(per_channel)
-            return y
-
-    return BatchNorm1d
-
-
 batch_norm.mistake(
-    "The running variance never moves: in eval mode the layer divides by the 1 it started with."
-)(batch_norm_like(var_moves=False))
-batch_norm.mistake(
-    "The running mean never moves: in eval mode the layer subtracts the 0 it started with."
-)(batch_norm_like(mean_moves=False))
+    "The running mean never moves: in eval mode it is the 0 it started with.",
+    replace(MOVE_MEAN, "pass"),
+)
 batch_norm.mistake(
     "The running variance takes the *biased* variance. The batch is normalised with that one; what is "
-    "kept for later is the unbiased estimate, n / (n − 1) times as large."
-)(batch_norm_like(running=lambda var, n: var))
+    "kept for later is the unbiased estimate, n / (n − 1) times as large.",
+    replace("variance * n / (n - 1)", "variance"),
+)
 batch_norm.mistake(
     "The batch is normalised with the *unbiased* variance. In train mode it is the biased one that "
-    "makes a variance of exactly 1; only the buffer takes the unbiased."
-)(batch_norm_like(correction=1, running=lambda var, n: var))
+    "makes a variance of exactly 1; only the buffer takes the unbiased.",
+    replace("correction=0", "correction=1", "variance * n / (n - 1)", "variance"),
+)
 batch_norm.mistake(
     "In train mode you normalise with the running statistics. They are for eval mode; in training the "
-    "batch's own count, and the gradient flows through them."
-)(batch_norm_like(buffers=True))
-batch_norm.mistake(
-    "In eval mode you normalise with the batch's statistics: what one example becomes depends on the "
-    "others. Use the buffers there."
-)(batch_norm_like(buffers=False))
-batch_norm.mistake("The buffers move in eval mode too. There they stay as they are.")(
-    batch_norm_like(moves_in_eval=True)
-)
-batch_norm.mistake("The affine parameters are ignored: weight and bias are never used.")(
-    batch_norm_like(affine=False)
-)
-batch_norm.mistake("eps is outside the root: it belongs to the variance, √(variance + eps).")(
-    batch_norm_like(root=lambda var, eps: (var + 1e-30).sqrt() + eps)
-)
-batch_norm.mistake("eps is missing: a constant channel gives 0 / 0.")(
-    batch_norm_like(root=lambda var, eps: var.sqrt())
+    "batch's own count, and the gradient flows through them.",
+    replace("return mean, variance", "return self.running_mean.clone(), self.running_var.clone()"),
 )
 batch_norm.mistake(
-    "The batch's mean and variance are detached. They depend on x, and the gradient flows through them."
-)(batch_norm_like(detach=True))
-
-
-@batch_norm.mistake(
+    "In eval mode you normalise with the batch's statistics. Use the buffers there.",
+    replace(
+        "mean, variance = self.running_mean, self.running_var",
+        f"variance, mean = torch.var_mean(x, {OVER}, correction=0)",
+    ),
+)
+batch_norm.mistake(
+    "The buffers move in eval mode too. There they stay as they are.",
+    replace(
+        "else:\n",
+        "else:\n            self._batch_statistics(x)\n",
+        "n < 2",
+        "self.training and n < 2",
+    ),
+)
+batch_norm.mistake(
+    "The affine parameters are ignored: weight and bias are never used.",
+    replace("y * self.weight.view(per_channel) + self.bias.view(per_channel)", "y"),
+)
+batch_norm.mistake(
+    "eps is outside the root: it belongs to the variance, √(variance + eps).",
+    replace(
+        "* torch.rsqrt(variance.view(per_channel) + self.eps)",
+        "/ (variance.view(per_channel).sqrt() + self.eps)",
+    ),
+)
+batch_norm.mistake("eps is missing: a constant channel gives 0 / 0.", replace(" + self.eps", ""))
+batch_norm.mistake(
+    "The batch's mean and variance are detached. The gradient flows through them, too.",
+    replace("return mean, variance", "return mean.detach(), variance.detach()"),
+)
+batch_norm.mistake(
     "Your momentum is the weight of the *old* value. In torch it is that of the new batch: "
-    "running ← (1 − momentum) · running + momentum · batch's."
+    "running ← (1 − momentum) · running + momentum · batch's.",
+    replace("= eps, momentum", "= eps, 1 - momentum"),
 )
-class _(modules.BatchNorm1d):
-    def __init__(self, num_features, eps=1e-5, momentum=0.1):
-        super().__init__(num_features, eps, 1 - momentum)
-
-
-@batch_norm.mistake(
-    "The running statistics are parameters: an optimizer would train them, and decay them. They are "
-    "buffers: state that is saved and moved, but not trained."
+batch_norm.mistake(
+    "The running statistics are parameters: they would be trained. Use register_buffer.",
+    replace(
+        *('self.register_buffer("running_mean", ', "self.running_mean = nn.Parameter("),
+        *('self.register_buffer("running_var", ', "self.running_var = nn.Parameter("),
+    ),
 )
-class _(modules.BatchNorm1d):
-    def __init__(self, num_features, eps=1e-5, momentum=0.1):
-        super().__init__(num_features, eps, momentum)
-        del self.running_mean, self.running_var
-        self.running_mean = nn.Parameter(torch.zeros(num_features))
-        self.running_var = nn.Parameter(torch.ones(num_features))
-
-
-@batch_norm.mistake(
-    "The running statistics are plain attributes: state_dict does not hold them, and a model that is "
-    "loaded from a checkpoint starts with 0 and 1. Use register_buffer."
+batch_norm.mistake(
+    "The running statistics are plain attributes: no state_dict holds them. Use register_buffer.",
+    replace(
+        *('self.register_buffer("running_mean", ', "self.running_mean = ("),
+        *('self.register_buffer("running_var", ', "self.running_var = ("),
+    ),
 )
-class _(modules.BatchNorm1d):
-    def __init__(self, num_features, eps=1e-5, momentum=0.1):
-        super().__init__(num_features, eps, momentum)
-        del self.running_mean, self.running_var
-        self.running_mean, self.running_var = torch.zeros(num_features), torch.ones(num_features)
-
-
-@batch_norm.mistake(
+batch_norm.mistake(
     "The buffers move with the graph attached (no torch.no_grad()): each batch keeps all earlier ones "
-    "alive, and the second backward fails."
+    "alive, and a later backward fails.",
+    replace("with torch.no_grad():", "if True:"),
 )
-class _(modules.BatchNorm1d):
-    def forward(self, x):
-        y = super().forward(x)
-        if self.training:
-            axes = [axis for axis in range(x.ndim) if axis != 1]
-            var, mean = torch.var_mean(x, axes)
-            self.running_mean = self.running_mean * 1 + 0 * mean
-            self.running_var = self.running_var * 1 + 0 * var
-        return y
-
-
-@batch_norm.mistake(
-    "The average is over the last axis: that is a LayerNorm. Here it is over the batch."
+batch_norm.mistake(
+    "The average is over the last axis, as in a LayerNorm; here it is over the batch.",
+    replace(
+        "(x - mean.view(per_channel)) * torch.rsqrt(variance.view(per_channel) + self.eps)",
+        "nn.functional.layer_norm(x, x.shape[-1:], eps=self.eps)",
+    ),
 )
-class _(modules.BatchNorm1d):
-    def forward(self, x):
-        per_channel = (1, -1) + (1,) * (x.ndim - 2)
-        super().forward(x)
-        y = F.layer_norm(x, x.shape[-1:], eps=self.eps)
-        return y * self.weight.view(per_channel) + self.bias.view(per_channel)
 
 
 @batch_norm.mistake(
@@ -1511,62 +1200,36 @@ class _(modules.BatchNorm1d):
         return y
 
 
-@batch_norm.mistake("`num_batches_tracked` does not count the batches seen in train mode.")
-class _(modules.BatchNorm1d):
-    def forward(self, x):
-        before = self.num_batches_tracked.clone()
-        y = super().forward(x)
-        self.num_batches_tracked.copy_(before)
-        return y
-
-
-@batch_norm.mistake(
-    "A single value a channel passes in train mode: it normalises to 0, and its unbiased variance is "
-    "0 / 0. torch raises ValueError, and so should you."
+batch_norm.mistake(
+    "`num_batches_tracked` does not count the batches seen in train mode.",
+    replace("self.num_batches_tracked += 1", "pass"),
 )
-class _(modules.BatchNorm1d):
-    def forward(self, x):
-        if self.training and x.numel() == x.size(1):
-            per_channel = (1, -1) + (1,) * (x.ndim - 2)
-            return (x - x) * self.weight.view(per_channel) + self.bias.view(per_channel)
-        return super().forward(x)
-
-
-@batch_norm.mistake(
+batch_norm.mistake(
+    "A single value a channel passes in train mode. It has no unbiased variance: ValueError.",
+    replace("n < 2", "False"),
+)
+batch_norm.mistake(
     "The values are right, but Python goes through the channels. Give var and mean the axes to reduce, "
     "and every channel is done at once.",
+    replace(
+        "variance, mean = torch.var_mean(x, over, correction=0)",
+        "mean = torch.stack([channel.mean() for channel in x.unbind(1)])\n"
+        "        variance = torch.stack([channel.var(correction=0) for channel in x.unbind(1)])",
+    ),
     cost=True,
 )
-class _(modules.BatchNorm1d):
-    def forward(self, x):
-        n = x.numel() // x.size(1)
-        if self.training and n < 2:
-            raise ValueError
-        out = []
-        for c in range(x.size(1)):
-            z = x[:, c]
-            mean, var = self.running_mean[c].clone(), self.running_var[c].clone()
-            if self.training:
-                var, mean = torch.var_mean(z, correction=0)
-                with torch.no_grad():
-                    self.running_mean[c].lerp_(mean, self.momentum)
-                    self.running_var[c].lerp_(var * n / (n - 1), self.momentum)
-            out.append((z - mean) / (var + self.eps).sqrt() * self.weight[c] + self.bias[c])
-        self.num_batches_tracked += self.training
-        return torch.stack(out, 1)
+batch_norm.mistake(
+    "With (N, C, L) the unbiased variance counts N values a channel; there are N · L.",
+    replace("x.numel() // x.size(1)", "x.size(0)"),
+)
+batch_norm.mistake(
+    "The last batch's statistics replace the running ones: momentum is not used.",
+    replace("(mean, self.momentum)", "(mean, 1.0)", "(n - 1), self.momentum)", "(n - 1), 1.0)"),
+)
 
 
 @batch_norm.alternative("new tensors assigned to the buffers, sums by hand")
-class _(nn.Module):
-    def __init__(self, num_features, eps=1e-5, momentum=0.1):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(num_features))
-        self.bias = nn.Parameter(torch.zeros(num_features))
-        self.register_buffer("running_mean", torch.zeros(num_features))
-        self.register_buffer("running_var", torch.ones(num_features))
-        self.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.long))
-        self.eps, self.momentum = eps, momentum
-
+class _(modules.BatchNorm1d):
     def forward(self, x):
         z = x if x.dim() == 2 else x.transpose(1, 2).reshape(-1, x.shape[1])
         if self.training:
@@ -1585,19 +1248,6 @@ class _(nn.Module):
         if x.dim() == 3:
             y = y.reshape(x.shape[0], x.shape[2], x.shape[1]).transpose(1, 2)
         return y
-
-
-@batch_norm.alternative("the functional form")
-class _(modules.BatchNorm1d):
-    def forward(self, x):
-        if self.training:
-            self.num_batches_tracked.add_(1)
-        running = self.running_mean, self.running_var
-        if not self.training:  # torch's kernel keeps a reference that a later step would change
-            running = self.running_mean.clone(), self.running_var.clone()
-        return F.batch_norm(
-            x, *running, self.weight, self.bias, self.training, self.momentum, self.eps
-        )
 
 
 batch_norm.equivalent(
@@ -1628,16 +1278,13 @@ attention = Exercise(
 )
 
 
-def attention_weights(draw, dtype, D, bias=True):
+def attention_shapes(D, bias=True):
     shapes = {"qkv__weight": (3 * D, D), "proj__weight": (D, D)}
-    shapes |= {"qkv__bias": (3 * D,), "proj__bias": (D,)} if bias else {}
-    return {name: value / 2 for name, value in drawn(draw, dtype, **shapes).items()}
+    return shapes | ({"qkv__bias": (3 * D,), "proj__bias": (D,)} if bias else {})
 
 
-def fixed_attention_weights(D):
-    shapes = {"qkv__weight": (3 * D, D), "proj__weight": (D, D)}
-    shapes |= {"qkv__bias": (3 * D,), "proj__bias": (D,)}
-    return {name: value / 2 for name, value in layer_weights(**shapes).items()}
+def halved(weights):
+    return {name: value / 2 for name, value in weights.items()}
 
 
 @attention.by_hand
@@ -1648,17 +1295,12 @@ def _():
     x = torch.tensor([[[2.0, 0.0], [4.0, 6.0], [0.0, 3.0]]])
     build = {"d_model": 2, "n_head": 1, "bias": False}
     means = torch.tensor([[[2.0, 0.0], [3.0, 3.0], [2.0, 3.0]]])
-    yield call(build, weights, ("train", x)), {"step 1 (train): output": means}
-    everywhere = torch.tensor([2.0, 3.0]).expand(1, 3, 2)
-    yield (
-        call({**build, "causal": False}, weights, ("train", x)),
-        {"step 1 (train): output": everywhere},
-    )
+    yield call({**build}, weights, ("train", x)), {"step 1 (train): output": means}
+    build["causal"], everywhere = False, torch.tensor([2.0, 3.0]).expand(1, 3, 2)
+    yield call({**build}, weights, ("train", x)), {"step 1 (train): output": everywhere}
     mask = torch.tensor([[[[True, True, False]]]])  # the last key is padding
-    yield (
-        call({**build, "causal": False}, weights, ("train", x, mask)),
-        {"step 1 (train): output": torch.tensor([3.0, 3.0]).expand(1, 3, 2)},
-    )
+    means = torch.tensor([3.0, 3.0]).expand(1, 3, 2)
+    yield call({**build}, weights, ("train", x, mask)), {"step 1 (train): output": means}
 
 
 @attention.cases(8)
@@ -1668,32 +1310,31 @@ def _(draw):
     causal, bias = draw(st.booleans()), draw(st.booleans())
     dtype, D = torch.float64, n_head * d  # sharp softmaxes and several steps: float32 is too coarse
     build = {"d_model": D, "n_head": n_head, "causal": causal, "bias": bias}
-    x, y = several(draw, dtype, (B, T, D), (B, T, D))
+    x, y, longer = several(draw, dtype, (B, T, D), (B, T, D), (B, T + 1, D))
     lengths = draw(draws.indices((B,), T + 1, 1))
     padding = (torch.arange(T) < lengths[:, None])[:, None, None, :]  # its first key is real
     band = draw(draws.indices((B, n_head, T, T), 2)).bool() | torch.eye(T, dtype=torch.bool)
-    mask = draw(st.sampled_from([padding, band]))
-    steps = ("train", x), ("train", y, mask), ("eval", x, mask), ("reload",), ("eval", y)
-    yield call(build, attention_weights(draw, dtype, D, bias), *steps)
+    mask, other = draw(st.permutations([padding, band]))
+    beside = ("beside", {"n_head": 1, "causal": not causal}, longer)
+    steps = ("train", x), ("train", y, mask), beside, ("eval", longer), ("eval", x, other)
+    weights = halved(drawn(draw, dtype, **attention_shapes(D, bias)))
+    yield call(build, weights, *steps, ("reload",), ("eval", y))
 
 
 @attention.edge
 def _():
-    build, weights = {"d_model": 4, "n_head": 2}, fixed_attention_weights(4)
+    build, weights = {"d_model": 4, "n_head": 2}, halved(layer_weights(**attention_shapes(4)))
     yield call(build, weights, ("train", normal(1, 1, 4))), "one position: it attends to itself"
     yield call(build, weights, ("train", normal(4, 4, 4))), "all axes of one size"
     yield call(build, weights, ("train", normal(0, 3, 4))), "an empty batch"
-    yield call(build, weights, ("train", normal(3, 2, 4).transpose(0, 1))), "not contiguous"
-    yield (
-        call({"d_model": 4, "n_head": 4}, weights, ("train", normal(2, 3, 4))),
-        "heads of one feature",
-    )
+    yield call(build, weights, ("train", draws.scattered(normal(3, 2, 4)))), "not contiguous"
+    yield call(build, weights, ("meta", normal(3, 2, 4))), "x is not on the default device"
+    narrow = {"d_model": 4, "n_head": 4}
+    yield call(narrow, weights, ("train", normal(2, 3, 4))), "heads of one feature"
     yield call({"d_model": 4, "n_head": 3}, {}), "heads that do not divide d_model"
     large = {name: 60 * value.double() for name, value in weights.items()}
-    yield (
-        call(build, large, ("eval", normal(2, 3, 4, dtype=torch.float64))),
-        ("scores in the thousands: exp overflows"),
-    )
+    x = normal(2, 3, 4, dtype=torch.float64)
+    yield call(build, large, ("eval", x)), "scores in the thousands: exp overflows"
     mask = torch.tensor([True, False, True]).expand(2, 1, 3, 3) | torch.eye(3, dtype=torch.bool)
     yield call(build, weights, ("train", normal(2, 3, 4), mask)), "a mask beside the causal one"
 
@@ -1704,211 +1345,163 @@ def attention_cost(n_head, T=8):
     return call(build, {}, ("eval", normal(2, T, 32), mask))
 
 
-attention.contract(
-    contracts.constant_kernels(
-        [attention_cost(2), attention_cost(16)],
-        says="no Python loop over the heads",
-        prepare=prepared.module_built,
-    )
-)
-attention.contract(
-    contracts.constant_kernels(
-        [attention_cost(2), attention_cost(2, T=24)],
-        says="no Python loop over the positions",
-        prepare=prepared.module_built,
-    )
-)
+no_loop(attention, "heads", attention_cost(2), attention_cost(16))
+no_loop(attention, "positions", attention_cost(2), attention_cost(2, T=24))
 
 
-def attention_like(**changes):
-    """Attention with some of its parts replaced by wrong ones."""
-
-    class MultiHeadSelfAttention(modules.MultiHeadSelfAttention):
-        def forward(self, x, mask=None):
-            B, T, D = x.shape
-            H, d = self.n_head, D // self.n_head
-            split = changes.get(
-                "split", lambda z, B, T, H, d: z.view(B, T, 3, H, d).permute(2, 0, 3, 1, 4)
-            )
-            q, k, v = split(self.qkv(x), B, T, H, d)
-            if "swap" in changes:
-                q, k, v = changes["swap"](q, k, v)
-            scores = q @ k.transpose(-2, -1) * changes.get("scale", lambda d, D: d**-0.5)(d, D)
-            allowed = torch.ones(T, T, dtype=torch.bool)
-            if self.causal:
-                allowed = allowed.tril(changes.get("diagonal", 0))
-            if mask is not None and changes.get("masked", True):
-                allowed = allowed & (~mask if changes.get("flipped") else mask)
-            if changes.get("before", True):
-                scores = scores.masked_fill(~allowed, changes.get("fill", -math.inf))
-            weights = changes.get("softmax", lambda s: s.softmax(-1))(scores)
-            if not changes.get("before", True):
-                weights = weights * allowed
-            merge = changes.get("merge", lambda y: y.transpose(1, 2).reshape(B, T, D))
-            y = merge(weights @ v)
-            return self.proj(y) if changes.get("project", True) else y
-
-    return MultiHeadSelfAttention
-
+SCALE = " / math.sqrt(D // self.n_head)"
+MASKED = "scores.masked_fill(~allowed, -math.inf)"
 
 attention.mistake(
     "The mask comes after the softmax: what is forbidden has already taken its share, and the rows no "
-    "longer add up to 1. Fill the scores with −∞ before."
-)(attention_like(before=False))
+    "longer add up to 1. Fill the scores with −∞ before.",
+    replace(f"{MASKED}.softmax(dim=-1)", "scores.softmax(dim=-1) * allowed"),
+)
 attention.mistake(
     "The scores are divided by d, not by √d. A dot product of d random terms grows like √d; divided by "
-    "d, attention becomes nearly even."
-)(attention_like(scale=lambda d, D: 1 / d))
-attention.mistake(
-    "The scores are divided by √D of the whole model. Each head has d = D / n_head features, and √d is "
-    "due."
-)(attention_like(scale=lambda d, D: D**-0.5))
-attention.mistake("The scores are not scaled. Divide by √d.")(
-    attention_like(scale=lambda d, D: 1.0)
+    "d, attention becomes nearly even.",
+    replace(SCALE, " / (D // self.n_head)"),
 )
+attention.mistake(
+    "The scores are divided by √D of the whole model; due is √d of one head, d = D / n_head.",
+    replace(SCALE, " / math.sqrt(D)"),
+)
+attention.mistake("The scores are not scaled. Divide by √d.", replace(SCALE, ""))
 attention.mistake(
     "The mask leaks the future by one: each position sees the next one, the very token it is to "
-    "predict. The training loss looks wonderful. Forbid the diagonal 1 and above."
-)(attention_like(diagonal=1))
+    "predict. The training loss looks wonderful. Forbid the diagonal 1 and above.",
+    replace("tril()", "tril(1)"),
+)
 attention.mistake(
     "A position may not see itself, and the first sees nothing: its softmax is NaN. Only what lies "
-    "above the main diagonal is the future."
-)(attention_like(diagonal=-1))
+    "above the main diagonal is the future.",
+    replace("tril()", "tril(-1)"),
+)
 attention.mistake(
-    "Forbidden scores are 0, not −∞: after the softmax exp(0) = 1 is a share like any other."
-)(attention_like(fill=0.0))
-attention.mistake("The mask that you are given is ignored.")(attention_like(masked=False))
+    "Forbidden scores are 0, not −∞: after the softmax exp(0) = 1 is a share like any.",
+    replace("-math.inf", "0.0"),
+)
+attention.mistake("The mask that you are given is ignored.", replace("allowed & mask", "allowed"))
 attention.mistake(
-    "Your mask is upside down: True means *may attend*, as in scaled_dot_product_attention."
-)(attention_like(flipped=True))
+    "Your mask is upside down: True means *may attend*.",
+    replace("allowed & mask", "allowed & ~mask"),
+)
 attention.mistake(
-    "The softmax is over the queries. Each query spreads its attention over the keys: the last axis."
-)(attention_like(softmax=lambda s: s.softmax(-2)))
+    "The softmax is over the queries. Each query spreads its attention over the keys.",
+    replace("softmax(dim=-1)", "softmax(dim=-2)"),
+)
 attention.mistake(
     "The heads were merged without bringing them next to their features: reshape alone mixes positions. "
-    "transpose(1, 2) first."
-)(attention_like(merge=lambda y: y.reshape(y.size(0), y.size(2), -1)))
+    "transpose(1, 2) first.",
+    replace("y.transpose(1, 2).reshape", "y.reshape"),
+)
 attention.mistake(
     "The features were split as (n_head, T, d) without a transpose: a view cannot swap axes, so heads "
-    "are made of positions. View as (…, n_head, d), then permute."
-)(
-    attention_like(
-        split=lambda z, B, T, H, d: [part.reshape(B, H, T, d) for part in z.chunk(3, dim=-1)]
-    )
+    "are made of positions. View as (…, n_head, d), then permute.",
+    replace(
+        "heads.permute(2, 0, 3, 1, 4)",
+        "(z.reshape(B, self.n_head, T, -1) for z in self.qkv(x).chunk(3, dim=-1))",
+    ),
 )
 attention.mistake(
-    "The features were split as n_head × 3 × d: qkv gives all queries first, then all keys, then all "
-    "values."
-)(attention_like(split=lambda z, B, T, H, d: z.view(B, T, H, 3, d).permute(3, 0, 2, 1, 4)))
-attention.mistake("Queries and keys are swapped. It matters as soon as there is a mask or a bias.")(
-    attention_like(swap=lambda q, k, v: (k, q, v))
-)
-attention.mistake("The projection at the end is missing.")(attention_like(project=False))
-attention.mistake("A hidden detach: the values get no gradient.")(
-    attention_like(swap=lambda q, k, v: (q, k, v.detach()))
+    "The features were split as n_head × 3 × d; qkv gives all queries, all keys, all values.",
+    replace("3, self.n_head", "self.n_head, 3", "(2, 0, 3, 1, 4)", "(3, 0, 2, 1, 4)"),
 )
 attention.mistake(
-    "exp overflows for large scores; use softmax, which subtracts the largest first."
-)(attention_like(softmax=lambda s: s.exp() / s.exp().sum(-1, keepdim=True)))
-
-
-@attention.mistake("It is always causal; causal=False must let every position see all others.")
-class _(modules.MultiHeadSelfAttention):
-    def __init__(self, d_model, n_head, causal=True, bias=True):
-        super().__init__(d_model, n_head, True, bias)
-
-
-@attention.mistake("The biases are there although bias=False was asked for.")
-class _(modules.MultiHeadSelfAttention):
-    def __init__(self, d_model, n_head, causal=True, bias=True):
-        super().__init__(d_model, n_head, causal)
-
-
-@attention.mistake(
+    "Queries and keys are swapped. It matters as soon as there is a mask or a bias.",
+    replace("q, k, v =", "k, q, v ="),
+)
+attention.mistake("The projection at the end is missing.", replace("return self.proj(", "return ("))
+attention.mistake(
+    "A hidden detach: the values get no gradient.", replace("weights @ v", "weights @ v.detach()")
+)
+attention.mistake(
+    "exp overflows for large scores; use softmax, which subtracts the largest first.",
+    replace(
+        *(".softmax(dim=-1)", ".exp()"),
+        *("weights @ v", "weights / weights.sum(dim=-1, keepdim=True) @ v"),
+    ),
+)
+attention.mistake(
+    "It is always causal; causal=False must let every position see all others.",
+    replace("if self.causal:", "if True:"),
+)
+attention.mistake(
+    "The biases are there although bias=False was asked for.",
+    replace(
+        "3 * d_model, bias=bias", "3 * d_model", "d_model, d_model, bias=bias", "d_model, d_model"
+    ),
+)
+attention.mistake(
     "The values are right, but Python goes through the heads: n_head small matmuls in place of one "
     "batched one. Make the heads an axis.",
+    replace(
+        "weights @ v",
+        "torch.stack([weights[:, h] @ v[:, h] for h in range(self.n_head)], dim=1)",
+    ),
     cost=True,
 )
-class _(modules.MultiHeadSelfAttention):
-    def forward(self, x, mask=None):
-        T, D = x.shape[1:]
-        heads = [part.split(D // self.n_head, dim=-1) for part in self.qkv(x).chunk(3, dim=-1)]
-        out = []
-        for h, (q, k, v) in enumerate(zip(*heads, strict=True)):
-            scores = q @ k.transpose(1, 2) / math.sqrt(D // self.n_head)
-            allowed = torch.ones(T, T, dtype=torch.bool)
-            allowed = allowed.tril() if self.causal else allowed
-            if mask is not None:
-                allowed = allowed & mask[:, h if mask.size(1) > 1 else 0]
-            out.append(scores.masked_fill(~allowed, -math.inf).softmax(-1) @ v)
-        return self.proj(torch.cat(out, dim=-1))
-
-
-@attention.mistake(
-    "The values are right, but Python goes through the queries. One matmul scores them all, and the "
-    "mask does the rest.",
+attention.mistake(
+    "The values are right, but Python goes through the queries. One matmul takes them all.",
+    replace("weights @ v", "torch.cat([query @ v for query in weights.split(1, dim=2)], dim=2)"),
     cost=True,
 )
-class _(modules.MultiHeadSelfAttention):
-    def forward(self, x, mask=None):
-        B, T, D = x.shape
-        z = self.qkv(x).view(B, T, 3, self.n_head, D // self.n_head)
-        q, k, v = z.permute(2, 0, 3, 1, 4)
-        allowed = torch.ones(T, T, dtype=torch.bool)
-        allowed = allowed.tril() if self.causal else allowed
-        allowed = allowed.expand(B, self.n_head, T, T)
-        if mask is not None:
-            allowed = allowed & mask
-        rows = []
-        for t in range(T):
-            scores = (q[:, :, t : t + 1] @ k.transpose(-2, -1)) / math.sqrt(D // self.n_head)
-            scores = scores.masked_fill(~allowed[:, :, t : t + 1], -math.inf)
-            rows.append(scores.softmax(-1) @ v)
-        y = torch.cat(rows, dim=2) if rows else q
-        return self.proj(y.transpose(1, 2).reshape(B, T, D))
+attention.mistake(
+    "The causal mask of the first call is kept, and does not fit a longer sequence.",
+    replace(
+        "x.new_ones(T, T, dtype=torch.bool)",
+        'self.__dict__.setdefault("all", x.new_ones(T, T, dtype=torch.bool))',
+    ),
+)
+attention.mistake(
+    "The causal mask is made on the default device; x may be on another.",
+    replace("x.new_ones", "torch.ones"),
+)
+attention.mistake(
+    "After the transpose a view cannot merge the heads; reshape and contiguous() copy.",
+    replace("reshape(B, T, D)", "view(B, T, D)"),
+)
+attention.mistake(
+    "The mask that you are given replaces the causal one. Both hold: combine them with &.",
+    replace("allowed & mask", "mask"),
+)
+attention.mistake(
+    "Heads that do not divide d_model pass. Raise ValueError in __init__.",
+    replace("d_model % n_head", "False"),
+)
+attention.mistake(
+    "k.transpose(1, 2) swaps heads and positions; swap the last two axes, of each head's k.",
+    replace("k.transpose(-2, -1)", "k.transpose(1, 2)"),
+)
 
 
 @attention.alternative("einsum, and an additive mask with the smallest number of the dtype")
 class _(modules.MultiHeadSelfAttention):
     def forward(self, x, mask=None):
         T, D = x.shape[1:]
-        q, k, v = self.qkv(x).split(D, dim=2)
-        q, k, v = (z.unflatten(-1, (self.n_head, -1)) for z in (q, k, v))
+        q, k, v = (z.unflatten(-1, (self.n_head, -1)) for z in self.qkv(x).split(D, dim=2))
         scores = torch.einsum("bqhd,bkhd->bhqk", q / q.size(-1) ** 0.5, k)
-        allowed = torch.ones(T, T, dtype=torch.bool)
+        least = torch.full((T, T), torch.finfo(x.dtype).min, dtype=x.dtype, device=x.device)
         if self.causal:
-            allowed = torch.tril(allowed)
+            scores = scores + least.triu(1)
         if mask is not None:
-            allowed = torch.logical_and(allowed, mask)
-        forbid = torch.zeros(allowed.shape, dtype=x.dtype)
-        forbid = forbid.masked_fill(~allowed, torch.finfo(x.dtype).min)
-        return self.proj(
-            torch.einsum("bhqk,bkhd->bqhd", (scores + forbid).softmax(-1), v).flatten(2)
-        )
+            scores = scores.masked_fill(mask.logical_not(), least[0, 0])
+        return self.proj(torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).flatten(2))
 
 
-@attention.alternative("scaled_dot_product_attention")
-class _(nn.Module):
-    def __init__(self, d_model, n_head, causal=True, bias=True):
-        super().__init__()
-        if d_model % n_head != 0:
-            raise ValueError
-        self.qkv, self.proj = (
-            nn.Linear(d_model, 3 * d_model, bias),
-            nn.Linear(d_model, d_model, bias),
-        )
-        self.n_head, self.causal = n_head, causal
-
+@attention.alternative("scaled_dot_product_attention, as in nanoGPT")
+class _(modules.MultiHeadSelfAttention):
     def forward(self, x, mask=None):
         B, T, D = x.shape
-        q, k, v = (
+        heads = (
             z.view(B, T, self.n_head, D // self.n_head).transpose(1, 2)
             for z in self.qkv(x).chunk(3, dim=2)
         )
+        past = None
         if self.causal:
-            past = torch.ones(T, T, dtype=torch.bool).tril()
-            mask = past if mask is None else past & mask
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            past = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()
+        mask = mask if past is None else past if mask is None else past & mask
+        y = F.scaled_dot_product_attention(*heads, attn_mask=mask)
         return self.proj(y.transpose(1, 2).contiguous().view(B, T, D))
 
 
@@ -1943,14 +1536,9 @@ tie_weights = Exercise(
 @tie_weights.by_hand
 def _():
     table = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    yield (
-        call(table, torch.zeros(3, 2), None, torch.tensor([2])),
-        {
-            "head.weight is embedding.weight": True,
-            "head.weight": table,
-            "step 1: output": torch.tensor([[17.0, 39.0, 61.0]]),
-        },
-    )
+    expected = {"head.weight is embedding.weight": True, "head.weight": table}
+    expected["step 1: output"] = torch.tensor([[17.0, 39.0, 61.0]])
+    yield call(table, torch.zeros(3, 2), None, torch.tensor([2])), expected
 
 
 @tie_weights.cases(10)
@@ -1981,81 +1569,42 @@ tie_weights.contract(
 )
 
 
-@tie_weights.mistake(
-    "You copied the values. They agree today; after the first step of an optimizer there are two "
-    "weights again. Assign the parameter itself."
+TIE = "head.weight = embedding.weight"
+
+tie_weights.mistake(
+    "You copied the values. After an optimizer's step they are two again; assign the parameter.",
+    replace(TIE, "head.weight.data.copy_(embedding.weight)"),
 )
-def _(embedding, head):
-    if head.weight.shape != embedding.weight.shape:
-        raise ValueError
-    with torch.no_grad():
-        head.weight.copy_(embedding.weight)
-
-
-@tie_weights.mistake(
+tie_weights.mistake(
     "You assigned `.data`: the two share a storage but are two parameters, each with a gradient of its "
-    "own. The optimizer steps twice, and both are counted."
+    "own. The optimizer steps twice, and both are counted.",
+    replace(TIE, "head.weight.data = embedding.weight.data"),
 )
-def _(embedding, head):
-    if head.weight.shape != embedding.weight.shape:
-        raise ValueError
-    head.weight.data = embedding.weight.data
-
-
-@tie_weights.mistake(
-    "The head's weight has become the embedding's. It is the embedding's that stays: an optimizer or a "
-    "checkpoint may already hold it."
+tie_weights.mistake(
+    "The head's weight has become the embedding's; it is the embedding's that stays.",
+    replace(TIE, "embedding.weight = head.weight"),
 )
-def _(embedding, head):
-    if head.weight.shape != embedding.weight.shape:
-        raise ValueError
-    embedding.weight = head.weight
-
-
-@tie_weights.mistake(
-    "You gave both a *new* parameter. An optimizer that was made before holds the old one, and trains "
-    "something that no layer uses."
+tie_weights.mistake(
+    "You gave both a *new* parameter. An optimizer that was made before trains the old one.",
+    replace(TIE, "head.weight = embedding.weight = nn.Parameter(embedding.weight.detach())"),
 )
-def _(embedding, head):
-    if head.weight.shape != embedding.weight.shape:
-        raise ValueError
-    head.weight = embedding.weight = nn.Parameter(embedding.weight.detach())
-
-
-@tie_weights.mistake(
-    "The shapes are not compared: torch lets you assign any parameter, and it fails in the next "
-    "forward, far from here."
+tie_weights.mistake(
+    "The shapes are not compared: torch assigns any, and fails in the next forward.",
+    replace("head.weight.shape != embedding.weight.shape", "False"),
 )
-def _(embedding, head):
-    head.weight = embedding.weight
-
-
-@tie_weights.mistake("The head's bias went too. Only the weight is shared.")
-def _(embedding, head):
-    if head.weight.shape != embedding.weight.shape:
-        raise ValueError
-    head.weight = embedding.weight
-    head.bias = None
-
-
-@tie_weights.mistake("ValueError comes too late: the head has already lost its weight.")
-def _(embedding, head):
-    old = head.weight
-    head.weight = embedding.weight
-    if old.shape != head.weight.shape:
-        raise ValueError
-
-
-@tie_weights.mistake(
-    "The result is right, but values were copied before the assignment. What is copied is given up at "
-    "once.",
+tie_weights.mistake(
+    "The head's bias went too. Only the weight is shared.",
+    replace(TIE, f"{TIE}\n    head.bias = None"),
+)
+tie_weights.mistake(
+    "ValueError comes too late: the head has already lost its weight.",
+    replace("if head.weight.shape", f"old = head.weight\n    {TIE}\n    if old.shape"),
+)
+tie_weights.mistake(
+    "The result is right, but values were copied that are given up at once.",
+    replace(TIE, f"head.weight = nn.Parameter(embedding.weight.detach().clone())\n    {TIE}"),
     cost=True,
 )
-def _(embedding, head):
-    if head.weight.shape != embedding.weight.shape:
-        raise ValueError
-    head.weight = nn.Parameter(embedding.weight.detach().clone())
-    head.weight = embedding.weight
 
 
 @tie_weights.alternative("the old one deleted, the new one registered")
@@ -2092,35 +1641,16 @@ freeze_except = Exercise(
 @freeze_except.by_hand
 def _():
     model = {"body": ("linear", 2, 2), "head": ("linear", 2, 3)}
-    yield (
-        call(model, ["head"]),
-        {
-            "trained": {
-                "body.weight": False,
-                "body.bias": False,
-                "head.weight": True,
-                "head.bias": True,
-            }
-        },
-    )
-    yield (
-        call(model, ["body.bias"]),
-        {
-            "trained": {
-                "body.weight": False,
-                "body.bias": True,
-                "head.weight": False,
-                "head.bias": False,
-            }
-        },
-    )
+    names = ["body.weight", "body.bias", "head.weight", "head.bias"]
+    for listed, trained in (["head"], names[2:]), (["body.bias"], ["body.bias"]):
+        yield call(model, listed), {"trained": {name: name in trained for name in names}}
 
 
 @freeze_except.cases(15)
 def _(draw):
     model = {**GPT, "head2": ("linear", 4, 2), "frozen": []}
     if draw(st.booleans()):
-        model["tied"] = [("wte.weight", "head.weight")]
+        model["tied"] = TIED
     model["frozen"] = draw(
         st.lists(st.sampled_from(["wte.weight", "h.0.fc.bias", "head2.weight"]), unique=True)
     )
@@ -2132,102 +1662,94 @@ def _(draw):
 def _():
     yield call(GPT, []), "no names: everything is frozen"
     yield call({}, []), "no parameters"
-    yield (
-        call({**GPT, "frozen": ["head.weight", "wte.weight"]}, ["head"]),
-        "frozen before: trained now",
-    )
+    frozen = {**GPT, "frozen": ["head.weight", "wte.weight"]}
+    yield call(frozen, ["head"]), "frozen before: trained now"
     yield call(GPT, ["heads"]), "no such name"
+    yield call({**GPT, "act": {}}, ["act"]), "a submodule without parameters"
+    yield call({**GPT, "more": []}, ["head", "more"]), "a list of no submodules"
     yield call(GPT, ["head", "h.2"]), "one name is there, one is not"
     yield call(GPT, ["fc"]), "a name from within is no beginning"
     yield call(GPT, ["h.0.f"]), "half a name"
     twice = {"fc": ("linear", 2, 2), "h": [{"fc": ("linear", 2, 2)}]}
     yield call(twice, ["fc.weight"]), "a name that another path ends with"
     yield call(twice, ["h.0.fc"]), "and the other way round"
-    yield (
-        call({**GPT, "tied": [("wte.weight", "head.weight")]}, ["head"]),
-        ("tied: named by its second name"),
-    )
-    yield call({**GPT, "tied": [("wte.weight", "head.weight")]}, ["wte"]), "tied: by its first name"
-    yield call({**GPT, "tied": [("wte.weight", "head.weight")]}, ["h"]), "tied, and frozen"
-    yield (
-        call({"bn": ("batchnorm", 3), "head": ("linear", 3, 2)}, ["head"]),
-        "buffers stay as they are",
-    )
+    tied = {**GPT, "tied": TIED}
+    yield call(tied, ["head"]), "tied: named by its second name"
+    yield call(tied, ["wte"]), "tied: by its first name"
+    yield call(tied, ["h"]), "tied, and frozen"
+    norm = {"bn": ("batchnorm", 3), "head": ("linear", 3, 2)}
+    yield call(norm, ["head"]), "buffers stay as they are"
 
 
-def freeze_like(**changes):
-    """freeze_except with some of its parts replaced by wrong ones."""
-
-    def freeze_except(module, names):
-        every = list(module.named_parameters(remove_duplicate=changes.get("once", False)))
-        matches = changes.get("matches", lambda p, n: p == n or p.startswith(n + "."))
-        everywhere = list(module.named_parameters(remove_duplicate=False))
-        for name in names:
-            if changes.get("checks", True) and not any(matches(p, name) for p, _ in everywhere):
-                raise ValueError
-        if changes.get("freezes", True):
-            module.requires_grad_(False)
-        for path, parameter in every:
-            if any(matches(path, name) for name in names):
-                if changes.get("trains", True):
-                    parameter.requires_grad_(True)
-            elif changes.get("last"):
-                parameter.requires_grad_(False)
-
-    return freeze_except
-
+FITS = 'path == name or path.startswith(name + ".")'
+FREEZE = "module.requires_grad_(False)"
+TRAIN = "for found in listed.values():\n        for parameter in found:\n            parameter"
 
 freeze_except.mistake(
-    'path.startswith("head") is also true of "head2.weight". A submodule\'s name is followed by a dot.'
-)(freeze_like(matches=lambda path, name: path.startswith(name)))
-freeze_except.mistake(
-    '"fc" in path is true anywhere in it: "h.0.fc.weight" is not in a submodule called "fc" of this '
-    "module."
-)(freeze_like(matches=lambda path, name: name in path))
-freeze_except.mistake(
-    "A tied parameter is known by its first name only: named_parameters() leaves out the second. Ask "
-    "with remove_duplicate=False."
-)(freeze_like(once=True))
-freeze_except.mistake(
-    "With tied weights the last name wins: what one name trains, another freezes again. First freeze "
-    "all, then train what is listed."
-)(freeze_like(last=True))
-freeze_except.mistake("Nothing is frozen: you only set requires_grad to True.")(
-    freeze_like(freezes=False)
+    'path.startswith("head") is also true of "head2.weight". A name ends, or a dot follows.',
+    replace(FITS, "path.startswith(name)"),
 )
 freeze_except.mistake(
-    "A name that fits nothing is ignored. A typing error then freezes the whole model."
-)(freeze_like(checks=False))
-freeze_except.mistake("Only whole names fit; a submodule's name stands for all its parameters.")(
-    freeze_like(matches=lambda path, name: path == name)
+    '"fc" in path is true anywhere in it; "h.0.fc.weight" is not in this module\'s own "fc".',
+    replace(FITS, "name in path"),
 )
-freeze_except.mistake("Only submodules fit; a parameter's own whole name is one, too.")(
-    freeze_like(matches=lambda path, name: path.startswith(name + "."))
+freeze_except.mistake(
+    "Of tied names only the first is known. Ask with remove_duplicate=False.",
+    replace("remove_duplicate=False", ""),
 )
-
-
-@freeze_except.mistake("It is the wrong way round: the listed ones are frozen, the others trained.")
-def _(module, names):
-    freeze_like()(module, names)
-    for parameter in module.parameters():
-        parameter.requires_grad_(not parameter.requires_grad)
-
-
-@freeze_except.mistake(
-    "Parameters that were frozen before stay frozen although they are listed: set requires_grad to "
-    "True, do not only leave it."
+freeze_except.mistake(
+    "With tied weights the last name wins. First freeze all, then train what is listed.",
+    replace(
+        f"{TRAIN}.requires_grad_(True)",
+        f"for path, p in every:\n        p.requires_grad = any({FITS} for name in names)",
+    ),
 )
-def _(module, names):
-    before = {p: p.requires_grad for p in module.parameters()}
-    freeze_like()(module, names)
-    for parameter, trained in before.items():
-        parameter.requires_grad_(trained and parameter.requires_grad)
-
-
-@freeze_except.mistake("The ValueError comes after the freezing: the model has changed already.")
-def _(module, names):
-    module.requires_grad_(False)
-    freeze_like()(module, names)
+freeze_except.mistake(
+    "Nothing is frozen. (Setting requires_grad on a module sets an attribute like any other.)",
+    replace(FREEZE, "pass"),
+)
+freeze_except.mistake(
+    "A name that fits nothing is ignored. A typing error then freezes the whole model.",
+    replace("not found", "False"),
+)
+freeze_except.mistake(
+    "Only whole names fit; a submodule's name stands for all its parameters.",
+    replace(FITS, "path == name"),
+)
+freeze_except.mistake(
+    "Only submodules fit; a parameter's own whole name is one, too.",
+    replace(FITS, 'path.startswith(name + ".")'),
+)
+freeze_except.mistake(
+    "It is the wrong way round: the listed ones are frozen, the others trained.",
+    replace(
+        *("parameter.requires_grad_(True)", "parameter.requires_grad_(False)"),
+        *(FREEZE, "module.requires_grad_(True)"),
+    ),
+)
+freeze_except.mistake(
+    "Parameters that were frozen before stay frozen although listed: set True, too.",
+    replace(
+        *(
+            FREEZE,
+            "for p in set(module.parameters()).difference(*listed.values()):\n"
+            "        p.requires_grad_(False)",
+        ),
+        *("parameter.requires_grad_(True)", "pass"),
+    ),
+)
+freeze_except.mistake(
+    "The ValueError comes after the freezing: the model has changed already.",
+    replace("every = list", f"{FREEZE}\n    every = list"),
+)
+freeze_except.mistake(
+    "A submodule without parameters passes. No parameter lies in it: ValueError.",
+    replace("not found", "not found and name not in dict(module.named_modules())"),
+)
+freeze_except.mistake(
+    "You raise only if none of the names fits. Each of them must.",
+    replace("not found", "not any(listed.values())"),
+)
 
 
 @freeze_except.alternative("the submodules and parameters looked up by name")
@@ -2341,246 +1863,178 @@ def _(draw):
     if "tied" in tree["head"]:
         state["head.tied"] = state["head.weight"]
     part = {"inner.mean": values(c), "nothing": values(a)}
-    yield call(
-        tree,
-        ("call", values(a, b), {}),
-        ("train", False),
-        ("load", state, None),
-        ("load", part, False),
-        ("round trip",),
-        ("train",),
-    )
+    loads = ("load", state, None), ("load", part, False)
+    called = ("call", values(a, b), {})
+    yield call(tree, called, ("train", False), *loads, ("round trip",), ("train",))
 
 
 @tiny_module.edge
 def _():
     yield call({}), "no attributes"
     yield call({}, ("get", "nothing")), "no such attribute: AttributeError"
-    yield call({"weight": parameter(2)}, ("load", {}, True)), "a name is missing"
-    yield (
-        call(
-            {"weight": parameter(2)}, ("load", {"weight": normal(2, seed=1), "x": normal(1)}, True)
-        ),
-        "a name is unexpected: nothing may have changed",
-    )
-    two = {"weight": parameter(2), "bias": parameter(3)}
+    one, two = {"weight": parameter(2)}, {"weight": parameter(2), "bias": parameter(3)}
+    yield call(one, ("load", {}, True)), "a name is missing"
+    more = {"weight": normal(2, seed=1), "x": normal(1)}
+    yield call(one, ("load", more, True)), "a name is unexpected: nothing may have changed"
     wrong = {"weight": normal(2, seed=1), "bias": normal(2, seed=2)}
     yield call(two, ("load", wrong, True)), "a shape differs: nothing may have changed"
     yield call(two, ("load", {"bias": normal(1)}, False)), "a shape that would broadcast"
-    yield (
-        call(two, ("load", {"weight": normal(2, dtype=torch.float64, seed=5)}, False)),
-        "another dtype",
-    )
-    tree = {"weight": parameter(2), "shared": ("same", "weight")}
-    yield call(tree), "one parameter with two names"
-    yield (
-        call({"weight": parameter(2), "inner": {"tied": ("same", "weight")}}, ("round trip",)),
-        "tied",
-    )
-    yield call({"weight": parameter(2)}, ("set", "weight", None)), "a parameter becomes None"
-    yield call({"weight": parameter(2)}, ("set", "weight", normal(2))), "and a plain tensor"
-    yield call({"weight": parameter(2)}, ("set", "weight", ("buffer", normal(2)))), "and a buffer"
-    yield call({"weight": None}, ("set", "weight", parameter(2))), "None becomes a parameter"
-    yield (
-        call({"weight": normal(2)}, ("set", "weight", parameter(2))),
-        "a tensor becomes a parameter",
-    )
-    yield call({"mean": ("buffer", normal(2))}, ("set", "mean", normal(3, seed=1))), "a new buffer"
-    yield call({"mean": ("buffer", normal(2))}, ("set", "mean", None)), "a buffer becomes None"
-    yield (
-        call({"mean": ("buffer", normal(2))}, ("set", "mean", parameter(2))),
-        "a buffer is trained",
-    )
-    yield call({"inner": {"weight": parameter(2)}}, ("set", "inner", parameter(3))), "a child goes"
-    yield call({"inner": parameter(2)}, ("set", "inner", {"weight": parameter(3)})), "a child comes"
-    yield (
-        call({"inner": {"weight": parameter(2)}}, ("set", "inner.weight", parameter(3, seed=1))),
-        ("a parameter is replaced"),
-    )
-    yield call({"inner": {"weight": parameter(2)}}, ("set", "inner", 3)), "a child becomes a number"
-    yield (
-        call({"first": parameter(2), "weight": parameter(3)}, ("set", "first", parameter(4))),
-        ("replaced: its place stays"),
-    )
-    yield (
-        call({"inner": {"deep": {"bias": parameter(1)}}}, ("train", False), ("train",)),
-        "three levels",
-    )
+    double = {"weight": normal(2, dtype=torch.float64, seed=5)}
+    yield call(two, ("load", double, False)), "another dtype"
+    yield call({**one, "shared": ("same", "weight")}), "one parameter with two names"
+    yield call({**one, "inner": {"tied": ("same", "weight")}}, ("round trip",)), "tied"
+    frozen = {"weight": ("frozen", normal(2)), "bias": parameter(2)}
+    yield call(frozen, ("round trip",)), "a frozen parameter is a parameter"
+    yield call({"inner": {"training": False}}, ("train",)), "a child in eval mode"
+    three = {"inner": {"deep": {"bias": parameter(1)}}}
+    yield call(three, ("train", False), ("train",)), "three levels"
+    child, buffer = {"inner": one}, {"mean": ("buffer", normal(2))}
+    for tree, name, value, why in (
+        (one, "weight", None, "a parameter becomes None"),
+        (one, "weight", normal(2), "and a plain tensor"),
+        (one, "weight", ("buffer", normal(2)), "and a buffer"),
+        ({"weight": None}, "weight", parameter(2), "None becomes a parameter"),
+        ({"weight": normal(2)}, "weight", parameter(2), "a tensor is trained"),
+        (buffer, "mean", normal(3, seed=1), "a new buffer"),
+        (buffer, "mean", None, "a buffer becomes None"),
+        (buffer, "mean", parameter(2), "a buffer is trained"),
+        (child, "inner", parameter(3), "a child goes"),
+        ({"inner": parameter(2)}, "inner", {"weight": parameter(3)}, "a child comes"),
+        (child, "inner.weight", parameter(3, seed=1), "a parameter is replaced"),
+        (child, "inner", 3, "a child becomes a number"),
+        ({"first": parameter(2), **one}, "first", parameter(4), "replaced: its place stays"),
+    ):
+        yield call(tree, ("set", name, value)), why
+    for before in (normal(2, seed=1), None, parameter(3), {"weight": parameter(1)}):
+        sets = ("set", "mean", ("buffer", normal(2))), ("set", "mean", normal(2, seed=2))
+        yield call({"mean": before}, *sets), "whatever it was: then a buffer"
 
 
-def tiny_like(**changes):
-    """A TinyModule with some of its parts replaced by wrong ones."""
-
-    class TinyModule:
-        def __init__(self):
-            for registry in ("_parameters", "_buffers", "_children"):
-                object.__setattr__(self, registry, {})
-            self.training = True
-
-        def __setattr__(self, name, value):
-            registries = self._parameters, self._buffers, self._children, self.__dict__
-            if isinstance(value, nn.Parameter) or (
-                changes.get("tensors_too") and isinstance(value, torch.Tensor)
-            ):
-                kind = self._parameters
-            elif isinstance(value, TinyModule) and changes.get("children", True):
-                kind = self._children
-            elif name in self._buffers and isinstance(value, torch.Tensor):
-                kind = self._buffers
-            else:
-                kind = self.__dict__
-            for other in registries:
-                if other is not kind and changes.get("forgets", True):
-                    other.pop(name, None)
-            kind[name] = value
-
-        def __getattr__(self, name):
-            for registry in ("_parameters", "_buffers", "_children"):
-                if name in self.__dict__.get(registry, {}):
-                    return self.__dict__[registry][name]
-            if changes.get("raises", True):
-                raise AttributeError(name)
-            return None
-
-        def register_buffer(self, name, tensor):
-            if changes.get("forgets", True):
-                self.__dict__.pop(name, None)
-                self._parameters.pop(name, None)
-                self._children.pop(name, None)
-            self._buffers[name] = tensor
-
-        def __call__(self, *args, **kwargs):
-            return self.forward(*args, **(kwargs if changes.get("kwargs", True) else {}))
-
-        def named_parameters(self, prefix=""):
-            seen = set()
-            for name, value in self.walk(prefix):
-                new = id(value) not in seen or changes.get("twice")
-                if isinstance(value, nn.Parameter) and new:
-                    seen.add(id(value))
-                    yield name, value
-
-        def state_dict(self):
-            made = {}
-            for name, value in self.walk(""):
-                if changes.get("saves_buffers", True) or isinstance(value, nn.Parameter):
-                    if changes.get("once") and any(value is v for _, v in made.values()):
-                        continue
-                    made[name] = (
-                        (value.detach().clone() if changes.get("copies") else value.detach()),
-                        value,
-                    )
-            return {
-                name: whole if changes.get("attached") else value
-                for name, (value, whole) in made.items()
-            }
-
-        def load_state_dict(self, state, strict=True):
-            mine = {n: v.detach() for n, v in self.walk("")}
-            if changes.get("strict", strict) and mine.keys() != state.keys():
-                raise KeyError(sorted(mine.keys() ^ state.keys()))
-            both = [n for n in mine if n in state]
-            for n in both:
-                if changes.get("shapes", True) and mine[n].shape != state[n].shape:
-                    raise RuntimeError(n)
-            if changes.get("replaces"):
-                self.replace(state, "")
-                return
-            for n in both:
-                mine[n].copy_(state[n])
-
-        def replace(self, state, prefix):
-            for name in self._parameters:
-                if prefix + name in state:
-                    self._parameters[name] = nn.Parameter(state[prefix + name])
-            for name in self._buffers:
-                self._buffers[name] = state.get(prefix + name, self._buffers[name])
-            for name, child in self._children.items():
-                child.replace(state, f"{prefix}{name}.")
-
-        def train(self, mode=True):
-            self.training = mode
-            if changes.get("deep", True):
-                for child in self._children.values():
-                    child.train(mode)
-            return self if changes.get("returns", True) else None
-
-        def walk(self, prefix):
-            own = {**self._parameters, **self._buffers}
-            if changes.get("children_first"):
-                yield from self.walk_children(prefix)
-            for name, value in own.items():
-                yield prefix + name, value
-            if not changes.get("children_first"):
-                yield from self.walk_children(prefix)
-
-        def walk_children(self, prefix):
-            for name, child in self._children.items():
-                if changes.get("dots", True):
-                    yield from child.walk(f"{prefix}{name}.")
-                else:
-                    yield from child.walk(f"{name}.")
-
-    return TinyModule
-
+OWN = """\
+for name, tensor in (self._parameters | self._buffers).items():
+            yield prefix + name, tensor"""
+BELOW = """\
+for name, child in self._children.items():
+            yield from child._named_state(f"{prefix}{name}.")"""
 
 tiny_module.mistake(
-    "Every tensor becomes a parameter. A plain tensor is an ordinary attribute: only nn.Parameter says "
-    "that it is to be trained."
-)(tiny_like(tensors_too=True))
-tiny_module.mistake("Children are not registered: what is in them is neither trained nor saved.")(
-    tiny_like(children=False)
+    "Every tensor becomes a parameter. Only an nn.Parameter does; others are attributes.",
+    replace("isinstance(value, nn.Parameter)", "isinstance(value, Tensor)"),
 )
 tiny_module.mistake(
-    "A name that was a parameter and is assigned something else is still a parameter. Take it out of the "
-    "other dictionaries."
-)(tiny_like(forgets=False))
-tiny_module.mistake(
-    "An attribute that does not exist is None. Raise AttributeError: hasattr, and everyone who mistypes "
-    "a name, relies on it."
-)(tiny_like(raises=False))
-tiny_module.mistake("__call__ drops the keyword arguments.")(tiny_like(kwargs=False))
-tiny_module.mistake(
-    "A tied parameter comes twice from named_parameters: an optimizer would step it twice, and a count "
-    "is wrong."
-)(tiny_like(twice=True))
-tiny_module.mistake(
-    "state_dict leaves out the buffers. They are state, though they are not trained."
-)(tiny_like(saves_buffers=False))
-tiny_module.mistake(
-    "state_dict holds a tied parameter once. A checkpoint has it under each name, so that a model "
-    "without the tie can load it."
-)(tiny_like(once=True))
-tiny_module.mistake("state_dict copies. It holds the live values; whoever needs a copy makes one.")(
-    tiny_like(copies=True)
+    "Children are not registered: what is in them is neither trained nor saved.",
+    replace("isinstance(value, TinyModule)", "False"),
 )
 tiny_module.mistake(
-    "state_dict holds the parameters themselves, which require a gradient. Detach them: a state is only "
-    "values."
-)(tiny_like(attached=True))
-tiny_module.mistake(
-    "load_state_dict puts new parameters in the place of the old ones. An optimizer holds the old ones: "
-    "copy the values into them."
-)(tiny_like(replaces=True))
-tiny_module.mistake("It is never strict: missing and unexpected names pass in silence.")(
-    tiny_like(strict=False)
-)
-tiny_module.mistake("It is always strict, also with strict=False.")(tiny_like(strict=True))
-tiny_module.mistake(
-    "Shapes are not compared: copy_ broadcasts, and one number fills a whole vector."
-)(tiny_like(shapes=False))
-tiny_module.mistake("train sets the mode of this module alone; its children stay in theirs.")(
-    tiny_like(deep=False)
-)
-tiny_module.mistake("train returns None. Returning itself allows model = Model().train().")(
-    tiny_like(returns=False)
-)
-tiny_module.mistake("The children come first. As in torch, a module's own parameters do.")(
-    tiny_like(children_first=True)
+    "A name that means something else now is still registered. Take it out everywhere else.",
+    replace("other.pop(name, None)", "pass"),
 )
 tiny_module.mistake(
-    "The dotted names lose their beginning below the second level: hand the prefix on."
-)(tiny_like(dots=False))
+    "An attribute that does not exist is None. hasattr relies on AttributeError.",
+    replace(
+        """raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")""",
+        "return None",
+    ),
+)
+tiny_module.mistake(
+    "__call__ drops the keyword arguments.", replace("forward(*args, **kwargs)", "forward(*args)")
+)
+tiny_module.mistake(
+    "A tied parameter comes twice from named_parameters: an optimizer would step it twice.",
+    replace(" and id(tensor) not in seen", ""),
+)
+tiny_module.mistake(
+    "state_dict leaves out the buffers. They are state, though they are not trained.",
+    replace('_named_state("")}', '_named_state("") if isinstance(tensor, nn.Parameter)}'),
+)
+tiny_module.mistake(
+    "state_dict holds a tied parameter once. A checkpoint has it under each of its names.",
+    replace(
+        'return {name: tensor.detach() for name, tensor in self._named_state("")}',
+        "once = {}\n"
+        '        for name, tensor in self._named_state(""):\n'
+        "            once.setdefault(id(tensor), (name, tensor.detach()))\n"
+        "        return dict(once.values())",
+    ),
+)
+tiny_module.mistake(
+    "state_dict copies. It holds the live values; whoever needs a copy makes one.",
+    replace("tensor.detach()", "tensor.detach().clone()"),
+)
+tiny_module.mistake(
+    "state_dict holds the parameters themselves, with their gradients. Detach them.",
+    replace("tensor.detach()", "tensor"),
+)
+tiny_module.mistake(
+    "load_state_dict makes new parameters; an optimizer holds the old. Copy into those.",
+    replace(
+        "mine[name].copy_(state[name])",
+        'owner, (*path, last) = self, name.split(".")\n'
+        "                for step in path:\n"
+        "                    owner = getattr(owner, step)\n"
+        "                trained = isinstance(mine[name], nn.Parameter)\n"
+        "                setattr(owner, last, nn.Parameter(state[name]) if trained else state[name])",
+    ),
+)
+tiny_module.mistake(
+    "It is never strict: missing and unexpected names pass in silence.",
+    replace("if strict and mine", "if False and mine"),
+)
+tiny_module.mistake(
+    "It is always strict, also with strict=False.", replace("if strict and mine", "if mine")
+)
+tiny_module.mistake(
+    "Shapes are not compared: copy_ broadcasts, and one number fills a whole vector.",
+    replace("mine[name].shape != state[name].shape", "False"),
+)
+tiny_module.mistake(
+    "train sets the mode of this module alone; its children stay in theirs.",
+    replace("child.train(mode)", "pass"),
+)
+tiny_module.mistake(
+    "train returns None. Returning itself allows model = Model().train().",
+    replace("train(mode)\n        return self", "train(mode)"),
+)
+tiny_module.mistake(
+    "The children come first. As in torch, a module's own parameters do.",
+    replace(f"{OWN}\n        {BELOW}", f"{BELOW}\n        {OWN}"),
+)
+tiny_module.mistake(
+    "The dotted names lose their beginning below the second level: hand the prefix on.",
+    replace('f"{prefix}{name}."', 'f"{name}."'),
+)
+tiny_module.mistake(
+    "register_buffer leaves what the name meant before, which hides the buffer or is trained.",
+    replace("self._put(self._buffers, name, tensor)", "self._buffers[name] = tensor"),
+)
+tiny_module.mistake(
+    "named_parameters leaves out the frozen ones. They are parameters, too.",
+    replace("isinstance(tensor, nn.Parameter) and", "tensor.requires_grad and"),
+)
+tiny_module.mistake(
+    "Buffers come from named_parameters; an optimizer would train them.",
+    replace("isinstance(tensor, nn.Parameter) and ", ""),
+)
+tiny_module.mistake(
+    "The children are put in train mode whatever was asked: hand the mode on.",
+    replace("child.train(mode)", "child.train()"),
+)
+tiny_module.mistake(
+    "load_state_dict writes while autograd looks on. Use no_grad, or the detached tensors.",
+    replace("with torch.no_grad():", "if True:"),
+)
+tiny_module.mistake(
+    "load_state_dict has copied some values when it raises. Look at all shapes first.",
+    replace(
+        "for name in shared:\n            if mine",
+        "for name in shared:\n            if mine[name].shape == state[name].shape:\n"
+        "                mine[name].data.copy_(state[name])\n            if mine",
+    ),
+)
+tiny_module.mistake(
+    "load_state_dict assigns `.data`: model and state then share memory. Copy the values.",
+    replace("mine[name].copy_(state[name])", "mine[name].data = state[name]"),
+)
 
 
 @tiny_module.alternative("attributes in __dict__, the books kept as dictionaries of names")
@@ -2616,32 +2070,30 @@ class _:
     def __call__(self, *args, **kwargs):
         return self.forward(*args, **kwargs)
 
-    def _of(self, kind):
-        return [(n, self.__dict__[n]) for n, k in self._names.items() if k == kind]
-
-    def _walk(self, prefix, kinds):
+    def _walk(self, prefix, *kinds):
+        values = self.__dict__
         for kind in kinds:
-            for name, value in self._of(kind):
-                yield prefix + name, value
-        for name, child in self._of("child"):
-            yield from child._walk(prefix + name + ".", kinds)
+            yield from ((prefix + n, values[n]) for n, k in self._names.items() if k == kind)
+        for name, child in self._children():
+            yield from child._walk(prefix + name + ".", *kinds)
+
+    def _children(self):
+        return [(n, self.__dict__[n]) for n, kind in self._names.items() if kind == "child"]
 
     def named_parameters(self, prefix=""):
         found = {}
-        for name, value in self._walk(prefix, ["parameter"]):
-            if not any(value is other for other in found.values()):
-                found[name] = value
-        return iter(found.items())
+        for name, value in self._walk(prefix, "parameter"):
+            found.setdefault(value, name)
+        return [(name, value) for value, name in found.items()]
 
     def state_dict(self):
-        return {name: value.data for name, value in self._walk("", ["parameter", "buffer"])}
+        return {name: value.data for name, value in self._walk("", "parameter", "buffer")}
 
     @torch.no_grad()
     def load_state_dict(self, state, strict=True):
-        mine = dict(self._walk("", ["parameter", "buffer"]))
-        missing, extra = mine.keys() - state.keys(), state.keys() - mine.keys()
-        if strict and (missing or extra):
-            raise KeyError(f"{missing} {extra}")
+        mine = dict(self._walk("", "parameter", "buffer"))
+        if strict and mine.keys() ^ state.keys():
+            raise KeyError("missing or unexpected")
         pairs = [(mine[name], state[name]) for name in mine.keys() & state.keys()]
         if any(to.shape != value.shape for to, value in pairs):
             raise RuntimeError("shapes")
@@ -2649,7 +2101,7 @@ class _:
             to.copy_(value)
 
     def train(self, mode=True):
-        for _, child in self._of("child"):
+        for _, child in self._children():
             child.train(mode)
         self.training = mode
         return self

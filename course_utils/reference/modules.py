@@ -74,7 +74,8 @@ class LayerNorm(nn.Module):
     """(x − mean) / √(variance + eps) · weight + bias, each vector of the last axis by itself.
 
     Parameters: `weight` and `bias` (normalized_shape), ones and zeros at first; bias=False leaves
-    `bias` None. The variance is the biased one. Source: Ba, Kiros and Hinton (2016), section 3.
+    `bias` None. The variance is the biased one. Of a float16 or bfloat16 x, mean and variance are
+    taken in float32. Source: Ba, Kiros and Hinton (2016), section 3.
     """
 
     def __init__(self, normalized_shape: int, eps: float = 1e-5, bias: bool = True) -> None:
@@ -85,10 +86,11 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(normalized_shape)) if bias else None
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        """x: (..., D). Returns the same shape."""
-        centred = x - x.mean(dim=-1, keepdim=True)
+        """x: (..., D). Returns the same shape and dtype."""
+        z = x if x.dtype == torch.float64 else x.float()
+        centred = z - z.mean(dim=-1, keepdim=True)
         variance = centred.square().mean(dim=-1, keepdim=True)
-        y = centred * torch.rsqrt(variance + self.eps) * self.weight
+        y = (centred * torch.rsqrt(variance + self.eps)).to(x.dtype) * self.weight
         return y if self.bias is None else y + self.bias
 
 
@@ -96,7 +98,8 @@ class RMSNorm(nn.Module):
     """x / √(mean of x² + eps) · weight, each vector of the last axis by itself.
 
     Parameter: `weight` (normalized_shape), ones at first. No mean is subtracted and nothing is
-    added. Source: Zhang and Sennrich (2019), equation 4; eps under the root as in Llama.
+    added. Of a float16 or bfloat16 x, the mean is taken in float32. Source: Zhang and Sennrich
+    (2019), equation 4; eps under the root as in Llama.
     """
 
     def __init__(self, normalized_shape: int, eps: float = 1e-6) -> None:
@@ -106,8 +109,10 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(normalized_shape))
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        """x: (..., D). Returns the same shape."""
-        return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps) * self.weight
+        """x: (..., D). Returns the same shape and dtype."""
+        z = x if x.dtype == torch.float64 else x.float()
+        mean_square = z.square().mean(dim=-1, keepdim=True)
+        return (z * torch.rsqrt(mean_square + self.eps)).to(x.dtype) * self.weight
 
 
 class BatchNorm1d(nn.Module):
@@ -176,7 +181,8 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """x: any shape. Returns the same shape and dtype; p = 1 gives zeros, never NaN."""
+        """x: any shape. Returns the same shape and dtype, on the same device; p = 1 gives zeros, not
+        0 / 0."""
         if not self.training:
             return x
         if self.p == 1:
@@ -206,7 +212,7 @@ class MultiHeadSelfAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B #H #T T"] | None = None
     ) -> Float[Tensor, "B T D"]:
-        """x: (B, T, D). Returns the same shape.
+        """x: (B, T, D), on any device. Returns the same shape.
 
         mask: True where a query may attend to a key, broadcast against (B, n_head, T, T), and
         combined with the causal one. Each query must have a key left.
@@ -215,12 +221,13 @@ class MultiHeadSelfAttention(nn.Module):
         heads = self.qkv(x).view(B, T, 3, self.n_head, D // self.n_head)
         q, k, v = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, d)
         scores = q @ k.transpose(-2, -1) / math.sqrt(D // self.n_head)
+        allowed = x.new_ones(T, T, dtype=torch.bool)
         if self.causal:
-            future = x.new_ones(T, T, dtype=torch.bool).triu(diagonal=1)
-            scores = scores.masked_fill(future, -math.inf)
+            allowed = allowed.tril()
         if mask is not None:
-            scores = scores.masked_fill(~mask, -math.inf)
-        y = scores.softmax(dim=-1) @ v
+            allowed = allowed & mask
+        weights = scores.masked_fill(~allowed, -math.inf).softmax(dim=-1)
+        y = weights @ v
         return self.proj(y.transpose(1, 2).reshape(B, T, D))
 
 
@@ -242,22 +249,21 @@ def freeze_except(module: nn.Module, names: Sequence[str]) -> None:
 
     names: dotted, as in named_parameters: "head" means all of the submodule `head` (and nothing of
     `head2`), "head.bias" one parameter. A parameter with several names (tied weights) is trained if
-    any of them is listed. Raises ValueError for a name that no parameter has, and then changes
-    nothing.
+    any of them is listed. Raises ValueError for a name that no parameter has or lies in, and then
+    changes nothing.
     """
     every = list(module.named_parameters(remove_duplicate=False))
-    for name in names:
-        if not any(_is_inside(path, name) for path, _ in every):
+    listed = {
+        name: [p for path, p in every if path == name or path.startswith(name + ".")]
+        for name in names
+    }
+    for name, found in listed.items():
+        if not found:
             raise ValueError(f"no parameter is called {name!r} or lies in it")
     module.requires_grad_(False)
-    for path, parameter in every:
-        if any(_is_inside(path, name) for name in names):
+    for found in listed.values():
+        for parameter in found:
             parameter.requires_grad_(True)
-
-
-def _is_inside(path: str, name: str) -> bool:
-    """Is the parameter at this dotted path so named, or in a submodule so named?"""
-    return path == name or path.startswith(name + ".")
 
 
 class TinyModule:
@@ -298,7 +304,7 @@ class TinyModule:
         return self.forward(*args, **kwargs)
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
-        """(dotted name, parameter): one's own, then each child's; a tied one only once."""
+        """(dotted name, parameter): one's own, then each child's; a tied one once, frozen ones too."""
         seen = set()
         for name, tensor in self._named_state(prefix):
             if isinstance(tensor, nn.Parameter) and id(tensor) not in seen:
@@ -311,15 +317,16 @@ class TinyModule:
 
     def load_state_dict(self, state: Mapping[str, Tensor], strict: bool = True) -> None:
         """Copy values in place, or raise before any: KeyError (names), RuntimeError (shapes)."""
-        mine = self.state_dict()
+        mine = dict(self._named_state(""))
         if strict and mine.keys() != state.keys():
             raise KeyError(f"missing or unexpected: {sorted(mine.keys() ^ state.keys())}")
         shared = [name for name in mine if name in state]
         for name in shared:
             if mine[name].shape != state[name].shape:
                 raise RuntimeError(f"{name}: {mine[name].shape} is not {state[name].shape}")
-        for name in shared:
-            mine[name].copy_(state[name])
+        with torch.no_grad():
+            for name in shared:
+                mine[name].copy_(state[name])
 
     def train(self, mode: bool = True) -> "TinyModule":
         """Set `training` here and in all children, however deep; returns itself."""

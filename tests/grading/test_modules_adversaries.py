@@ -155,7 +155,7 @@ class _(R.Dropout):
     def forward(self, x):
         if not self.training or self.p == 0.0:
             return x
-        drop = torch.rand(x.numel()).reshape(x.shape) < self.p
+        drop = torch.rand(x.numel(), device=x.device).reshape(x.shape) < self.p
         scale = 0.0 if self.p >= 1 else 1 / (1 - self.p)
         return torch.where(drop, torch.zeros_like(x), x * scale)
 
@@ -185,9 +185,9 @@ class _(R.LayerNorm):
 @right("LayerNorm", "std")
 class _(R.LayerNorm):
     def forward(self, x):
-        c = x - x.sum(-1, keepdim=True) / x.shape[-1]
+        c = x.double() - x.double().sum(-1, keepdim=True) / x.shape[-1]
         v = torch.einsum("...d,...d->...", c, c).unsqueeze(-1) / x.shape[-1]
-        y = torch.mul(c, (v + self.eps) ** (-0.5)) * self.weight
+        y = torch.mul(c, (v + self.eps) ** (-0.5)).to(x.dtype) * self.weight
         if self.bias is not None:
             y = y.add(self.bias)
         return y
@@ -209,7 +209,7 @@ class _(R.RMSNorm):
         )
 
 
-@wrong("RMSNorm", "float32 forced")
+@right("RMSNorm", "float32 forced, as in Llama")
 class _(R.RMSNorm):
     def forward(self, x):
         return (x.float() * (x.float().square().mean(-1, keepdim=True) + self.eps).rsqrt()).type_as(
@@ -221,7 +221,9 @@ class _(R.RMSNorm):
 class _(R.RMSNorm):
     def forward(self, x):
         return (
-            torch.div(x, torch.sqrt(x.pow(2).sum(-1, keepdim=True) / x.shape[-1] + self.eps))
+            torch.div(
+                x, torch.sqrt(x.float().pow(2).sum(-1, keepdim=True) / x.shape[-1] + self.eps)
+            ).type_as(x)
             * self.weight
         )
 
@@ -325,7 +327,7 @@ class _(R.MultiHeadSelfAttention):
         ]
         s = torch.bmm(q * d ** (-0.5), k.transpose(1, 2)).view(B, H, T, T)
         if self.causal:
-            s = s.masked_fill(torch.triu(torch.ones(T, T), 1) > 0, -1000000000.0)
+            s = s.masked_fill(torch.triu(torch.ones(T, T, device=x.device), 1) > 0, -1000000000.0)
         if mask is not None:
             s = torch.where(mask, s, torch.tensor(-1000000000.0, dtype=s.dtype))
         p = F.softmax(s, dim=3).view(B * H, T, T)
@@ -463,6 +465,183 @@ class _(R.TinyModule):
 
     def named_parameters(self, prefix=""):
         return list(super().named_parameters(prefix))
+
+
+# ------------------------------------------------------------------ families that once passed
+
+
+@wrong("count_parameters", "by storage")
+def _(module):
+    found = {p.untyped_storage().data_ptr(): p for p in module.parameters()}.values()
+    return sum(p.numel() for p in found), sum(p.numel() for p in found if p.requires_grad)
+
+
+@wrong("count_parameters", "each module by its mode")
+def _(module):
+    total, _ = R.count_parameters(module)
+    parts = [p for m in module.modules() if m.training for p in m.parameters(recurse=False)]
+    return total, sum(p.numel() for p in set(parts) if p.requires_grad)
+
+
+@wrong("Linear", "view with a guess of the axes")
+class _(R.Linear):
+    def forward(self, x):
+        flat = x.view(-1, self.weight.shape[1]) if x.ndim > 2 else x
+        y = flat @ self.weight.T
+        y = y if self.bias is None else y + self.bias
+        return y.reshape(*x.shape[:-1], -1) if x.numel() else x @ self.weight.T + y.sum()
+
+
+@wrong("Linear", "the weight is kept on the class")
+class _(R.Linear):
+    def __init__(self, in_features, out_features, bias=True):
+        super().__init__(in_features, out_features, bias)
+        type(self).width = out_features
+
+    def forward(self, x):
+        y = x @ self.weight[: self.width].T
+        return y if self.bias is None else y + self.bias[: self.width]
+
+
+@wrong("Linear", "bias registered only where there is one")
+class _(nn.Module):
+    def __init__(self, in_features, out_features, bias=True):
+        super().__init__()
+        for name, parameter in R.Linear(in_features, out_features, bias).named_parameters():
+            setattr(self, name, parameter)
+
+    def forward(self, x):
+        return F.linear(x, self.weight, getattr(self, "bias", None))
+
+    def extra_repr(self):
+        d_out, d_in = self.weight.shape
+        bias = "bias" in self._parameters
+        return f"in_features={d_in}, out_features={d_out}, bias={bias}"
+
+
+@wrong("Dropout", "p above 1 fails only when it is called")
+class _(nn.Module):
+    def __init__(self, p=0.5):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x):
+        return F.dropout(x, self.p, self.training)
+
+
+@wrong("Dropout", "whole numbers are not looked at")
+class _(R.Dropout):
+    def __init__(self, p=0.5):
+        super().__init__(p if 0 <= p <= 1 or p % 1 else 0.5)
+        self.p = p
+
+
+@wrong("Dropout", "p is the class's")
+class _(R.Dropout):
+    def __init__(self, p=0.5):
+        super().__init__(p)
+        del self.p
+        type(self).p = p
+
+
+@right("Dropout", "zeros without a gradient")
+class _(R.Dropout):
+    def forward(self, x):
+        return torch.zeros_like(x) if self.training and self.p == 1 else super().forward(x)
+
+
+@wrong("LayerNorm", "eps is the class's")
+class _(R.LayerNorm):
+    def __init__(self, normalized_shape, eps=1e-5, bias=True):
+        super().__init__(normalized_shape, eps, bias)
+        del self.eps
+        type(self).eps = eps
+
+
+@wrong("RMSNorm", "the norm of a float16 row")
+class _(R.RMSNorm):
+    def forward(self, x):
+        mean_square = (x.norm(dim=-1, keepdim=True) / x.size(-1) ** 0.5).square()
+        return x * torch.rsqrt(mean_square + self.eps) * self.weight
+
+
+@wrong("RMSNorm", "float32 comes out")
+class _(R.RMSNorm):
+    def forward(self, x):
+        return super().forward(x.float()) if x.dtype != torch.float64 else super().forward(x)
+
+
+@wrong("MultiHeadSelfAttention", "a mask for the class")
+class _(R.MultiHeadSelfAttention):
+    past = None
+
+    def forward(self, x, mask=None):
+        T, kind = x.size(1), type(self)
+        if kind.past is None or kind.past.size(0) < T:
+            kind.past = torch.ones(T, T, dtype=torch.bool, device=x.device)
+            kind.past = kind.past.tril() if self.causal else kind.past
+        past = kind.past[:T, :T]
+        self.causal, causal = False, self.causal
+        y = super().forward(x, past if mask is None else past & mask)
+        self.causal = causal
+        return y
+
+
+@wrong("MultiHeadSelfAttention", "the first mask is kept")
+class _(R.MultiHeadSelfAttention):
+    def forward(self, x, mask=None):
+        if mask is not None:
+            mask = self.__dict__.setdefault("kept", mask)
+        return super().forward(x, mask)
+
+
+@right("MultiHeadSelfAttention", "a mask kept as long as it is long enough")
+class _(R.MultiHeadSelfAttention):
+    def forward(self, x, mask=None):
+        T = x.size(1)
+        past = self.__dict__.get("past")
+        if past is None or past.size(0) < T or past.device != x.device:
+            past = self.__dict__["past"] = x.new_ones(T, T).tril().bool()
+        allowed = past[:T, :T] if self.causal else torch.ones_like(past[:T, :T])
+        q, k, v = (z.unflatten(-1, (self.n_head, -1)).mT.mT for z in self.qkv(x).chunk(3, -1))
+        q, k, v = (z.transpose(1, 2) for z in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, allowed if mask is None else allowed & mask)
+        return self.proj(y.transpose(1, 2).flatten(2))
+
+
+@wrong("freeze_except", "a submodule is enough")
+def _(module, names):
+    inside = dict(module.named_modules())
+    every = dict(module.named_parameters(remove_duplicate=False))
+    if any(name not in inside and name not in every for name in names):
+        raise ValueError
+    R.freeze_except(module, [n for n in names if n in every or list(inside[n].parameters())])
+
+
+@wrong("TinyModule", "a buffer that an attribute hides")
+class _(R.TinyModule):
+    def register_buffer(self, name, tensor):
+        for registry in (self._parameters, self._children):
+            registry.pop(name, None)
+        self._buffers[name] = tensor
+
+
+@wrong("TinyModule", "frozen ones are not saved")
+class _(R.TinyModule):
+    def state_dict(self):
+        named = dict(self.named_parameters())
+        frozen = {n for n, p in named.items() if not p.requires_grad}
+        return {n: t for n, t in super().state_dict().items() if n not in frozen}
+
+
+@wrong("TinyModule", "eval stays in the children")
+class _(R.TinyModule):
+    def train(self, mode=True):
+        modes = [(child, child.training) for child in self._children.values()]
+        super().train(mode)
+        for child, before in modes:
+            child.training = before and mode
+        return self
 
 
 @pytest.mark.parametrize(("key", "answer"), WRONG)

@@ -1,5 +1,6 @@
 """The probe of an nn.Module sees what would go unnoticed, and takes no style for a fault."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -113,6 +114,38 @@ def test_dropout_is_judged_by_statistics():
     assert right["train: each call draws anew"] and right["eval: output equals input"]
     rows = dropout(nn.Dropout1d, call({"p": 0.25}, (400, 500), torch.float32))
     assert not rows["train: rows differ as much as chance lets them"]
+
+
+def test_dropout_has_to_refuse_a_p_when_it_is_built():
+    class Late(nn.Dropout):
+        def __init__(self, p=0.5):
+            super().__init__(0.5)
+            self.p = p
+
+    case = call({"p": 2.0}, (3, 4), torch.float32)
+    assert dropout(nn.Dropout, case) == {"raises": "ValueError"}
+    assert dropout(Late, case) == {"raises": "nothing"}
+
+
+def test_a_second_instance_and_a_forgotten_device_are_seen():
+    class Shared(Scale):
+        def __init__(self, n=2):
+            super().__init__(n)
+            Shared.n = n
+
+        def forward(self, x):
+            return x * self.weight * self.n + torch.zeros(2)
+
+    beside = ("beside", {"n": 1}, X[:, :1])
+    steps = ("eval", X), beside, ("eval", X)
+    found = seen(Shared, *steps)
+    assert not torch.equal(found["step 1 (eval): output"], found["step 3 (eval): output"])
+    found = seen(Scale, *steps, ("meta", X), ("get", "bias"))
+    assert torch.equal(found["step 1 (eval): output"], found["step 3 (eval): output"])
+    assert found["step 4 (meta): device"] == "meta"
+    assert found["step 5 (get): attribute `bias`"] != "None"
+    with pytest.raises(RuntimeError, match="device"):
+        seen(Shared, ("meta", X))
 
 
 def test_a_model_from_its_description():

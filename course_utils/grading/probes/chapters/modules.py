@@ -5,11 +5,16 @@ with the object, step by step:
 
     ("train", x, ...)   forward and backward in train mode, then one step of gradient descent
     ("eval", x, ...)    forward and backward in eval mode
+    ("forward", x, ...) forward alone
+    ("beside", changes, x)  call another object, built with changes, that this one must not notice
+    ("meta", x, ...)    forward on the meta device, while the default device stays as it is
+    ("get", name)       look at an attribute that may be None
     ("reload",)         go on with a new object that has loaded this one's state_dict
     ("fresh",)          look at the values that the parameters and buffers start with
     ("extra_repr",)     what print shows of it
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,6 +60,18 @@ def module(subject: Any, case: Case) -> dict[str, Any]:
             made = subject(**build).to(dtype)
             made.load_state_dict(state)
             found: dict[str, Any] = {}
+        elif verb == "beside":
+            changes, *rest = given
+            other = subject(**build | changes).to(dtype)
+            found = {"shape of the other's output": tuple(other(*rest).shape)}
+        elif verb == "meta":
+            found = _on_meta(made, given)
+        elif verb == "forward":
+            with torch.no_grad():
+                found = {"output": made(*given)}
+        elif verb == "get":
+            value = getattr(made, given[0], "missing")
+            found = {f"attribute `{given[0]}`": "None" if value is None else shown(value)}
         elif verb == "fresh":
             found = _start_values(subject(**build))
         elif verb == "extra_repr":
@@ -111,6 +128,14 @@ def _passed_through(made: nn.Module, given: list[Any]) -> dict[str, Any]:
                 if parameter.grad is not None:
                     parameter.sub_(LEARNING_RATE * parameter.grad)
     return seen
+
+
+def _on_meta(made: nn.Module, given: list[Any]) -> dict[str, Any]:
+    """Where no values are: shape, dtype and device of the output."""
+    y = copy.deepcopy(made).to("meta")(*(value.to("meta") for value in given))
+    if not isinstance(y, Tensor):
+        return {"output": y}
+    return {"shape": tuple(y.shape), "dtype": y.dtype, "device": y.device.type}
 
 
 def clone(x: Tensor | None) -> Tensor | None:
@@ -170,17 +195,31 @@ module.called = _called_module
 def dropout(subject: Any, case: Case) -> dict[str, Any]:
     """Statistics of a random mask, so that any right way of drawing it passes.
 
-    The case: arguments of the constructor, a shape, a dtype. The input counts 1, 2, … 7, 1, 2, … so
+    The case: arguments of the constructor, a shape, a dtype, and "meta" to see only whether it works
+    there. The input counts 1, 2, … 7, 1, 2, … so
     that no two neighbours are alike. Fractions of 100,000 elements or more are given in units of
     what is due, to one decimal: chance cannot reach the next.
     """
-    build, shape, dtype = case.args
-    layer = subject(**build)
+    build, shape, dtype, *device = case.args
     p = build.get("p", 0.5)
+    if not 0 <= p <= 1:
+        return {labels.RAISES: _raised_when_built(subject, build)}
+    layer = subject(**build)
+    subject(p=0.9 if p < 0.5 else 0.1)  # another one, which the first must not notice
+    if device:
+        return _on_meta(layer.train(), [torch.ones(shape, dtype=dtype)])
     made = {"state_dict": list(layer.state_dict())}
     numel = torch.Size(shape).numel()
     leaf = (torch.arange(numel) % 7 + 1).view(shape).to(dtype).requires_grad_()
     return made | _in_train_mode(layer.train(), leaf, p) | _in_eval_mode(layer.eval(), leaf)
+
+
+def _raised_when_built(subject: Any, build: dict[str, Any]) -> str:
+    try:
+        subject(**build)
+    except Exception as error:
+        return raised_name(error)
+    return labels.NOTHING
 
 
 def _in_train_mode(layer: nn.Module, leaf: Tensor, p: float) -> dict[str, Any]:
@@ -197,6 +236,8 @@ def _in_train_mode(layer: nn.Module, leaf: Tensor, p: float) -> dict[str, Any]:
     seen: dict[str, Any] = {"train: dtype": y.dtype, "train: shape": tuple(y.shape)}
     if not torch.equal(x.detach(), leaf.detach()):
         seen["argument `x` afterwards"] = x.detach().clone()
+    if p == 1:  # zeros: with a gradient of zero, or with none
+        return seen | {"train: everything is dropped": bool(dropped.all())}
     if not y.requires_grad:
         return seen | {labels.NO_GRAD: False}
     (gradient,) = torch.autograd.grad(y.sum(), leaf)
@@ -229,7 +270,10 @@ def _in_eval_mode(layer: nn.Module, leaf: Tensor) -> dict[str, Any]:
     y = layer(leaf * 1)
     if not isinstance(y, Tensor):
         return {"eval: output": y}
-    seen = {"eval: output equals input": torch.equal(y.detach(), leaf.detach())}
+    seen: dict[str, Any] = {"eval: output equals input": torch.equal(y.detach(), leaf.detach())}
+    if y.shape == leaf.shape and leaf.numel():
+        ratio = y.detach() / leaf.detach()
+        seen["eval: output / input, least and most"] = torch.stack([ratio.min(), ratio.max()])
     if y.requires_grad:
         (gradient,) = torch.autograd.grad(y.sum(), leaf)
         seen["eval: gradient is one"] = torch.equal(gradient, torch.ones_like(gradient))
@@ -239,11 +283,12 @@ def _in_eval_mode(layer: nn.Module, leaf: Tensor) -> dict[str, Any]:
 
 
 def _called_dropout(name: str, case: Case) -> str:
-    build, shape, dtype = case.args
+    build, shape, dtype, *device = case.args
     given = ", ".join(f"{key}={shown(value)}" for key, value in build.items())
-    return (
-        f"{name}({given}), called with x of shape {shape}, {shown(dtype)}, in train and eval mode"
-    )
+    if not 0 <= build.get("p", 0.5) <= 1:
+        return f"{name}({given})"
+    where = "on the meta device, in train mode" if device else "in train and eval mode"
+    return f"{name}({given}), called with x of shape {shape}, {shown(dtype)}, {where}"
 
 
 dropout.called = _called_dropout
@@ -258,7 +303,8 @@ def assemble(tree: Any) -> Any:
     A dict is a module with these attributes, a list an nn.ModuleList; a tuple is a layer:
     ("linear", in, out), ("conv1d", out, in), ("embedding", V, D), ("norm", D), ("batchnorm", C),
     ("parameter", *shape), ("python list", *items), whose items no module registers. Under the key "tied" a dict may
-    have pairs of dotted names, the second of which becomes the first; under "frozen" names.
+    have pairs of dotted names, the second of which becomes the first; under "frozen" names; of the
+    whole "eval" says that it is in eval mode, "meta" that it is on the meta device.
     """
     if isinstance(tree, list):
         return nn.ModuleList(assemble(item) for item in tree)
@@ -266,15 +312,19 @@ def assemble(tree: Any) -> Any:
         kind, *sizes = tree
         return _LAYERS[kind](*sizes)
     made = nn.Module()
-    for name, part in tree.items():
-        if name not in ("tied", "frozen"):
-            setattr(made, name, assemble(part))
+    for name, part in _parts(tree):
+        setattr(made, name, assemble(part))
     for first, second in tree.get("tied", ()):
         owner, _, last = second.rpartition(".")
         setattr(made.get_submodule(owner), last, made.get_parameter(first))
     for name in tree.get("frozen", ()):
         made.get_parameter(name).requires_grad_(False)
-    return made
+    return made.train(not tree.get("eval", False))
+
+
+def _parts(tree: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The attributes of a description, without what it says of them."""
+    return [(n, part) for n, part in tree.items() if n not in ("tied", "frozen", "eval", "meta")]
 
 
 class Conv1D(nn.Module):
@@ -318,13 +368,11 @@ def described(tree: Any) -> str:
         if kind == "python list":
             return f"[{', '.join(map(described, sizes))}]"
         return f"{names[kind]}({', '.join(map(str, sizes))})"
-    parts = [
-        f"{name}: {described(part)}"
-        for name, part in tree.items()
-        if name not in ("tied", "frozen")
-    ]
+    parts = [f"{name}: {described(part)}" for name, part in _parts(tree)]
     parts += [f"{second} is {first}" for first, second in tree.get("tied", ())]
     parts += [f"{name} frozen" for name in tree.get("frozen", ())]
+    parts += ["in eval mode"] * tree.get("eval", False)
+    parts += ["on the meta device"] * tree.get("meta", False)
     return f"Module({', '.join(parts)})"
 
 
@@ -335,7 +383,8 @@ def assembled(subject: Any, case: Case) -> dict[str, Any]:
     The case: the module's description (see `assemble`), then the other arguments.
     """
     tree, *rest = case.args
-    made = assemble(tree)
+    with torch.device("meta" if tree.get("meta") else "cpu"):
+        made = assemble(tree)
     before = {name: value.clone() for name, value in made.state_dict().items()}
     parameters = dict(made.named_parameters(remove_duplicate=False))
     try:
@@ -347,7 +396,8 @@ def assembled(subject: Any, case: Case) -> dict[str, Any]:
     seen["the parameters are the same objects"] = all(
         after.get(name) is value for name, value in parameters.items()
     ) and len(after) == len(parameters)
-    seen["their values are as before"] = same(before, dict(made.state_dict()))
+    if not tree.get("meta"):
+        seen["their values are as before"] = same(before, dict(made.state_dict()))
     seen["buffers require a gradient"] = any(b.requires_grad for b in made.buffers())
     return seen
 
@@ -458,8 +508,9 @@ def registry(subject: Any, case: Case) -> dict[str, Any]:
 def _grow(subject: Any, tree: dict[str, Any], made: dict[str, Any]) -> Any:
     """A module of a subclass with the attributes of a tree.
 
-    A tensor is a plain one, ("parameter", tensor) a parameter, ("buffer", tensor) a buffer, ("same",
-    name) the object that is called so further up, a dict a child module, anything else itself.
+    A tensor is a plain one, ("parameter", tensor) a parameter, ("frozen", tensor) one that does not
+    require a gradient, ("buffer", tensor) a buffer, ("same", name) the object that is called so further
+    up, a dict a child module, anything else itself.
     """
 
     class Child(subject):  # type: ignore[misc, valid-type]
@@ -481,8 +532,8 @@ def _assign(subject: Any, owner: Any, name: str, value: Any, made: dict[str, Any
         value = value[1].clone()  # a second tree of the same case shares nothing with the first
         owner.register_buffer(name, value)
         return value
-    elif isinstance(value, tuple) and value[0] == "parameter":
-        value = nn.Parameter(value[1].clone())
+    elif isinstance(value, tuple) and value[0] in ("parameter", "frozen"):
+        value = nn.Parameter(value[1].clone(), requires_grad=value[0] == "parameter")
     elif isinstance(value, tuple) and value[0] == "same":
         value = made[value[1]]
     setattr(owner, name, value)
