@@ -2,18 +2,16 @@
 # mypy: ignore-errors
 # (mistakes are written as students write them, and all classes of theirs are called _)
 
-import os
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import nn
 from torch.autograd import Variable
 
-from course_utils.grading import Exercise, call, contracts, draws, on_ranks, probes
+from course_utils.grading import Exercise, call, contracts, draws, on_ranks, probes, replace
 from course_utils.reference import ddp
 
 WORLDS = st.integers(1, 4)
@@ -92,39 +90,23 @@ def _():
     yield apart(1, "BatchNorm"), "a world of one"
 
 
-def broadcast_in_place(tensors, src):
-    with torch.no_grad():
-        for x in tensors:
-            whole = x.contiguous()
-            dist.broadcast(whole, src)
-            x.copy_(whole)
+EVERYTHING = "[*module.parameters(), *module.buffers()]"
 
-
-@broadcast_parameters.mistake(
-    "The buffers stay as they were on each rank: running statistics and tables are part of the model too."
+broadcast_parameters.mistake(
+    "The buffers stay as they were on each rank: running statistics and tables are part of the model too.",
+    replace(EVERYTHING, "module.parameters()"),
 )
-def _(module, src=0):
-    broadcast_in_place(module.parameters(), src)
-
-
-@broadcast_parameters.mistake(
-    "You go by the state_dict, which leaves out buffers registered with persistent=False."
+broadcast_parameters.mistake(
+    "You go by the state_dict, which leaves out buffers registered with persistent=False.",
+    replace(EVERYTHING, "module.state_dict().values()"),
 )
-def _(module, src=0):
-    broadcast_in_place(module.state_dict().values(), src)
-
-
-@broadcast_parameters.mistake(
-    "Frozen parameters are left out. They do not train, but all ranks must compute with the same ones."
+broadcast_parameters.mistake(
+    "Frozen parameters are left out. They do not train, but all ranks must compute with the same ones.",
+    replace("*module.parameters()", "*(p for p in module.parameters() if p.requires_grad)"),
 )
-def _(module, src=0):
-    broadcast_in_place([p for p in module.parameters() if p.requires_grad], src)
-    broadcast_in_place(module.buffers(), src)
-
-
-@broadcast_parameters.mistake("You always send from rank 0: `src` says which rank's values count.")
-def _(module, src=0):
-    broadcast_in_place([*module.parameters(), *module.buffers()], 0)
+broadcast_parameters.mistake(
+    "You always send from rank 0: `src` says which rank's values count.", replace(", src)", ", 0)")
+)
 
 
 @broadcast_parameters.mistake(
@@ -144,11 +126,10 @@ def _(module, src=0):
     "holds, goes on with the old values: copy in place."
 )
 def _(module, src=0):
-    with torch.no_grad():
-        for x in [*module.parameters(), *module.buffers()]:
-            whole = x.contiguous().clone()
-            dist.broadcast(whole, src)
-            x.data = whole
+    for x in [*module.parameters(), *module.buffers()]:
+        whole = x.detach().contiguous().clone()
+        dist.broadcast(whole, src)
+        x.data = whole
 
 
 @broadcast_parameters.alternative("one object broadcast: the whole state, pickled")
@@ -293,98 +274,71 @@ average_gradients.contract(
 )
 
 
-def averaged(params, mean=None, keep=False):
-    for p in params:
-        if p.requires_grad and not (keep and p.grad is None):
-            grad = torch.zeros_like(p) if p.grad is None else p.grad
-            p.grad = mean(grad.contiguous())
-
-
-def summed(grad):
-    grad = grad.clone()
-    dist.all_reduce(grad)
-    return grad
-
-
-def mean_first(grad):
-    return summed(grad / dist.get_world_size())
-
-
-@average_gradients.mistake(
-    "The gradients are summed, not averaged: the step would grow with the number of ranks."
+average_gradients.mistake(
+    "The gradients are summed, not averaged: the step would grow with the number of ranks.",
+    replace("grad.div(dist.get_world_size())", "grad.clone()"),
 )
-def _(params):
-    averaged(params, summed)
-
-
-@average_gradients.mistake("You divide twice: before the all-reduce and after it.")
-def _(params):
-    averaged(params, lambda g: mean_first(g) / dist.get_world_size())
-
-
-@average_gradients.mistake(
+average_gradients.mistake(
+    "You divide twice: before the all-reduce and after it.",
+    replace("p.grad = mean", "p.grad = mean / dist.get_world_size()"),
+)
+average_gradients.mistake(
     "A rank that has no gradient stays out. The others wait for it, or their message meets that of "
-    "another parameter: take part with zeros."
+    "another parameter: take part with zeros.",
+    replace(
+        "if p.requires_grad:",
+        "if p.grad is not None:",
+        "torch.zeros_like(p) if p.grad is None else p.grad",
+        "p.grad",
+    ),
 )
-def _(params):
-    averaged(params, mean_first, keep=True)
-
-
-@average_gradients.mistake(
+average_gradients.mistake(
     "You divide after the sum. In float16 the sum of a few gradients may be infinite although their mean "
-    "is not: divide first."
+    "is not: divide first.",
+    replace(
+        "grad.div(dist.get_world_size())",
+        "grad.clone()",
+        "= mean",
+        "= mean / dist.get_world_size()",
+    ),
 )
-def _(params):
-    averaged(params, lambda g: summed(g) / dist.get_world_size())
-
-
-@average_gradients.mistake(
+average_gradients.mistake(
     "The ranks send in different orders: what arrives is another parameter's gradient, and of another "
-    "size at times. The order must not depend on the rank."
+    "size at times. The order must not depend on the rank.",
+    replace("in params:", "in list(params)[:: -1 if dist.get_rank() % 2 else 1]:"),
 )
-def _(params):
-    params = list(params)
-    averaged(params if dist.get_rank() % 2 == 0 else params[::-1], mean_first)
-
-
-@average_gradients.mistake(
+average_gradients.mistake(
     "You divide by the number of ranks that have a gradient. The others saw samples too, on which the "
-    "gradient is zero."
+    "gradient is zero.",
+    replace(
+        "            mean =",
+        "            have = torch.tensor(float(p.grad is not None))\n"
+        "            dist.all_reduce(have)\n"
+        "            mean =",
+        "grad.div(dist.get_world_size())",
+        "grad.div(have.clamp(min=1).to(grad.dtype))",
+    ),
 )
-def _(params):
-    for p in params:
-        if p.requires_grad:
-            count = torch.tensor(float(p.grad is not None))
-            dist.all_reduce(count)
-            grad = torch.zeros_like(p) if p.grad is None else p.grad.contiguous()
-            p.grad = summed(grad / count.clamp(min=1).to(grad.dtype))
-
-
-@average_gradients.mistake(
-    "The mean reaches rank 0 only: `reduce` leaves the others with what they had."
+average_gradients.mistake(
+    "The mean reaches rank 0 only: `reduce` leaves the others with what they had.",
+    replace(
+        "all_reduce(mean)",
+        "reduce(mean, 0)",
+        "p.grad = mean",
+        "p.grad = mean if dist.get_rank() == 0 else grad",
+    ),
 )
-def _(params):
-    def reduced(grad):
-        grad = grad / dist.get_world_size()
-        total = grad.clone()
-        dist.reduce(total, 0)
-        return total if dist.get_rank() == 0 else grad * dist.get_world_size()
-
-    averaged(params, reduced)
-
-
-@average_gradients.mistake(
+average_gradients.mistake(
     "Every rank gets every rank's gradient, and averages by itself: right, but each rank sends and holds "
     "(n-1) gradients, where an all-reduce sends 2(n-1)/n.",
+    replace(
+        "            dist.all_reduce(mean)\n            p.grad = mean",
+        "            parts = [torch.empty_like(mean) for _ in range(dist.get_world_size())]\n"
+        "            dist.all_gather(parts, mean)\n"
+        "            p.grad = torch.stack(parts).sum(0).to(mean.dtype)",
+    ),
     cost=True,
 )
-def _(params):
-    def gathered(grad):
-        parts = [torch.empty_like(grad) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, grad / dist.get_world_size())
-        return torch.stack(parts).sum(0).to(grad.dtype)
-
-    averaged(params, gathered)
 
 
 @average_gradients.alternative("one flat all-reduce for each dtype, in place")
@@ -539,128 +493,71 @@ GradientBuckets.contract(
 )
 
 
-@GradientBuckets.mistake(
+GradientBuckets.mistake(
     "The buckets begin with the first layer, whose gradients come last: nothing can be sent until "
-    "backward is nearly over. Begin with the last parameter."
+    "backward is nearly over. Begin with the last parameter.",
+    replace(
+        "reversed([p for p in params if p.requires_grad])", "[p for p in params if p.requires_grad]"
+    ),
 )
-class _(ddp.GradientBuckets):
-    def __init__(self, params, cap_bytes=25 * 2**20):
-        super().__init__(reversed(list(params)), cap_bytes)
-
-
-@GradientBuckets.mistake(
+GradientBuckets.mistake(
     "You close a bucket before it would exceed the cap. Here, as in torch, it is full once it holds the "
-    "cap or more: the parameter that fills it goes in."
+    "cap or more: the parameter that fills it goes in.",
+    replace(
+        "            bucket.append(p)\n"
+        "            if sum(q.nbytes for q in bucket) >= cap_bytes:\n"
+        "                self.buckets.append(filling.pop(p.dtype))\n",
+        "            if bucket and sum(q.nbytes for q in bucket) + p.nbytes > cap_bytes:\n"
+        "                self.buckets.append(bucket)\n"
+        "                bucket = filling[p.dtype] = []\n"
+        "            bucket.append(p)\n",
+    ),
 )
-class _(ddp.GradientBuckets):
-    def __init__(self, params, cap_bytes=25 * 2**20):
-        super().__init__([])
-        filling = {}
-        for p in reversed([p for p in params if p.requires_grad]):
-            bucket = filling.setdefault(p.dtype, [])
-            if bucket and sum(q.nbytes for q in bucket) + p.nbytes > cap_bytes:
-                self.buckets.append(bucket)
-                bucket = filling[p.dtype] = []
-            bucket.append(p)
-        self.buckets += filling.values()
-
-
-@GradientBuckets.mistake("You count elements, not bytes: a float32 has four of them.")
-class _(ddp.GradientBuckets):
-    def __init__(self, params, cap_bytes=25 * 2**20):
-        super().__init__([])
-        filling = {}
-        for p in reversed([p for p in params if p.requires_grad]):
-            filling.setdefault(p.dtype, []).append(p)
-            if sum(q.numel() for q in filling[p.dtype]) >= cap_bytes:
-                self.buckets.append(filling.pop(p.dtype))
-        self.buckets += filling.values()
-
-
-@GradientBuckets.mistake(
+GradientBuckets.mistake(
+    "You count elements, not bytes: a float32 has four of them.", replace("q.nbytes", "q.numel()")
+)
+GradientBuckets.mistake(
     "One bucket holds two dtypes. Flattened together the smaller one is promoted, and travels at twice "
-    "its size: let each dtype fill a bucket of its own."
+    "its size: let each dtype fill a bucket of its own.",
+    replace("setdefault(p.dtype, [])", 'setdefault("any", [])', "pop(p.dtype)", 'pop("any")'),
 )
-class _(ddp.GradientBuckets):
-    def __init__(self, params, cap_bytes=25 * 2**20):
-        super().__init__([])
-        self.buckets = [[]]
-        for p in reversed([p for p in params if p.requires_grad]):
-            self.buckets[-1].append(p)
-            if sum(q.nbytes for q in self.buckets[-1]) >= cap_bytes:
-                self.buckets.append([])
-        self.buckets = [bucket for bucket in self.buckets if bucket]
-
-
-@GradientBuckets.mistake("Frozen parameters are in the buckets: they never get a gradient to send.")
-class _(ddp.GradientBuckets):
-    def __init__(self, params, cap_bytes=25 * 2**20):
-        params = list(params)
-        frozen = [p for p in params if not p.requires_grad]
-        for p in frozen:
-            p.requires_grad_(True)
-        super().__init__(params, cap_bytes)
-        for p in frozen:
-            p.requires_grad_(False)
-
-
-@GradientBuckets.mistake("The gradients are summed, not averaged.")
-class _(ddp.GradientBuckets):
-    def finish(self):
-        for _, flat, work in self._under_way:
-            work.wait()
-            flat *= dist.get_world_size()
-        super().finish()
-
-
-@GradientBuckets.mistake(
-    "You divide after the sum: in float16 the sum may be infinite although the mean is not."
+GradientBuckets.mistake(
+    "Frozen parameters are in the buckets: they never get a gradient to send.",
+    replace(" if p.requires_grad]", "]"),
 )
-class _(ddp.GradientBuckets):
-    def start(self, index):
-        bucket = self.buckets[index]
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-        flat = torch.cat([g.flatten() for g in grads])
-        self._under_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-
-    def finish(self):
-        for _, flat, work in self._under_way:
-            work.wait()
-            flat /= dist.get_world_size()
-        super().finish()
-
-
-@GradientBuckets.mistake(
-    "`finish` does not forget what it has finished: at the next backward old means overwrite new gradients."
+GradientBuckets.mistake(
+    "The gradients are summed, not averaged.", replace(".div_(dist.get_world_size())", "")
 )
-class _(ddp.GradientBuckets):
-    def finish(self):
-        kept = list(self._under_way)
-        super().finish()
-        self._under_way = kept
-
-
-@GradientBuckets.mistake(
+GradientBuckets.mistake(
+    "You divide after the sum: in float16 the sum may be infinite although the mean is not.",
+    replace(
+        ".div_(dist.get_world_size())",
+        "",
+        "mean.view_as(p)",
+        "mean.view_as(p) / dist.get_world_size()",
+    ),
+)
+GradientBuckets.mistake(
+    "`finish` does not forget what it has finished: at the next backward old means overwrite new gradients.",
+    replace("        self._under_way.clear()", ""),
+)
+GradientBuckets.mistake(
     "`start` waits for its message. Backward stands still meanwhile: start with async_op=True, and wait "
-    "in `finish`."
+    "in `finish`.",
+    replace(", async_op=True", "", "            work.wait()\n", ""),
 )
-class _(ddp.GradientBuckets):
-    def start(self, index):
-        super().start(index)
-        self._under_way[-1][2].wait()
-
-
-@GradientBuckets.mistake(
+GradientBuckets.mistake(
     "`finish` averages every bucket, started or not. What was not started is another rank's surprise: it "
-    "may not take part."
+    "may not take part.",
+    replace(
+        "        for bucket, flat, work in self._under_way:",
+        "        begun = {id(bucket) for bucket, _, _ in self._under_way}\n"
+        "        for index, bucket in enumerate(self.buckets):\n"
+        "            if id(bucket) not in begun:\n"
+        "                self.start(index)\n"
+        "        for bucket, flat, work in self._under_way:",
+    ),
 )
-class _(ddp.GradientBuckets):
-    def finish(self):
-        begun = {id(bucket) for bucket, _, _ in self._under_way}
-        for index, bucket in enumerate(self.buckets):
-            if id(bucket) not in begun:
-                self.start(index)
-        super().finish()
 
 
 @GradientBuckets.mistake(
@@ -828,147 +725,84 @@ DistributedDataParallel.contract(
 )
 
 
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
     "Each rank keeps the parameters that it happened to have: averaged gradients move them alike, and they "
-    "never meet. Broadcast at the start."
+    "never meet. Broadcast at the start.",
+    replace("        broadcast_parameters(module)\n", ""),
 )
-class _(ddp.DistributedDataParallel):
-    def __init__(self, module, cap_bytes=25 * 2**20):
-        own = [x.detach().clone() for x in (*module.parameters(), *module.buffers())]
-        super().__init__(module, cap_bytes)
-        with torch.no_grad():
-            for x, mine in zip((*module.parameters(), *module.buffers()), own, strict=True):
-                x.copy_(mine)
-
-
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
     "The buffers are made equal once and then drift: each rank's statistics are of its own samples. "
-    "Broadcast rank 0's before every forward."
+    "Broadcast rank 0's before every forward.",
+    replace("_broadcast(self.module.buffers(), src=0)", "pass"),
 )
-class _(ddp.DistributedDataParallel):
-    def forward(self, *args, **kwargs):
-        self._armed, self._missing = self._sync, []
-        return self.module(*args, **kwargs)
-
-
-@DistributedDataParallel.mistake(
-    "Buffers are broadcast in no_sync too. Nothing is communicated there."
+DistributedDataParallel.mistake(
+    "Buffers are broadcast in no_sync too. Nothing is communicated there.",
+    replace("        if self._sync:\n            _broadcast", "        _broadcast"),
 )
-class _(ddp.DistributedDataParallel):
-    def forward(self, *args, **kwargs):
-        if not self._sync:
-            ddp._broadcast(self.module.buffers(), 0)
-        return super().forward(*args, **kwargs)
-
-
-@DistributedDataParallel.mistake("The gradients are summed, not averaged.")
-class _(ddp.DistributedDataParallel):
-    def _finish(self):
-        super()._finish()
-        for p in self._bucket_of:
-            if p.grad is not None:
-                p.grad *= dist.get_world_size()
-
-
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
+    "The gradients are summed, not averaged.",
+    replace(
+        "        self._reducer.finish()",
+        "        self._reducer.finish()\n"
+        "        for p in self._bucket_of:\n"
+        "            p.grad *= dist.get_world_size()",
+    ),
+)
+UNREACHED = (
+    "        for index in range(self._next, len(self._missing)):  # parameters that were not reached\n"
+    "            self._reducer.start(index)\n"
+)
+IN_ORDER = (
+    "        while self._next < len(self._missing) and self._missing[self._next] == 0:\n"
+    "            self._reducer.start(self._next)\n"
+    "            self._next += 1\n"
+)
+DistributedDataParallel.mistake(
     "Parameters that this rank's backward does not reach keep their bucket from being sent, and the other "
-    "ranks wait for it. When backward is over, send what is left, with zeros."
+    "ranks wait for it. When backward is over, send what is left, with zeros.",
+    replace(UNREACHED, ""),
 )
-class _(ddp.DistributedDataParallel):
-    def _finish(self):
-        self._reducer.finish()
-        self._missing = []
-
-
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
     "All messages start after backward is over: right values, no overlap. Start a bucket as soon as its "
-    "gradients are there."
+    "gradients are there.",
+    replace(IN_ORDER, ""),
 )
-class _(ddp.DistributedDataParallel):
-    def _on_gradient(self, p):
-        if self._armed and not self._missing:
-            self._missing, self._next = [1] * len(self._reducer.buckets), 0
-            Variable._execution_engine.queue_callback(self._finish)
-
-
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
     "A bucket is sent whenever it is complete. Where ranks take different branches they send in different "
-    "orders, and messages meet that do not belong together: never before an earlier bucket."
+    "orders, and messages meet that do not belong together: never before an earlier bucket.",
+    replace(
+        IN_ORDER,
+        "        if self._missing[self._bucket_of[p]] == 0:\n"
+        "            self._reducer.start(self._bucket_of[p])\n",
+        UNREACHED,
+        "        for index, missing in enumerate(self._missing):\n"
+        "            if missing:\n"
+        "                self._reducer.start(index)\n",
+    ),
 )
-class _(ddp.DistributedDataParallel):
-    def _on_gradient(self, p):
-        if not self._armed:
-            return
-        if not self._missing:
-            self._missing = [len(bucket) for bucket in self._reducer.buckets]
-            self._next = 0
-            Variable._execution_engine.queue_callback(self._finish)
-        index = self._bucket_of[p]
-        self._missing[index] -= 1
-        if self._missing[index] == 0:
-            self._reducer.start(index)
-
-    def _finish(self):
-        for index, missing in enumerate(self._missing):
-            if missing:
-                self._reducer.start(index)
-        self._reducer.finish()
-        self._missing = []
-
-
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
     "The hooks send whatever backward comes past, that of `.module` called directly too. Whether to "
-    "communicate is decided in the wrapper's forward."
+    "communicate is decided in the wrapper's forward.",
+    replace("if not self._armed:", "if not self._sync:"),
 )
-class _(ddp.DistributedDataParallel):
-    def __init__(self, module, cap_bytes=25 * 2**20):
-        super().__init__(module, cap_bytes)
-        self._missing = []
-
-    def _on_gradient(self, p):
-        self._armed = self._sync
-        super()._on_gradient(p)
-
-    def _finish(self):
-        super()._finish()
-        self._missing = []
-
-
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
     "Each bucket is waited for as soon as it is started: backward stands still until the slowest rank has "
-    "come. Wait at the end."
+    "come. Wait at the end.",
+    replace("self._next += 1", "self._next += 1\n            self._reducer.finish()"),
 )
-class _(ddp.DistributedDataParallel):
-    def _on_gradient(self, p):
-        super()._on_gradient(p)
-        self._reducer.finish()
-
-
-@DistributedDataParallel.mistake(
-    "`no_sync` does nothing: the gradients of every micro-batch are sent."
+DistributedDataParallel.mistake(
+    "`no_sync` does nothing: the gradients of every micro-batch are sent.",
+    replace("before, self._sync = self._sync, False", "before = self._sync"),
 )
-class _(ddp.DistributedDataParallel):
-    @contextmanager
-    def no_sync(self):
-        yield
-
-
-@DistributedDataParallel.mistake(
-    "After `no_sync` nothing is ever sent again: put back what was before, also when the block raises."
+DistributedDataParallel.mistake(
+    "After `no_sync` nothing is ever sent again: put back what was before, also when the block raises.",
+    replace("self._sync = before", "pass"),
 )
-class _(ddp.DistributedDataParallel):
-    @contextmanager
-    def no_sync(self):
-        self._sync = False
-        yield
-
-
-@DistributedDataParallel.mistake(
-    "Right values, but one message for each parameter: the buckets are not used.", cost=True
+DistributedDataParallel.mistake(
+    "Right values, but one message for each parameter: the buckets are not used.",
+    replace("(module.parameters(), cap_bytes)", "(module.parameters(), 1)"),
+    cost=True,
 )
-class _(ddp.DistributedDataParallel):
-    def __init__(self, module, cap_bytes=25 * 2**20):
-        super().__init__(module, 1)
 
 
 @DistributedDataParallel.alternative(
@@ -1123,100 +957,48 @@ no_sync_step.contract(
 )
 
 
-def several(model, batches, optimizer, sync, weight=None, forward_outside=False):
-    optimizer.zero_grad()
-    samples = sum(len(x) for x, _ in batches)
-    total = 0.0
-    for number, (x, y) in enumerate(batches, start=1):
-        share = len(x) / samples if weight is None else weight(x)
-        output = model(x) if forward_outside else None
-        with nullcontext() if sync(number) else model.no_sync():
-            output = model(x) if output is None else output
-            loss = F.mse_loss(output, y) * share
-            loss.backward()
-        total = total + loss.detach()
-    optimizer.step()
-    return total
-
-
-@no_sync_step.mistake(
+no_sync_step.mistake(
     "The mean of the micro-batches' means weighs a sample of a small micro-batch more than one of a large: "
-    "weigh each by its share of the samples."
+    "weigh each by its share of the samples.",
+    replace("(len(x) / samples)", "(1 / len(batches))"),
 )
-def _(model, batches, optimizer):
-    return several(
-        model, batches, optimizer, lambda n: n == len(batches), lambda x: 1 / len(batches)
-    )
-
-
-@no_sync_step.mistake(
-    "The losses are added up as they are, so the gradient grows with the number of micro-batches."
+no_sync_step.mistake(
+    "The losses are added up as they are, so the gradient grows with the number of micro-batches.",
+    replace(" * (len(x) / samples)", ""),
 )
-def _(model, batches, optimizer):
-    return several(model, batches, optimizer, lambda n: n == len(batches), lambda x: 1.0)
-
-
-@no_sync_step.mistake(
+no_sync_step.mistake(
     "Every micro-batch runs inside no_sync, the last one too: the gradients are never averaged, and the "
-    "ranks drift apart."
+    "ranks drift apart.",
+    replace("nullcontext() if number == len(batches) else ", ""),
 )
-def _(model, batches, optimizer):
-    return several(model, batches, optimizer, lambda n: False)
-
-
-@no_sync_step.mistake(
-    "What an earlier backward left in the gradients is part of the step: `optimizer.zero_grad()` first."
+no_sync_step.mistake(
+    "What an earlier backward left in the gradients is part of the step: `optimizer.zero_grad()` first.",
+    replace("    optimizer.zero_grad()\n", ""),
 )
-def _(model, batches, optimizer):
-    kept = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
-    optimizer.zero_grad()
-    optimizer.zero_grad = lambda: None
-    for p, g in zip(model.parameters(), kept, strict=True):
-        p.grad = g
-    loss = several(model, batches, optimizer, lambda n: n == len(batches))
-    del optimizer.zero_grad
-    return loss
-
-
-@no_sync_step.mistake(
-    "The gradients are dropped before every micro-batch: only the last one counts. Once for each step."
+no_sync_step.mistake(
+    "The gradients are dropped before every micro-batch: only the last one counts. Once for each step.",
+    replace("start=1):", "start=1):\n        optimizer.zero_grad()"),
 )
-def _(model, batches, optimizer):
-    samples = sum(len(x) for x, _ in batches)
-    total = 0.0
-    for number, (x, y) in enumerate(batches, start=1):
-        optimizer.zero_grad()
-        with nullcontext() if number == len(batches) else model.no_sync():
-            loss = F.mse_loss(model(x), y) * (len(x) / samples)
-            loss.backward()
-        total = total + loss.detach()
-    optimizer.step()
-    return total
-
-
-@no_sync_step.mistake(
-    "The loss that you return is the last micro-batch's, not that of all samples."
+no_sync_step.mistake(
+    "The loss that you return is the last micro-batch's, not that of all samples.",
+    replace(
+        "torch.stack(losses).sum()",
+        "F.mse_loss(output.detach(), y)",
+        "model(x), y)",
+        "output := model(x), y)",
+    ),
 )
-def _(model, batches, optimizer):
-    several(model, batches, optimizer, lambda n: n == len(batches))
-    x, y = batches[-1]
-    with torch.no_grad():
-        before = {n: p.clone() for n, p in model.module.named_parameters()}
-        for p in model.module.parameters():
-            p.add_(p.grad, alpha=0.1)
-        loss = F.mse_loss(model.module(x), y)
-        for n, p in model.module.named_parameters():
-            p.copy_(before[n])
-    return loss
-
-
-@no_sync_step.mistake(
+no_sync_step.mistake(
     "The gradients travel with every micro-batch. All but the last belong inside no_sync, their forward "
     "too: DDP decides in forward whether its backward will communicate.",
+    replace(
+        "start=1):",
+        "start=1):\n        output = model(x)",
+        "F.mse_loss(model(x), y)",
+        "F.mse_loss(output, y)",
+    ),
     cost=True,
 )
-def _(model, batches, optimizer):
-    return several(model, batches, optimizer, lambda n: n == len(batches), forward_outside=True)
 
 
 @no_sync_step.alternative("one block for all but the last, sums divided by hand")
@@ -1301,118 +1083,63 @@ def _():
     yield saving(1, old=True, full=True), "writing fails half-way: the file of before must be whole"
 
 
-def written(state, path):
-    partial = str(path) + ".partial"
-    torch.save(state, partial)
-    os.replace(partial, path)
-
-
-def bare(model):
-    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-
-
-@save_on_rank_zero.mistake(
+save_on_rank_zero.mistake(
     "The names in the file begin with `module.`: whoever loads it needs a wrapper too. Save the state of "
-    "`model.module`."
+    "`model.module`.",
+    replace("bare.state_dict()", "model.state_dict()"),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        written(model.state_dict(), path)
-    dist.barrier()
-
-
-@save_on_rank_zero.mistake(
+save_on_rank_zero.mistake(
     "You strip `module.` from every name that has it, and so rename children of the model itself. Unwrap "
-    "the model instead."
+    "the model instead.",
+    replace(
+        "bare.state_dict()", '{k.replace("module.", ""): v for k, v in model.state_dict().items()}'
+    ),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        written({k.replace("module.", ""): v for k, v in model.state_dict().items()}, path)
-    dist.barrier()
-
-
-@save_on_rank_zero.mistake(
-    "You unwrap whatever has a `.module`. A bare model may have a child of that name: ask with isinstance."
+save_on_rank_zero.mistake(
+    "You unwrap whatever has a `.module`. A bare model may have a child of that name: ask with isinstance.",
+    replace("isinstance(model, nn.parallel.DistributedDataParallel)", 'hasattr(model, "module")'),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        written(getattr(model, "module", model).state_dict(), path)
-    dist.barrier()
-
-
-@save_on_rank_zero.mistake(
+save_on_rank_zero.mistake(
     "All ranks write. On one disk they write the same file at the same time; the last one wins, and a "
-    "reader in between finds pieces of several."
+    "reader in between finds pieces of several.",
+    replace("dist.get_rank() == 0", "True"),
 )
-def _(model, path):
-    written(bare(model).state_dict(), path)
-    dist.barrier()
-
-
-@save_on_rank_zero.mistake(
+save_on_rank_zero.mistake(
     "Nothing holds the other ranks back: they go on, and may read the file before it is there. A barrier, "
-    "on all ranks, after the writing."
+    "on all ranks, after the writing.",
+    replace("    dist.barrier()", ""),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        written(bare(model).state_dict(), path)
-
-
-@save_on_rank_zero.mistake(
-    "The barrier comes before the writing: the ranks leave it together, and only then rank 0 begins."
+save_on_rank_zero.mistake(
+    "The barrier comes before the writing: the ranks leave it together, and only then rank 0 begins.",
+    replace("    dist.barrier()", "", "    if dist", "    dist.barrier()\n    if dist"),
 )
-def _(model, path):
-    dist.barrier()
-    if dist.get_rank() == 0:
-        written(bare(model).state_dict(), path)
-
-
-@save_on_rank_zero.mistake(
-    "The barrier is inside the `if`: rank 0 waits for ranks that never come."
+save_on_rank_zero.mistake(
+    "The barrier is inside the `if`: rank 0 waits for ranks that never come.",
+    replace("    dist.barrier()", "        dist.barrier()"),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        written(bare(model).state_dict(), path)
-        dist.barrier()
-
-
-@save_on_rank_zero.mistake(
+save_on_rank_zero.mistake(
     "You write into the file itself. If that fails half-way, the checkpoint of before is gone too: write "
-    "beside it, then os.replace."
+    "beside it, then os.replace.",
+    replace(
+        "state_dict(), partial)", "state_dict(), path)", "        os.replace(partial, path)\n", ""
+    ),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        torch.save(bare(model).state_dict(), path)
-    dist.barrier()
-
-
-@save_on_rank_zero.mistake(
-    "Your temporary file stays behind: move it (os.replace), do not copy it."
+save_on_rank_zero.mistake(
+    "Your temporary file stays behind: move it (os.replace), do not copy it.",
+    replace(
+        "os.replace(partial, path)",
+        'other = Path(f"{path}.other")\n'
+        "        other.write_bytes(partial.read_bytes())\n"
+        "        os.replace(other, path)",
+    ),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        partial = Path(str(path) + ".partial")
-        torch.save(bare(model).state_dict(), partial)
-        other = Path(str(path) + ".other")
-        other.write_bytes(partial.read_bytes())
-        os.replace(other, path)
-    dist.barrier()
-
-
-@save_on_rank_zero.mistake(
-    "You save the parameters only. Buffers (running statistics, for one) are part of the state_dict too."
+save_on_rank_zero.mistake(
+    "You save the parameters only. Buffers (running statistics, for one) are part of the state_dict too.",
+    replace(
+        "bare.state_dict()",
+        "{k: v for k, v in bare.state_dict().items() if k in dict(bare.named_parameters())}",
+    ),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        written(
-            {
-                n: p.detach()
-                for n, p in bare(model).state_dict().items()
-                if n in dict(bare(model).named_parameters())
-            },
-            path,
-        )
-    dist.barrier()
 
 
 @save_on_rank_zero.alternative(
