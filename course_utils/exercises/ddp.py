@@ -86,7 +86,10 @@ def _():
     yield apart(2, "buffers that change"), "a buffer that is not in the state_dict"
     yield apart(2, "a frozen layer"), "frozen parameters"
     yield apart(2, "two layers with one weight"), "a parameter that two layers share"
-    yield apart(2, "many dtypes and strides"), "not contiguous, empty, bool"
+    yield (
+        apart(2, "many dtypes and strides", src=1),
+        "memory with gaps, empty, bool, and numbers that no float32 holds",
+    )
     yield apart(1, "BatchNorm"), "a world of one"
 
 
@@ -109,27 +112,47 @@ broadcast_parameters.mistake(
 )
 
 
-@broadcast_parameters.mistake(
+EACH = f"for t in {EVERYTHING}:\n        "
+ALL = f"_broadcast({EVERYTHING}, src)"
+broadcast_parameters.mistake(
     "You average the ranks' values. The mean of several initialisations is another one, of smaller "
-    "variance: copy rank src's."
+    "variance: copy rank src's.",
+    replace(
+        ALL,
+        EACH + "whole = t.detach().double().contiguous()\n"
+        "        dist.all_reduce(whole)\n"
+        "        t.detach().copy_(whole / dist.get_world_size())",
+    ),
 )
-def _(module, src=0):
-    with torch.no_grad():
-        for x in [*module.parameters(), *module.buffers()]:
-            whole = x.double().contiguous()
-            dist.all_reduce(whole)
-            x.copy_(whole / dist.get_world_size())
-
-
-@broadcast_parameters.mistake(
+broadcast_parameters.mistake(
     "The parameters got new memory (`.data = …`). An optimizer's flat buffer, or a view that somebody "
-    "holds, goes on with the old values: copy in place."
+    "holds, goes on with the old values: copy in place.",
+    replace(
+        ALL,
+        EACH + "whole = t.detach().clone(memory_format=torch.contiguous_format)\n"
+        "        dist.broadcast(whole, src)\n"
+        "        t.data = whole",
+    ),
 )
-def _(module, src=0):
-    for x in [*module.parameters(), *module.buffers()]:
-        whole = x.detach().contiguous().clone()
-        dist.broadcast(whole, src)
-        x.data = whole
+broadcast_parameters.mistake(
+    "You hand over tensors whose memory has gaps, or another order than on other ranks. gloo sends and fills "
+    "memory as it lies, without a word: broadcast a contiguous copy, and copy it back.",
+    replace(ALL, EACH + "dist.broadcast(t.detach(), src)"),
+)
+broadcast_parameters.mistake(
+    "Everything travels as float32: float64 loses half of its digits, and an int64 above 2²⁴ is rounded. "
+    "Each tensor travels in its own dtype.",
+    replace(
+        ALL,
+        EACH + "whole = t.detach().float().contiguous()\n"
+        "        dist.broadcast(whole, src)\n"
+        "        t.detach().copy_(whole)",
+    ),
+)
+broadcast_parameters.mistake(
+    "Only rank `src` calls broadcast. It is a collective: the others receive by calling it too.",
+    replace("    _broadcast", "    if dist.get_rank() == src:\n        _broadcast"),
+)
 
 
 @broadcast_parameters.alternative("one object broadcast: the whole state, pickled")
@@ -252,6 +275,13 @@ def _():
         ),
         "a gradient that is transposed in memory on one rank only",
     )
+    exact = [t(1.0 + 2**-40, 1e30, dtype=F64), t(2.0), t(5.0, 2.0**-20, dtype=F16)]
+    yield (
+        every_rank(
+            2, lambda r: params(shapes=[(2,), (1,), (2,)], dtypes=[F64, F32, F16], grads=exact)
+        ),
+        "three dtypes, and numbers that only float64 holds",
+    )
     yield every_rank(1, lambda r: params(shapes=[(2,)], grads=[t(1.0, 2.0)])), "a world of one"
 
 
@@ -267,7 +297,7 @@ AVERAGE = [
 average_gradients.contract(
     contracts.sends(
         AVERAGE,
-        limit=lambda case: 2 * (case.world - 1) * 4 * 192 // case.world,
+        limit=lambda case: 2 * (case.world - 1) * 4 * 192 // case.world + 256,
         says="no rank sends more than an all-reduce of each gradient does",
         probe=probes.averaged,
     )
@@ -293,8 +323,8 @@ average_gradients.mistake(
     ),
 )
 average_gradients.mistake(
-    "You divide after the sum. In float16 the sum of a few gradients may be infinite although their mean "
-    "is not: divide first.",
+    "You divide after the sum (and so does ReduceOp.AVG). In float16 the sum of a few gradients may be "
+    "infinite although their mean is not: divide first.",
     replace(
         "grad.div(dist.get_world_size())",
         "grad.clone()",
@@ -338,6 +368,21 @@ average_gradients.mistake(
         "            p.grad = torch.stack(parts).sum(0).to(mean.dtype)",
     ),
     cost=True,
+)
+
+
+average_gradients.mistake(
+    "Frozen parameters get a gradient. They are left alone.",
+    replace("if p.requires_grad:", "if True:"),
+)
+average_gradients.mistake(
+    "The gradients travel as float32: those of float64 lose half of their digits, and may not fit.",
+    replace(
+        "all_reduce(mean)",
+        "all_reduce(mean := mean.float())",
+        "p.grad = mean",
+        "p.grad = mean.to(grad.dtype)",
+    ),
 )
 
 
@@ -478,8 +523,9 @@ def _():
     )
     big = [[([t(40000.0, 1.0, dtype=F16)], None)]] * 4
     yield buckets_case(4, [(2,)], big, dtypes=[F16]), "float16: the sum would be infinite"
-    turned = [[([torch.arange(6.0).view(2, 3).T, t(1.0)], None)]] * 2
-    yield buckets_case(2, [(3, 2), (1,)], turned), "a transposed gradient"
+    turned, straight = torch.arange(6.0).view(2, 3).T, torch.arange(6.0).view(3, 2)
+    each = [[([turned, t(1.0)], None)], [([straight, t(1.0)], None)]]
+    yield buckets_case(2, [(3, 2), (1,)], each), "a gradient that is transposed on one rank only"
 
 
 MANY = two_by_two(2, [None], cap_bytes=16)
@@ -556,6 +602,24 @@ GradientBuckets.mistake(
         "            if id(bucket) not in begun:\n"
         "                self.start(index)\n"
         "        for bucket, flat, work in self._under_way:",
+    ),
+)
+
+
+GradientBuckets.mistake(
+    "A bucket that holds exactly the cap is left open: it is full as soon as it holds the cap *or more*.",
+    replace(">= cap_bytes", "> cap_bytes"),
+)
+GradientBuckets.mistake(
+    "Buckets that never became full are forgotten: what is left when the parameters end must travel too.",
+    replace("        self.buckets += filling.values()\n", ""),
+)
+GradientBuckets.mistake(
+    "Parameters without gradient are left out of the flat tensor, so its length and its order differ from "
+    "rank to rank: zeros keep their place.",
+    replace(
+        "torch.zeros_like(p) if p.grad is None else p.grad for p in bucket",
+        "p.grad for p in bucket if p.grad is not None",
     ),
 )
 
@@ -643,7 +707,8 @@ DistributedDataParallel = Exercise(
     ),
 )
 
-STEP, NO_SYNC, EVAL, BARE = "", "silent", "eval", "bare"
+STEP, NO_SYNC, NESTED, RAISING, BY_NAME = "", "silent", "nested", "raising", "by name"
+EVAL, BARE = "eval", "bare"
 
 
 def inputs(rank, number, n=2, micro=1):
@@ -711,6 +776,25 @@ def _():
         training(2, "three layers", [(BARE, 1), (STEP, 1), (BARE, 1), (STEP, 1)], 40),
         "`.module` itself is called in between",
     )
+    yield (
+        training(2, "three layers", [(EVAL, 1), (BARE, 1), (STEP, 1), (EVAL, 1), (BARE, 1)], 40),
+        "a backward of `.module` after a forward without gradients",
+    )
+    for cap in (40, 10**6):
+        yield (
+            training(2, "a layer that joins at the second step", [(STEP, 1)] * 2, cap),
+            "a layer that the first backward does not reach, and the second does",
+        )
+    yield (
+        training(2, "three layers", [(NESTED, 2), (STEP, 1)], 40),
+        "a no_sync within a no_sync: the outer one goes on",
+    )
+    yield training(2, "three layers", [(RAISING, 1)], 40), "a no_sync that an exception has left"
+    yield (
+        training(2, "three layers", [(BY_NAME, 1)], 40),
+        "the module takes an argument by its name",
+    )
+    yield training(2, "three layers", [(STEP, 2)] * 2, 40, beside=True), "two models, in turn"
     yield training(1, "three layers", [(STEP, 2)], 40), "a world of one"
 
 
@@ -805,70 +889,112 @@ DistributedDataParallel.mistake(
 )
 
 
+DistributedDataParallel.mistake(
+    "The module does not get its arguments by name: hand on *args and **kwargs.",
+    replace("self.module(*args, **kwargs)", "self.module(*args)"),
+)
+DistributedDataParallel.mistake(
+    "A no_sync within a no_sync switches the outer one off when it ends: put back what was before.",
+    replace("self._sync = before", "self._sync = True"),
+)
+DistributedDataParallel.mistake(
+    "If the block of `no_sync` raises, nothing is ever sent again: put back what was before in a `finally`.",
+    replace("        try:\n            yield\n        finally:\n    ", "        yield\n"),
+)
+DistributedDataParallel.mistake(
+    "The counts go on from where the last backward left them: after a parameter that it did not reach, a "
+    "bucket is sent before its gradients are there. Count from the start in every backward.",
+    replace(
+        "True, False\n",
+        "True, False\n        self._left = [0] * len(self._reducer.buckets)\n",
+        "[len(bucket) for bucket in self._reducer.buckets]",
+        "[n or len(ps) for n, ps in zip(self._left, self._reducer.buckets)]",
+        "self._armed, self._missing = False, []",
+        "self._armed, self._missing, self._left = False, [], self._missing",
+    ),
+)
+DistributedDataParallel.mistake(
+    "A forward without gradients (torch.no_grad) has no backward, but you wait for one: the next backward of "
+    "`.module` is averaged. Ask torch.is_grad_enabled() too.",
+    replace("self._sync and torch.is_grad_enabled()", "self._sync"),
+)
+DistributedDataParallel.mistake(
+    "You finish when the last bucket is sent. Where a parameter is not reached its bucket never is, and "
+    "nobody waits or sends the rest: ask the engine to call you at the end of backward (queue_callback).",
+    replace(
+        "            Variable._execution_engine.queue_callback(self._finish)  # when all of backward is done\n",
+        "",
+        "            self._next += 1",
+        "            self._next += 1\n"
+        "            if self._next == len(self._missing):\n"
+        "                return self._finish()",
+    ),
+)
+
+
 @DistributedDataParallel.alternative(
     "hooks that start messages, a final callback, no buckets' class"
 )
 class _(nn.Module):
     def __init__(self, module, cap_bytes=25 * 2**20):
         super().__init__()
-        self.module, self.talk, self.state = module, True, None
+        self.module, self.talk, self.here = module, True, None
+        self.send(dist.broadcast, [*module.parameters(), *module.buffers()], 0)
+        self.plan, open_ = [], {}
+        for p in [p for p in module.parameters() if p.requires_grad][::-1]:
+            bucket = open_.setdefault(p.dtype, [])
+            if not bucket:
+                self.plan.append(bucket)
+            bucket.append(p)
+            if sum(q.numel() * q.element_size() for q in bucket) >= cap_bytes:
+                del open_[p.dtype]
+            p.register_post_accumulate_grad_hook(self.arrived)
+
+    def send(self, how, tensors, *args):
         with torch.no_grad():
-            for x in [*module.parameters(), *module.buffers()]:
-                dist.broadcast(x, 0)
-        self.plan, sizes, open_ = [], [], {}
-        for p in list(module.parameters())[::-1]:
-            if p.requires_grad:
-                k = open_.get(p.dtype)
-                if k is None:
-                    k = open_[p.dtype] = len(self.plan)
-                    self.plan.append([])
-                    sizes.append(0)
-                self.plan[k].append(p)
-                sizes[k] += p.numel() * p.element_size()
-                if sizes[k] >= cap_bytes:
-                    del open_[p.dtype]
-                p.register_post_accumulate_grad_hook(self.arrived)
-        self.n = dist.get_world_size()
+            for x in tensors:
+                whole = x.contiguous()
+                how(whole, *args)
+                x.copy_(whole)
 
     def forward(self, *args, **kwargs):
-        self.state = {"here": set(), "next": 0, "sent": []} if self.talk else None
+        self.here = set() if self.talk and torch.is_grad_enabled() else None
         if self.talk:
-            for x in self.module.buffers():
-                dist.broadcast(x, 0)
+            self.send(dist.broadcast, self.module.buffers(), 0)
         return self.module(*args, **kwargs)
 
     def arrived(self, p):
-        if self.state is None:
+        if self.here is None:
             return
-        if not self.state["here"]:
+        if not self.here:
+            self.sent = []
             Variable._execution_engine.queue_callback(self.done)
-        self.state["here"].add(p)
-        self.send(lambda bucket: self.state["here"].issuperset(bucket))
+        self.here.add(p)
+        while len(self.sent) < len(self.plan) and self.here.issuperset(self.plan[len(self.sent)]):
+            self.start()
 
-    def send(self, ready):
-        state = self.state
-        while state["next"] < len(self.plan) and ready(self.plan[state["next"]]):
-            bucket = self.plan[state["next"]]
-            parts = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
-            flat = torch.cat([g.reshape(-1) / self.n for g in parts])
-            state["sent"].append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-            state["next"] += 1
+    def start(self):
+        bucket = self.plan[len(self.sent)]
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+        flat = torch.cat([g.reshape(-1) / dist.get_world_size() for g in parts])
+        self.sent.append((flat, dist.all_reduce(flat, async_op=True)))
 
     def done(self):
-        self.send(lambda bucket: True)
-        for bucket, flat, work in self.state["sent"]:
+        while len(self.sent) < len(self.plan):
+            self.start()
+        for bucket, (flat, work) in zip(self.plan, self.sent, strict=True):
             work.wait()
-            at = 0
-            for p in bucket:
-                p.grad = flat[at : at + p.numel()].view_as(p).clone()
-                at += p.numel()
-        self.state = None
+            for p, mean in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                p.grad = mean.view_as(p).clone()
+        self.here = None
 
     @contextmanager
     def no_sync(self):
         was, self.talk = self.talk, False
-        yield
-        self.talk = was
+        try:
+            yield
+        finally:
+            self.talk = was
 
 
 # ------------------------------------------------------------------------------ no_sync_step
@@ -989,6 +1115,14 @@ no_sync_step.mistake(
     ),
 )
 no_sync_step.mistake(
+    "The wrong way round: the last micro-batch runs inside no_sync, and all others communicate.",
+    replace("number == len(batches)", "number != len(batches)"),
+)
+no_sync_step.mistake("The optimizer never takes its step.", replace("    optimizer.step()\n", ""))
+no_sync_step.mistake(
+    "The loss that you return still holds its graph: detach it.", replace("loss.detach()", "loss")
+)
+no_sync_step.mistake(
     "The gradients travel with every micro-batch. All but the last belong inside no_sync, their forward "
     "too: DDP decides in forward whether its backward will communicate.",
     replace(
@@ -1081,6 +1215,7 @@ def _():
     )
     yield saving(1, ddp=True), "a world of one"
     yield saving(1, old=True, full=True), "writing fails half-way: the file of before must be whole"
+    yield saving(2, full=True), "writing fails half-way: every rank must hear of it"
 
 
 save_on_rank_zero.mistake(
@@ -1104,24 +1239,28 @@ save_on_rank_zero.mistake(
     "reader in between finds pieces of several.",
     replace("dist.get_rank() == 0", "True"),
 )
+TOLD = "    dist.broadcast_object_list(failure)  # the others wait here, and hear how it went\n"
 save_on_rank_zero.mistake(
-    "Nothing holds the other ranks back: they go on, and may read the file before it is there. A barrier, "
+    "Nothing holds the other ranks back: they go on, and may read the file before it is there. A collective, "
     "on all ranks, after the writing.",
-    replace("    dist.barrier()", ""),
+    replace(TOLD, ""),
 )
 save_on_rank_zero.mistake(
     "The barrier comes before the writing: the ranks leave it together, and only then rank 0 begins.",
-    replace("    dist.barrier()", "", "    if dist", "    dist.barrier()\n    if dist"),
+    replace(TOLD, "", "    if dist", "    dist.barrier()\n    if dist"),
 )
 save_on_rank_zero.mistake(
     "The barrier is inside the `if`: rank 0 waits for ranks that never come.",
-    replace("    dist.barrier()", "        dist.barrier()"),
+    replace(TOLD, "        dist.barrier()\n"),
 )
 save_on_rank_zero.mistake(
     "You write into the file itself. If that fails half-way, the checkpoint of before is gone too: write "
     "beside it, then os.replace.",
     replace(
-        "state_dict(), partial)", "state_dict(), path)", "        os.replace(partial, path)\n", ""
+        "state_dict(), partial)",
+        "state_dict(), path)",
+        "            os.replace(partial, path)\n",
+        "",
     ),
 )
 save_on_rank_zero.mistake(
@@ -1129,8 +1268,8 @@ save_on_rank_zero.mistake(
     replace(
         "os.replace(partial, path)",
         'other = Path(f"{path}.other")\n'
-        "        other.write_bytes(partial.read_bytes())\n"
-        "        os.replace(other, path)",
+        "            other.write_bytes(partial.read_bytes())\n"
+        "            os.replace(other, path)",
     ),
 )
 save_on_rank_zero.mistake(
@@ -1142,16 +1281,55 @@ save_on_rank_zero.mistake(
 )
 
 
+MOVED = "os.replace(partial, path)"
+save_on_rank_zero.mistake(
+    "You copy the temporary file into place. A copy takes its time, and who reads, or kills, in the middle "
+    "has half a file: os.replace is one step.",
+    replace(MOVED, "Path(path).write_bytes(partial.read_bytes())\n            partial.unlink()"),
+)
+save_on_rank_zero.mistake(
+    "You remove the file of before and move the new one there: in between there is none. os.replace does "
+    "both in one step.",
+    replace(MOVED, "Path(path).unlink(missing_ok=True)\n            partial.rename(path)"),
+)
+save_on_rank_zero.mistake(
+    "When writing fails, what was written of the temporary file stays behind: remove it.",
+    replace("            partial.unlink(missing_ok=True)\n", ""),
+)
+save_on_rank_zero.mistake(
+    "When writing fails on rank 0, the others wait for it for ever in the barrier: tell them (a broadcast), and "
+    "raise on every rank.",
+    replace(
+        'failure = [f"{type(error).__name__}: {error}"]',
+        "raise",
+        "broadcast_object_list(failure)",
+        "barrier()",
+    ),
+)
+save_on_rank_zero.mistake(
+    "When writing fails on rank 0, it raises, and the others go on as if the file were there: tell them (a "
+    "broadcast), and raise on every rank.",
+    replace("    if failure[0]:", "    if dist.get_rank() == 0 and failure[0]:"),
+)
+
+
 @save_on_rank_zero.alternative(
-    "a rename in place of os.replace, an all-reduce in place of the barrier"
+    "a rename in place of os.replace, an all-reduce in place of the broadcast"
 )
 def _(model, path):
+    done = torch.ones(1)
+    temporary = Path(path).parent / "being-written"
     if dist.get_rank() == 0:
         inner = model
         while isinstance(inner, nn.parallel.DistributedDataParallel):
             inner = inner.module
-        temporary = Path(path).parent / "being-written"
-        with open(temporary, "wb") as file:
-            torch.save(inner.state_dict(), file)
-        temporary.rename(path)
-    dist.all_reduce(torch.zeros(1))
+        try:
+            with open(temporary, "wb") as file:
+                torch.save(inner.state_dict(), file)
+            temporary.rename(path)
+        except OSError:
+            temporary.unlink()
+            done.zero_()
+    dist.all_reduce(done, dist.ReduceOp.MIN)
+    if not done:
+        raise RuntimeError("rank 0 could not save")

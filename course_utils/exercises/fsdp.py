@@ -71,7 +71,7 @@ def _(draw):
 def _():
     x = torch.arange(1.0, 7.0)
     yield call([torch.tensor(2.0), x[:2]], 2), "a scalar"
-    yield call([x.view(2, 3).T, x[:1]], 3), "a transposed tensor"
+    yield call([draws.scattered(x.view(2, 3)), x[:1]], 3), "a tensor that is not contiguous"
     yield call([x[:2]], 5), "more ranks than elements"
     yield call([x[:4].view(2, 2), torch.zeros(0, 3), x[4:]], 4), "an empty tensor among others"
     yield call([x], 1), "one rank: nothing to pad"
@@ -82,7 +82,7 @@ LAYERS = call([torch.ones(64, 33), torch.ones(64), torch.ones(7, 64)], 4)
 shard_flat.contract(
     contracts.allocates(
         [LAYERS],
-        limit=lambda case: 4 * 4 * share(sum(t.numel() for t in case.args[0]), 4),
+        limit=lambda case: 4 * 4 * share(sum(t.numel() for t in case.args[0]), 4) + 1024,
         says="one flat tensor, and views of it",
         prepare=prepared.flat_and_back,
     )
@@ -161,6 +161,11 @@ shard_flat.mistake(
 shard_flat.mistake(
     "The shares are right. On the way back you leave the tensors flat: give each its shape.",
     replace(".view(shape)", ""),
+)
+shard_flat.mistake(
+    "The padding is float32, and so is your share: new tensors take the dtype and the device of the given "
+    "ones (`flat.new_zeros`).",
+    replace("flat.new_zeros(size)", "torch.zeros(size)"),
 )
 shard_flat.mistake(
     "The values are right, but you copy each tensor out of the flat one, so that for a while the parameters "
@@ -291,6 +296,12 @@ bytes_per_rank.mistake(
 )
 
 
+bytes_per_rank.mistake(
+    "Any stage is taken: one that is not 0, 1, 2 or 3 raises ValueError.",
+    replace("stage not in (0, 1, 2, 3)", "False"),
+)
+
+
 @bytes_per_rank.mistake(
     "You divide bytes and round those. Elements are what is shared out: an element of four bytes is not cut."
 )
@@ -345,14 +356,10 @@ ZeroOneOptimizer = Exercise(
 )
 
 
-def stepped(optimizer, options, params, grads_by_rank, groups=None):
+def stepped(optimizer, options, params, grads_by_rank, **more):
     """A case: grads_by_rank holds for each rank its gradients step by step."""
-    return on_ranks(
-        *[
-            call(params=params, optimizer=optimizer, options=options, grads=grads, groups=groups)
-            for grads in grads_by_rank
-        ]
-    )
+    same = {"params": params, "optimizer": optimizer, "options": options, **more}
+    return on_ranks(*[call(grads=grads, **same) for grads in grads_by_rank])
 
 
 @ZeroOneOptimizer.by_hand
@@ -409,6 +416,11 @@ def _():
     )
     mixed = [[[None, torch.ones(5)]], [[torch.ones(3, 2), torch.ones(5)]]]
     yield stepped(*adam, some(*shapes), mixed), "a gradient that only one rank has"
+    still = [[some((5,), seed=r) + [None]] for r in (1, 2)]
+    yield (
+        stepped("AdamW", {"lr": 0.1, "weight_decay": 0.5}, some((5,), (3,)), still, frozen=[1]),
+        "a frozen parameter: weight decay must not shrink it",
+    )
     yield (
         stepped(*adam, some((2,)), [[some((2,), seed=r)] for r in range(4)]),
         "fewer elements than ranks",
@@ -423,11 +435,8 @@ def _():
         ),
         "two groups that share among themselves",
     )
-    turned = [x.T for x in some((2, 3))]
-    yield (
-        stepped(*adam, turned, [[[x.T for x in some((2, 3), seed=r)]] for r in (1, 2)]),
-        "gradients that are not contiguous",
-    )
+    turned = [[[draws.scattered(*some((3, 2), seed=r))]] for r in (1, 2)]
+    yield stepped(*adam, some((3, 2)), turned), "gradients that are not contiguous"
 
 
 SHAPES = [(64, 60), (64,), (60, 64), (7,)]
@@ -444,7 +453,7 @@ ZeroOneOptimizer.contract(
 ZeroOneOptimizer.contract(
     contracts.sends(
         [STEP],
-        limit=2 * 3 * 4 * share(N_ELEMENTS, 4),
+        limit=2 * 3 * 4 * share(N_ELEMENTS, 4) + 1024,
         says="no more bytes than DDP's all-reduce",
         probe=probes.sharded_optimizer,
     )
@@ -518,9 +527,22 @@ ZeroOneOptimizer.mistake(
 )
 ZeroOneOptimizer.mistake(
     "You do not use the group: shares are cut for all ranks of the job, not for those of the group.",
-    replace(
-        "        self.params, self.group", "        group = None\n        self.params, self.group"
-    ),
+    replace("self.group = group", "self.group = group = None"),
+)
+ZeroOneOptimizer.mistake(
+    "Frozen parameters are in the flat vector. A gradient of zeros does not hold them still: weight decay "
+    "shrinks them. Leave out what does not require grad.",
+    replace("[p for p in params if p.requires_grad]", "list(params)"),
+)
+ZeroOneOptimizer.mistake(
+    "The parameters get new memory in every step (`.data = …`). Views of them, other parameters that are tied "
+    "to them by hand for example, stay behind: copy in place.",
+    replace("p.copy_(values)", "p.data = values"),
+)
+ZeroOneOptimizer.mistake(
+    "`params` may be a generator, as `model.parameters()` is, and is empty after you have gone through it "
+    "once: make a list first.",
+    replace("[p for p in params if p.requires_grad]", "params"),
 )
 ZeroOneOptimizer.mistake(
     "The parameters are right, but nothing is sharded: every rank keeps the optimizer's state of every "
@@ -558,6 +580,7 @@ ZeroOneOptimizer.mistake(
 )
 class OneByOne:
     def __init__(self, params, optimizer_class, group=None, **options):
+        params = [p for p in params if p.requires_grad]
         self.parts = [fsdp.ZeroOneOptimizer([p], optimizer_class, group, **options) for p in params]
 
     def step(self):
@@ -572,7 +595,7 @@ class OneByOne:
 @ZeroOneOptimizer.alternative("parameters that are views of one flat buffer")
 class FlatBuffer:
     def __init__(self, params, optimizer_class, group=None, **options):
-        self.params, self.group = list(params), group
+        self.params, self.group = [p for p in params if p.requires_grad], group
         n = dist.get_world_size(group)
         self.flat = pieces(torch.cat([p.detach().flatten() for p in self.params]), n)
         self.flat = self.flat.contiguous().view(-1)
@@ -606,27 +629,32 @@ class FlatBuffer:
 
 
 @ZeroOneOptimizer.alternative(
-    "torch's own parameters_to_vector and back, which makes parameters views of a new vector"
+    "torch's own parameters_to_vector, and collectives of lists of tensors"
 )
 class WithVectors:
     def __init__(self, params, optimizer_class, group=None, **options):
-        self.params, self.group, self.n = list(params), group, dist.get_world_size(group)
-        vector = torch.nn.utils.parameters_to_vector(p.detach() for p in self.params)
-        self.numel = vector.numel()
-        self.mine = torch.nn.Parameter(pieces(vector, self.n)[dist.get_rank(group)].clone())
+        self.params = [p for p in params if p.requires_grad]
+        self.group, self.n = group, dist.get_world_size(group)
+        self.mine = torch.nn.Parameter(self.rows(self.params)[dist.get_rank(group)].clone())
         self.inner = optimizer_class([{"params": [self.mine]}], **options)
 
+    def rows(self, tensors):
+        vector = torch.nn.utils.parameters_to_vector(x.detach().contiguous() for x in tensors)
+        return list(pieces(vector, self.n))
+
     def step(self):
-        flat = torch.zeros(self.n * self.mine.numel())
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
-        flat[: self.numel] = torch.cat([g.reshape(-1) for g in grads])
         mean = torch.empty_like(self.mine.data)
-        fsdp.reduce_scatter_single(mean, flat, group=self.group, async_op=True).wait()
+        dist.reduce_scatter(mean, self.rows(grads), group=self.group)
         self.mine.grad = mean / self.n
         self.inner.step()
         self.inner.zero_grad()
-        fsdp.all_gather_single(flat, self.mine.data, group=self.group, async_op=True).wait()
-        torch.nn.utils.vector_to_parameters(flat[: self.numel], self.params)
+        rows = [torch.empty_like(self.mine.data) for _ in range(self.n)]
+        dist.all_gather(rows, self.mine.data, group=self.group)
+        flat = torch.cat(rows)
+        for p in self.params:
+            p.data.copy_(flat[: p.numel()].view_as(p))
+            flat = flat[p.numel() :]
 
     def zero_grad(self):
         for p in self.params:
@@ -669,7 +697,7 @@ FullyShardedLinear = Exercise(
 )
 
 
-def layer(weight, bias, xs, grads, frozen=False, groups=None):
+def layer(weight, bias, xs, grads, groups=None, **more):
     """A case: each rank's x and gradient, and the shares of (weight, bias), within its group."""
     world = len(xs)
     flat = torch.cat([weight.flatten(), bias])
@@ -682,8 +710,8 @@ def layer(weight, bias, xs, grads, frozen=False, groups=None):
                 shard=rows[i].clone(),
                 out_features=len(bias),
                 grad=grads[rank],
-                frozen=frozen,
                 groups=groups,
+                **more,
             )
     return on_ranks(*calls)
 
@@ -730,8 +758,14 @@ def _():
     )
     weight, bias = some((3, 2), (3,))
     rows = some((2, 2), (2, 2), seed=5)
-    turned = [x.T for x in some((3, 2), (3, 2), seed=6)]
+    turned = list(map(draws.scattered, some((2, 3), (2, 3), seed=6)))
     yield layer(weight, bias, rows, turned), "a gradient that is not contiguous"
+    yield (
+        layer(weight, bias, list(map(draws.scattered, rows)), turned),
+        "x is not contiguous either",
+    )
+    second = torch.tensor([1.0, -2.0])  # on two ranks: a weight of three and a bias
+    yield layer(weight, bias, rows, turned, then=second), "two layers: the second comes back first"
 
 
 WIDE = drawn_layer((2,), 96, 128, 4)
@@ -747,7 +781,7 @@ FullyShardedLinear.contract(
 FullyShardedLinear.contract(
     contracts.sends(
         [WIDE],
-        limit=3 * 3 * WIDE_SHARE,
+        limit=3 * 3 * WIDE_SHARE + 1024,
         says="two all-gathers and a reduce-scatter of the layer",
         probe=probes.sharded_layer,
     )
@@ -790,6 +824,25 @@ FullyShardedLinear.mistake(
 FullyShardedLinear.mistake(
     "You do not use the group: parameters are gathered from all ranks of the job.",
     replace("ctx.group = group", "ctx.group = group = None"),
+)
+FullyShardedLinear.mistake(
+    "The shapes are kept on the class: a second layer overwrites those of the first before its backward "
+    "pass. What a call leaves for its own backward belongs on ctx.",
+    replace(
+        "ctx.group = group",
+        "ctx.group = group\n        FullyShardedLinear.shapes = ctx.shapes",
+        "ctx.group)], ctx.shapes",
+        "ctx.group)], FullyShardedLinear.shapes",
+    ),
+)
+FullyShardedLinear.mistake(
+    "You change the gradient that comes in. Others may hold it: compute in a tensor of your own.",
+    replace(
+        "rows = grad.reshape",
+        "rows = grad.div_(dist.get_world_size(ctx.group)).reshape",
+        MEAN_OF_LAYER,
+        MEAN_OF_LAYER + " * dist.get_world_size(ctx.group)",
+    ),
 )
 FullyShardedLinear.mistake(
     "The values are right, but the gathered weight is kept for the backward pass: between the passes every "
@@ -946,7 +999,7 @@ LARGE = [call(saved_by(4, w=counting(512, 64)), n) for n in (2, 8)]
 reshard_state_dict.contract(
     contracts.allocates(
         LARGE,
-        limit=lambda case: 512 // case.args[1] * 64 * 4,
+        limit=lambda case: 512 // case.args[1] * 64 * 4 + 1024,
         says="only the rows that a rank keeps are copied, once",
         prepare=prepared.for_one_rank,
     )
@@ -998,6 +1051,21 @@ reshard_state_dict.mistake(
 reshard_state_dict.mistake(
     "You join the shards in the wrong order: rank 0 holds the first rows, the last rank the last.",
     replace("shard[name] for shard in shards", "shard[name] for shard in shards[::-1]"),
+)
+
+
+reshard_state_dict.mistake(
+    "A slice that begins before its part has a negative start, and Python counts that from the end: cut it off "
+    "at 0.",
+    replace("max(start - offset, 0)", "start - offset", "max(stop - offset, 0)", "stop - offset"),
+)
+reshard_state_dict.mistake(
+    "Your offset stays where it is: every saved shard is cut as if it held the first rows.",
+    replace("            offset += len(part)\n", ""),
+)
+reshard_state_dict.mistake(
+    "The tensor without axes is the saved one itself, in memory that belongs to it: clone it too.",
+    replace("first.clone()", "first"),
 )
 
 
