@@ -372,6 +372,11 @@ average_gradients.mistake(
 
 
 average_gradients.mistake(
+    "You hand over gradients as they lie in memory: one that is transposed on one rank only meets the others' "
+    "in another order. Make them contiguous first.",
+    replace(".contiguous()", ""),
+)
+average_gradients.mistake(
     "Frozen parameters get a gradient. They are left alone.",
     replace("if p.requires_grad:", "if True:"),
 )
@@ -906,11 +911,12 @@ DistributedDataParallel.mistake(
     "bucket is sent before its gradients are there. Count from the start in every backward.",
     replace(
         "True, False\n",
-        "True, False\n        self._left = [0] * len(self._reducer.buckets)\n",
-        "[len(bucket) for bucket in self._reducer.buckets]",
-        "[n or len(ps) for n, ps in zip(self._left, self._reducer.buckets)]",
-        "self._armed, self._missing = False, []",
-        "self._armed, self._missing, self._left = False, [], self._missing",
+        "True, False\n        self._left = [len(bucket) for bucket in self._reducer.buckets]\n",
+        "self._missing = [len(bucket) for bucket in self._reducer.buckets]",
+        "self._missing = self._left",
+        "            self._next += 1",
+        "            self._missing[self._next] = len(self._reducer.buckets[self._next])\n"
+        "            self._next += 1",
     ),
 )
 DistributedDataParallel.mistake(

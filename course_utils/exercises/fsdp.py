@@ -100,13 +100,25 @@ shard_flat.mistake(
     replace("return mine", "return part.clone()"),
 )
 shard_flat.mistake(
-    "You round the size of a share down: what is left over at the end is kept by nobody. Round up and pad.",
+    "`chunk` gives a shorter piece at the end, or fewer pieces than ranks. Pad the flat tensor first.",
+    replace("return mine", "return flat.chunk(world_size)[rank].clone()"),
+)
+shard_flat.mistake(
+    "`view` raises for a tensor that is not contiguous: `reshape` copies where it must.",
+    replace("t.reshape(-1)", "t.view(-1)"),
+)
+shard_flat.mistake(
+    "The zeros that you join on are float32, and `cat` promotes a bfloat16 to it: new tensors take the dtype "
+    "and the device of the given ones (`flat.new_zeros`).",
     replace(
-        "share(flat.numel(), world_size)",
-        "flat.numel() // world_size",
-        "torch.cat(list(shards))",
-        "torch.cat([*shards, shards[0].new_zeros(99)])",
+        "    mine = flat.new_zeros(size)",
+        "    flat = torch.cat([flat, torch.zeros(size * world_size - len(flat))])\n"
+        "    mine = flat.new_zeros(size)",
     ),
+)
+shard_flat.mistake(
+    "You round the size of a share down: what is left over at the end is kept by nobody. Round up and pad.",
+    replace("share(flat.numel(), world_size)", "flat.numel() // world_size"),
 )
 shard_flat.mistake(
     "Your share is a view of the whole flat tensor, which stays in memory with it: nothing was saved. "
@@ -299,6 +311,15 @@ bytes_per_rank.mistake(
 bytes_per_rank.mistake(
     "Any stage is taken: one that is not 0, 1, 2 or 3 raises ValueError.",
     replace("stage not in (0, 1, 2, 3)", "False"),
+)
+bytes_per_rank.mistake(
+    "A stage that does not exist raises ValueError; an assert raises AssertionError.",
+    replace("ValueError", "AssertionError"),
+)
+bytes_per_rank.mistake(
+    "You divide to a float and round that up. Beyond 2⁵³ a float has no room for the last digits: integers all "
+    "the way, -(-numel // world_size).",
+    replace("share(numel, world_size)", "-int(-numel / world_size // 1)"),
 )
 
 
@@ -542,7 +563,12 @@ ZeroOneOptimizer.mistake(
 ZeroOneOptimizer.mistake(
     "`params` may be a generator, as `model.parameters()` is, and is empty after you have gone through it "
     "once: make a list first.",
-    replace("[p for p in params if p.requires_grad]", "params"),
+    replace(
+        "[p for p in params if p.requires_grad]",
+        "params",
+        "flatten_padded(grads,",
+        "flatten_padded([torch.cat([grad.flatten() for grad in grads])],",
+    ),
 )
 ZeroOneOptimizer.mistake(
     "The parameters are right, but nothing is sharded: every rank keeps the optimizer's state of every "
@@ -757,15 +783,12 @@ def _():
         "two groups that share among themselves",
     )
     weight, bias = some((3, 2), (3,))
-    rows = some((2, 2), (2, 2), seed=5)
-    turned = list(map(draws.scattered, some((2, 3), (2, 3), seed=6)))
-    yield layer(weight, bias, rows, turned), "a gradient that is not contiguous"
-    yield (
-        layer(weight, bias, list(map(draws.scattered, rows)), turned),
-        "x is not contiguous either",
-    )
-    second = torch.tensor([1.0, -2.0])  # on two ranks: a weight of three and a bias
-    yield layer(weight, bias, rows, turned, then=second), "two layers: the second comes back first"
+    xs, grads = some(*[(3, 2, 2)] * 2, seed=5), some(*[(3, 2, 3)] * 2, seed=6)
+    turned = list(map(draws.scattered, grads))
+    yield layer(weight, bias, xs, turned), "a gradient that is not contiguous"
+    yield layer(weight, bias, list(map(draws.scattered, xs)), grads), "x is not contiguous"
+    second = t(1.0, -2.0)  # a share of three weights and a bias, on two ranks
+    yield layer(weight, bias, xs, grads, then=second), "two layers: the second comes back first"
 
 
 WIDE = drawn_layer((2,), 96, 128, 4)
@@ -839,10 +862,14 @@ FullyShardedLinear.mistake(
     "You change the gradient that comes in. Others may hold it: compute in a tensor of your own.",
     replace(
         "rows = grad.reshape",
-        "rows = grad.div_(dist.get_world_size(ctx.group)).reshape",
-        MEAN_OF_LAYER,
-        MEAN_OF_LAYER + " * dist.get_world_size(ctx.group)",
+        "of_x = grad @ weight\n        rows = grad.div_(dist.get_world_size(ctx.group)).reshape",
+        f"return grad @ weight, {MEAN_OF_LAYER}",
+        f"return of_x, {MEAN_OF_LAYER} * dist.get_world_size(ctx.group)",
     ),
+)
+FullyShardedLinear.mistake(
+    "A gradient need not be contiguous, and `view` raises then: `reshape` copies where it must.",
+    replace("grad.reshape", "grad.view"),
 )
 FullyShardedLinear.mistake(
     "The values are right, but the gathered weight is kept for the backward pass: between the passes every "

@@ -147,7 +147,8 @@ class ZeroOneOptimizer:
     `step` averages the gradients over the ranks, so that each rank holds the mean of its share;
     lets the optimizer step on that share; and gathers the parameters, which change in place. It
     takes one reduce-scatter and one all-gather. A parameter without gradient counts as one of
-    zeros; a frozen one (requires_grad is False when this is built) is left alone. Source: Rajbhandari et al. (2020), section 5.1.
+    zeros; one that is frozen when this is built (requires_grad is False) is left alone. Source:
+    Rajbhandari et al. (2020), section 5.1.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class ZeroOneOptimizer:
         group: dist.ProcessGroup | None = None,
         **options: Any,
     ):
-        """params: whole, of one dtype, equal on every rank; may be a generator. options: of the optimizer."""
+        """params: whole, of one dtype, equal on every rank. options: of the optimizer."""
         self.params = [p for p in params if p.requires_grad]
         self.group = group
         self.world_size = dist.get_world_size(group)
