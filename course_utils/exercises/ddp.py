@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
 from torch import nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Variable
 
 from course_utils.grading import Exercise, call, contracts, draws, on_ranks, probes, replace
@@ -60,17 +61,10 @@ def apart(world, model, **more):
 
 @broadcast_parameters.by_hand
 def _():
-    mine = (t(1.0, 2.0), t(3.0, 4.0))
-    case = [call(model="Linear(2, 1)", seed=3 + r, weight=mine[r][None]) for r in range(2)]
-    yield (
-        on_ranks(*case),
-        {"rank 0: `weight`": t(1.0, 2.0)[None], "rank 1: `weight`": t(1.0, 2.0)[None]},
-    )
-    case = [call(model="Linear(2, 1)", seed=3 + r, weight=mine[r][None], src=1) for r in range(2)]
-    yield (
-        on_ranks(*case),
-        {"rank 0: `weight`": t(3.0, 4.0)[None], "rank 1: `weight`": t(3.0, 4.0)[None]},
-    )
+    rows = t(1.0, 2.0)[None], t(3.0, 4.0)[None]
+    for src in (0, 1):
+        case = [call(model="Linear(2, 1)", seed=r, weight=rows[r], src=src) for r in range(2)]
+        yield on_ranks(*case), {f"rank {r}: `weight`": rows[src] for r in range(2)}
 
 
 @broadcast_parameters.cases(8)
@@ -165,15 +159,6 @@ def _(module, src=0):
             x.copy_(value)
 
 
-@broadcast_parameters.alternative("a scatter of copies")
-def _(module, src=0):
-    for x in [*module.parameters(), *module.buffers()]:
-        mine = torch.empty(x.shape, dtype=x.dtype)
-        copies = [x.detach().contiguous()] * dist.get_world_size()
-        dist.scatter(mine, copies if dist.get_rank() == src else None, src)
-        x.detach().copy_(mine)
-
-
 # ------------------------------------------------------------------------------ average_gradients
 
 average_gradients = Exercise(
@@ -196,114 +181,73 @@ average_gradients = Exercise(
 )
 
 
-def grads_of(draw, shapes, dtype=F32, missing=True):
-    return [
-        None if missing and draw(st.integers(0, 4)) == 0 else draw(draws.tensors(shape, dtype))
-        for shape in shapes
-    ]
-
-
 SHAPES = ((2,), (3, 2), (4,), (1,), (2, 1, 3), (0,), ())
+
+
+def grads_of(draw, shapes, dtypes):
+    """For each parameter a gradient or, one time in five, None."""
+    drawn = [draw(draws.tensors(*one)) for one in zip(shapes, dtypes, strict=True)]
+    return [draw(st.sampled_from([None, *[grad] * 4])) for grad in drawn]
+
+
+def frozen_of(draw, shapes):
+    return [i for i in range(len(shapes)) if draw(st.integers(0, 5)) == 0]
+
+
+def averaging(shapes, *grads, **more):
+    """A case: grads are those of rank 0, of rank 1 and so on, of parameters of these shapes."""
+    return on_ranks(*(params(shapes=shapes, grads=mine, **more) for mine in grads))
 
 
 @average_gradients.by_hand
 def _():
-    yield (
-        on_ranks(
-            params(shapes=[(2,)], grads=[t(1.0, 2.0)]), params(shapes=[(2,)], grads=[t(3.0, 6.0)])
-        ),
-        {
-            "rank 0: gradient of parameter 0": t(2.0, 4.0),
-            "rank 1: gradient of parameter 0": t(2.0, 4.0),
-        },
-    )
-    yield (
-        on_ranks(params(shapes=[(2,)], grads=[None]), params(shapes=[(2,)], grads=[t(3.0, 6.0)])),
-        {
-            "rank 0: gradient of parameter 0": t(1.5, 3.0),
-            "rank 1: gradient of parameter 0": t(1.5, 3.0),
-        },
-    )
+    for first, mean in ((t(1.0, 2.0), t(2.0, 4.0)), (None, t(1.5, 3.0))):
+        case = averaging([(2,)], [first], [t(3.0, 6.0)])
+        yield case, {f"rank {r}: gradient of parameter 0": mean for r in range(2)}
 
 
 @average_gradients.cases(12)
 def _(draw):
-    world = draw(WORLDS)
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
-    frozen = [i for i in range(len(shapes)) if draw(st.integers(0, 5)) == 0]
-    dtype = draw(st.sampled_from([F32, F64]))
+    dtypes = [draw(st.sampled_from([F32, F64]))] * len(shapes)
+    grads = [grads_of(draw, shapes, dtypes) for _ in range(draw(WORLDS))]
+    yield averaging(shapes, *grads, dtypes=dtypes, frozen=frozen_of(draw, shapes))
 
-    def mine(_):
-        grads = grads_of(draw, shapes, dtype)
-        return params(shapes=shapes, dtypes=[dtype] * len(shapes), grads=grads, frozen=frozen)
 
-    yield every_rank(world, mine)
+TURNED, STRAIGHT = torch.arange(6.0).view(2, 3).T, torch.arange(6.0).view(3, 2)
+BIG = t(40000.0, 1.0, dtype=F16)
 
 
 @average_gradients.edge
 def _():
-    shapes = [(2,), (2,), (2,)]
-    yield (
-        every_rank(
-            3,
-            lambda r: params(
-                shapes=shapes, grads=[t(1.0, r) if i == r else None for i in range(3)]
-            ),
-        ),
-        "each rank has another parameter's gradient only",
-    )
-    yield (
-        every_rank(
-            2, lambda r: params(shapes=shapes, grads=[t(r, i) for i in range(3)], frozen=[1])
-        ),
-        "a frozen parameter",
-    )
-    yield every_rank(2, lambda r: params(shapes=[(3,)], grads=[None])), "nobody has a gradient"
-    big = [t(40000.0, 1.0, dtype=F16)]
-    yield (
-        every_rank(4, lambda r: params(shapes=[(2,)], dtypes=[F16], grads=big)),
-        "float16: the sum of the four would be infinite",
-    )
-    turned = [torch.arange(6.0).view(2, 3).T]
-    yield every_rank(2, lambda r: params(shapes=[(3, 2)], grads=turned)), "a transposed gradient"
-    yield (
-        every_rank(
-            2,
-            lambda r: params(
-                shapes=[(3, 2)], grads=turned if r else [torch.arange(6.0).view(3, 2)]
-            ),
-        ),
-        "a gradient that is transposed in memory on one rank only",
-    )
+    own = [[t(1.0, r) if i == r else None for i in range(3)] for r in range(3)]
+    yield averaging([(2,)] * 3, *own), "each rank has another parameter's gradient only"
+    all_of_them = [[t(r, i) for i in range(3)] for r in range(2)]
+    yield averaging([(2,)] * 3, *all_of_them, frozen=[1]), "a frozen parameter"
+    yield averaging([(3,)], [None], [None]), "nobody has a gradient"
+    big = averaging([(2,)], *[[BIG]] * 4, dtypes=[F16])
+    yield big, "float16: the sum of the four would be infinite"
+    yield averaging([(3, 2)], [TURNED], [TURNED]), "a transposed gradient"
+    one = averaging([(3, 2)], [STRAIGHT], [TURNED])
+    yield one, "a gradient that is transposed in memory on one rank only"
     exact = [t(1.0 + 2**-40, 1e30, dtype=F64), t(2.0), t(5.0, 2.0**-20, dtype=F16)]
-    yield (
-        every_rank(
-            2, lambda r: params(shapes=[(2,), (1,), (2,)], dtypes=[F64, F32, F16], grads=exact)
-        ),
-        "three dtypes, and numbers that only float64 holds",
-    )
-    yield every_rank(1, lambda r: params(shapes=[(2,)], grads=[t(1.0, 2.0)])), "a world of one"
+    three = averaging([(2,), (1,), (2,)], exact, exact, dtypes=[F64, F32, F16])
+    yield three, "three dtypes, and numbers that only float64 holds"
+    yield averaging([(2,)], [t(1.0, 2.0)]), "a world of one"
 
 
-AVERAGE = [
-    every_rank(
-        world,
-        lambda r: params(
-            shapes=[(64,), (32, 4)], grads=[torch.full((64,), 1.0 + r), torch.ones(32, 4)]
-        ),
-    )
+LARGE = [
+    averaging([(64,), (32, 4)], *[[torch.full((64,), 1.0), torch.ones(32, 4)]] * world)
     for world in (2, 4)
 ]
 average_gradients.contract(
     contracts.sends(
-        AVERAGE,
+        LARGE,
         limit=lambda case: 2 * (case.world - 1) * 4 * 192 // case.world + 256,
         says="no rank sends more than an all-reduce of each gradient does",
         probe=probes.averaged,
     )
 )
-
-
 average_gradients.mistake(
     "The gradients are summed, not averaged: the step would grow with the number of ranks.",
     replace("grad.div(dist.get_world_size())", "grad.clone()"),
@@ -447,13 +391,12 @@ def buckets_case(world, shapes, steps, **more):
 
 @GradientBuckets.by_hand
 def _():
-    shapes = [(1,), (2,), (3,)]
-
     def grads(r):
         return [t(1.0 + r), t(2.0, 2.0), t(1.0, 2.0, 3.0 + 2 * r)]
 
+    case = buckets_case(2, [(1,), (2,), (3,)], [[(grads(r), None)] for r in (0, 1)], cap_bytes=16)
     yield (
-        buckets_case(2, shapes, [[(grads(r), None)] for r in range(2)], cap_bytes=16),
+        case,
         {
             "rank 0: buckets": [[2, 1], [0]],  # 12 bytes, 20 bytes: full; then the last
             "rank 1: gradient of parameter 0 after step 1": t(1.5),
@@ -464,25 +407,13 @@ def _():
 
 @GradientBuckets.cases(10)
 def _(draw):
-    world = draw(WORLDS)
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=6))
     dtypes = [draw(st.sampled_from([F32, F32, F64])) for _ in shapes]
-    frozen = [i for i in range(len(shapes)) if draw(st.integers(0, 6)) == 0]
-    cap = draw(st.sampled_from([1, 8, 16, 24, 40, 1000]))
-    steps = [
-        [
-            (
-                [
-                    None if draw(st.integers(0, 7)) == 0 else draw(draws.tensors(shape, dtype))
-                    for shape, dtype in zip(shapes, dtypes, strict=True)
-                ],
-                None,
-            )
-            for _ in range(2)
-        ]
-        for _ in range(world)
-    ]
-    yield buckets_case(world, shapes, steps, dtypes=dtypes, frozen=frozen, cap_bytes=cap)
+    more = {"dtypes": dtypes, "frozen": frozen_of(draw, shapes)}
+    more["cap_bytes"] = draw(st.sampled_from([1, 8, 16, 24, 40, 1000]))
+    world = draw(WORLDS)
+    steps = [[(grads_of(draw, shapes, dtypes), None) for _ in "ab"] for _ in range(world)]
+    yield buckets_case(world, shapes, steps, **more)
 
 
 def two_by_two(world, steps, **more):
@@ -504,42 +435,24 @@ def _():
     yield two_by_two(2, [[], None], cap_bytes=16), "finish, with nothing under way"
     yield two_by_two(2, [None]), "the default: 25 MiB"
     yield two_by_two(1, [None], cap_bytes=16), "a world of one"
-    yield (
-        buckets_case(
-            2,
-            [(2,), (3,), (2,), (1,)],
-            [
-                [([t(1.0, r), t(1.0, 2.0, r, dtype=F64), t(r, 3.0), t(5.0, dtype=F64)], None)]
-                for r in range(2)
-            ],
-            dtypes=[F32, F64, F32, F64],
-            cap_bytes=1000,
-        ),
-        "two dtypes in turn: two buckets",
-    )
-    yield (
-        buckets_case(
-            2,
-            [(2,), (2,)],
-            [[([t(1.0, 2.0), None] if r else [None, t(3.0, 4.0)], None)] for r in range(2)],
-            cap_bytes=1000,
-        ),
-        "each rank lacks another gradient",
-    )
-    big = [[([t(40000.0, 1.0, dtype=F16)], None)]] * 4
-    yield buckets_case(4, [(2,)], big, dtypes=[F16]), "float16: the sum would be infinite"
-    turned, straight = torch.arange(6.0).view(2, 3).T, torch.arange(6.0).view(3, 2)
-    each = [[([turned, t(1.0)], None)], [([straight, t(1.0)], None)]]
-    yield buckets_case(2, [(3, 2), (1,)], each), "a gradient that is transposed on one rank only"
+
+    def one_step(shapes, *grads, **more):
+        return buckets_case(len(grads), shapes, [[(mine, None)] for mine in grads], **more)
+
+    mixed = [[t(1.0, r), t(1.0, 2.0, r, dtype=F64), t(r, 3.0), t(5.0, dtype=F64)] for r in (0, 1)]
+    shapes, dtypes = [(2,), (3,), (2,), (1,)], [F32, F64, F32, F64]
+    yield one_step(shapes, *mixed, dtypes=dtypes), "two dtypes in turn: two buckets"
+    lacking = [None, t(3.0, 4.0)], [t(1.0, 2.0), None]
+    yield one_step([(2,), (2,)], *lacking), "each rank lacks another gradient"
+    yield one_step([(2,)], *[[BIG]] * 4, dtypes=[F16]), "float16: the sum would be infinite"
+    turned = [TURNED, t(1.0)], [STRAIGHT, t(1.0)]
+    yield one_step([(3, 2), (1,)], *turned), "a gradient that is transposed on one rank only"
 
 
 MANY = two_by_two(2, [None], cap_bytes=16)
 GradientBuckets.contract(
     contracts.collectives(
-        [MANY],
-        limit=2,
-        says="one all-reduce for each bucket",
-        probe=probes.bucketed,
+        [MANY], limit=2, says="one all-reduce for each bucket", probe=probes.bucketed
     )
 )
 
@@ -641,40 +554,29 @@ class _(ddp.GradientBuckets):
             self._under_way.append(([p], flat, dist.all_reduce(flat, async_op=True)))
 
 
-@GradientBuckets.alternative("flat buffers that stay, and gradients copied into views of them")
+@GradientBuckets.alternative("one flat buffer for each bucket, of which the gradients become views")
 class _:
     def __init__(self, params, cap_bytes=25 * 2**20):
-        self.buckets, self.flats, self.works = [], [], {}
-        groups, order = {}, []
+        self.buckets, self.futures, open_ = [], [], {}
         for p in [p for p in params if p.requires_grad][::-1]:
-            if p.dtype not in groups:
-                groups[p.dtype] = []
-                order.append(p.dtype)
-            groups[p.dtype].append(p)
-            if sum(q.numel() * q.element_size() for q in groups[p.dtype]) >= cap_bytes:
-                self.buckets.append(groups.pop(p.dtype))
-                order.remove(p.dtype)
-        self.buckets.extend(groups[dtype] for dtype in order)
-        for bucket in self.buckets:
-            self.flats.append(torch.zeros(sum(p.numel() for p in bucket), dtype=bucket[0].dtype))
-
-    def pieces(self, index):
-        start = 0
-        for p in self.buckets[index]:
-            yield p, self.flats[index][start : start + p.numel()].view(p.shape)
-            start += p.numel()
+            bucket, size = open_.get(p.dtype, ([], 0))
+            open_[p.dtype] = bucket + [p], size + p.numel() * p.element_size()
+            if open_[p.dtype][1] >= cap_bytes:
+                self.buckets.append(open_.pop(p.dtype)[0])
+        self.buckets.extend(bucket for bucket, _ in open_.values())
 
     def start(self, index):
-        for p, view in self.pieces(index):
-            view.zero_() if p.grad is None else view.copy_(p.grad / dist.get_world_size())
-        self.works[index] = dist.all_reduce(self.flats[index], async_op=True)
+        bucket = self.buckets[index]
+        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
+        flat = _flatten_dense_tensors([g.contiguous() for g in grads]) / dist.get_world_size()
+        self.futures.append((bucket, flat, dist.all_reduce(flat, async_op=True).get_future()))
 
     def finish(self):
-        while self.works:
-            index, work = self.works.popitem()
-            work.wait()
-            for p, view in self.pieces(index):
-                p.grad = view.clone()
+        while self.futures:
+            bucket, flat, future = self.futures.pop()
+            future.wait()
+            for p, mean in zip(bucket, _unflatten_dense_tensors(flat, bucket), strict=True):
+                p.grad = mean
 
 
 for mutant in (
@@ -758,49 +660,25 @@ def _(draw):
 
 @DistributedDataParallel.edge
 def _():
-    yield (
-        training(2, "three layers", [(STEP, 1)] * 2, 1, overlap=True),
-        "many buckets: they overlap",
-    )
-    yield (
-        training(3, "a branch for each rank", [(STEP, 1)] * 2, 30),
-        "parameters that are not reached",
-    )
-    yield training(2, "a frozen layer", [(STEP, 1)], 1), "a frozen layer in the middle"
-    yield training(2, "float32 and float64", [(STEP, 1)], 60), "two dtypes"
-    yield (
-        training(2, "buffers that change", [(STEP, 1), (EVAL, 1), (STEP, 1)], None),
-        "buffers drift",
-    )
-    yield (
-        training(2, "three layers", [(STEP, 3), (NO_SYNC, 1), (STEP, 1)], 40),
-        "no_sync, and then not",
-    )
-    yield training(2, "buffers that change", [(STEP, 2)], 40), "no_sync keeps buffers apart too"
-    yield (
-        training(2, "three layers", [(BARE, 1), (STEP, 1), (BARE, 1), (STEP, 1)], 40),
-        "`.module` itself is called in between",
-    )
-    yield (
-        training(2, "three layers", [(EVAL, 1), (BARE, 1), (STEP, 1), (EVAL, 1), (BARE, 1)], 40),
-        "a backward of `.module` after a forward without gradients",
-    )
+    three, drift, step = "three layers", "buffers that change", (STEP, 1)
+    yield training(2, three, [step] * 2, overlap=True), "many buckets: they overlap"
+    yield training(3, "a branch for each rank", [step] * 2, 30), "parameters that are not reached"
+    yield training(2, "a frozen layer", [step], 1), "a frozen layer in the middle"
+    yield training(2, "float32 and float64", [step], 60), "two dtypes"
+    yield training(2, drift, [step, (EVAL, 1), step], None), "buffers drift"
+    yield training(2, three, [(STEP, 3), (NO_SYNC, 1), step], 40), "no_sync, and then not"
+    yield training(2, drift, [(STEP, 2)], 40), "no_sync keeps buffers apart too"
+    bare, silent = [(BARE, 1), step], [(EVAL, 1), (BARE, 1), step, (EVAL, 1), (BARE, 1)]
+    yield training(2, three, bare * 2, 40), "`.module` itself is called in between"
+    yield training(2, three, silent, 40), "`.module` itself, after a forward without gradients"
+    joins = "a layer that joins at the second step"
     for cap in (40, 10**6):
-        yield (
-            training(2, "a layer that joins at the second step", [(STEP, 1)] * 2, cap),
-            "a layer that the first backward does not reach, and the second does",
-        )
-    yield (
-        training(2, "three layers", [(NESTED, 2), (STEP, 1)], 40),
-        "a no_sync within a no_sync: the outer one goes on",
-    )
-    yield training(2, "three layers", [(RAISING, 1)], 40), "a no_sync that an exception has left"
-    yield (
-        training(2, "three layers", [(BY_NAME, 1)], 40),
-        "the module takes an argument by its name",
-    )
-    yield training(2, "three layers", [(STEP, 2)] * 2, 40, beside=True), "two models, in turn"
-    yield training(1, "three layers", [(STEP, 2)], 40), "a world of one"
+        yield training(2, joins, [step] * 2, cap), "a layer that the first backward does not reach"
+    yield training(2, three, [(NESTED, 2), step], 40), "a no_sync within a no_sync"
+    yield training(2, three, [(RAISING, 1)], 40), "a no_sync that an exception has left"
+    yield training(2, three, [(BY_NAME, 1)], 40), "the module takes an argument by its name"
+    yield training(2, three, [(STEP, 2)] * 2, 40, beside=True), "two models, in turn"
+    yield training(1, three, [(STEP, 2)], 40), "a world of one"
 
 
 LARGE_STEP = training(2, "three layers", [(STEP, 1)], 10**6)
@@ -1039,8 +917,7 @@ def micro(rank, step, sizes, dtype=F32):
 def accumulation(world, *steps, dtype=F32):
     """steps: the sizes of the micro-batches, of each step."""
     return every_rank(
-        world,
-        lambda r: call(*(micro(r, i, sizes, dtype) for i, sizes in enumerate(steps)), seed=5),
+        world, lambda r: call(*(micro(r, i, sizes, dtype) for i, sizes in enumerate(steps)), seed=5)
     )
 
 
