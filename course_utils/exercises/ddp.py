@@ -1099,6 +1099,7 @@ def _():
     yield saving(1, ddp=True), "a world of one"
     yield saving(1, old=True, full=True), "writing fails half-way: the file of before must be whole"
     yield saving(2, full=True), "writing fails half-way: every rank must hear of it"
+    yield saving(2, nowhere=True), "a folder that does not exist: every rank must hear of it"
 
 
 save_on_rank_zero.mistake(
@@ -1211,7 +1212,7 @@ def _(model, path):
                 torch.save(inner.state_dict(), file)
             temporary.rename(path)
         except OSError:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
             done.zero_()
     dist.all_reduce(done, dist.ReduceOp.MIN)
     if not done:

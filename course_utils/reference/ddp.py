@@ -183,7 +183,7 @@ def save_on_rank_zero(model: nn.Module, path: str | os.PathLike[str]) -> None:
     The names are those of the bare model, whether or not torch's DistributedDataParallel wraps it.
     A file of that name is replaced in one step, so that a failure or a kill in the middle leaves it
     as it was. Nothing else is written by other ranks, and nothing else stays behind. Raises OSError,
-    on every rank, if rank 0 cannot write the file, on a full disk for example.
+    on every rank, if rank 0 cannot write the file: on a full disk, in a folder that does not exist.
     """
     failure: list[str | None] = [None]
     if dist.get_rank() == 0:

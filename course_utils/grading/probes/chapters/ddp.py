@@ -554,7 +554,8 @@ def saved(subject: Any, case: Case) -> dict[str, Any]:
     """A model saved on every rank, each with a disk of its own.
 
     Each rank's call: model, seed, ddp (is it wrapped by torch's?), old (does a file of that name
-    exist?), full (is the disk full before the file is complete?). Seen are the files and their
+    exist?), full (is the disk full before the file is complete?), nowhere (is the path in a folder
+    that does not exist?). Seen are the files and their
     contents, whether the file was there before the other ranks could go on, whether at every moment
     there was a file of that name, and whether the file of before is whole for who has it open.
     """
@@ -568,7 +569,8 @@ def saved_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     if given.get("ddp"):
         model = nn.parallel.DistributedDataParallel(model)
     folder = tempfile.mkdtemp(prefix="course-disk-")
-    path = Path(folder) / "model.pt"
+    path = Path(folder) / ("nowhere" if given.get("nowhere") else "") / "model.pt"
+    unwritable = given.get("full") or given.get("nowhere")
     try:
         if given.get("old"):
             torch.save({"old": torch.ones(2)}, path)
@@ -578,12 +580,12 @@ def saved_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
             try:
                 result = subject(model, str(path) if given.get("text", True) else path)
             except (OSError, RuntimeError):  # torch.save raises both on a full disk
-                if not given.get("full"):
+                if not unwritable:
                     raise
                 raised = True
         seen: dict[str, Any] = {"files": tuple(sorted(os.listdir(folder))), "result": result}
         seen |= {what: all(found) for what, found in moments.items()}
-        if given.get("full"):
+        if unwritable:
             seen["it raises"] = raised
         elif dist.get_world_size() > 1:
             seen["no rank goes on before it is told"] = watch.calls > 0
@@ -706,6 +708,7 @@ def _called_with_path(name: str, case: Case) -> str:
     text = f"{name}({model}, path) on {case.world} rank{'s' if case.world > 1 else ''}"
     text += f", where model is: {given['model']}"
     text += ", a file of that name is there" if given.get("old") else ""
+    text += ", in a folder that does not exist" if given.get("nowhere") else ""
     return text + (", the disk is full before all is written" if given.get("full") else "")
 
 
