@@ -419,7 +419,8 @@ def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     seen: dict[str, Any] = {f"`{n}` at the start": v.clone() for n, v in _state_of(model).items()}
     seen["`.module` is the model"] = getattr(ddp, "module", None) is model
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    other = subject(_seeded("one layer", 0)) if given.get("beside") else nn.Identity()
+    one_layer = _seeded("one layer", 0).to(next(model.parameters()).dtype)
+    other = subject(one_layer) if given.get("beside") else nn.Identity()
     sent, waited = True, False
     with counted(), _watched() as watch:
         for number, (kind, inputs) in enumerate(case.args, start=1):
