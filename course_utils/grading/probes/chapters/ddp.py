@@ -289,7 +289,7 @@ def started_apart_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     }
     still = {name: p.requires_grad for name, p in module.named_parameters()}
     seen["what is trainable stays so"] = flags == still
-    if hasattr(module, "room"):
+    if isinstance(module, Uneven):
         seen["the memory between a parameter's rows"] = module.room[:, 2:].clone()
     seen["result"] = result
     return seen
