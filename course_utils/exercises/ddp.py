@@ -750,7 +750,14 @@ DistributedDataParallel.mistake(
 DistributedDataParallel.mistake(
     "The hooks send whatever backward comes past, that of `.module` called directly too. Whether to "
     "communicate is decided in the wrapper's forward.",
-    replace("if not self._armed:", "if not self._sync:"),
+    replace(
+        "if not self._armed:",
+        "if not self._sync:",
+        "self._sync, self._armed = True, False",
+        "self._sync, self._armed, self._missing = True, False, []",
+        "self._reducer.finish()",
+        "self._reducer.finish()\n        self._missing = []",
+    ),
 )
 DistributedDataParallel.mistake(
     "Each bucket is waited for as soon as it is started: backward stands still until the slowest rank has "

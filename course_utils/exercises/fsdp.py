@@ -108,6 +108,10 @@ shard_flat.mistake(
     replace("t.reshape(-1)", "t.view(-1)"),
 )
 shard_flat.mistake(
+    "Your share lies on the default device, wherever the tensors are: `flat.new_zeros` takes theirs.",
+    replace("flat.new_zeros(size)", "torch.zeros(size, dtype=flat.dtype)"),
+)
+shard_flat.mistake(
     "The zeros that you join on are float32, and `cat` promotes a bfloat16 to it: new tensors take the dtype "
     "and the device of the given ones (`flat.new_zeros`).",
     replace(
@@ -208,7 +212,7 @@ shard_flat.alternative("F.pad and chunk; narrow on the way back")(pad_shard, nar
 def stacked_shard(tensors, rank, world_size):
     numel = sum(t.numel() for t in tensors)
     size = (numel + world_size - 1) // world_size
-    table = torch.zeros(world_size * size, dtype=tensors[0].dtype)
+    table = tensors[0].new_zeros(world_size * size)
     start = 0
     for x in tensors:
         table[start : start + x.numel()] = x.reshape(-1)

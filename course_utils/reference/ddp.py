@@ -115,11 +115,11 @@ class DistributedDataParallel(nn.Module):
         for p in self._bucket_of:
             p.register_post_accumulate_grad_hook(self._on_gradient)
         self._sync, self._armed = True, False
-        self._missing: list[int] = []  # gradients still to come, by bucket, once backward has begun
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns. Whether the backward of it communicates is decided here."""
-        self._armed, self._missing = self._sync and torch.is_grad_enabled(), []
+        self._armed = self._sync and torch.is_grad_enabled()
+        self._missing: list[int] = []  # gradients still to come, by bucket, once backward has begun
         if self._sync:
             _broadcast(self.module.buffers(), src=0)
         return self.module(*args, **kwargs)
@@ -152,7 +152,6 @@ class DistributedDataParallel(nn.Module):
         for index in range(self._next, len(self._missing)):  # parameters that were not reached
             self._reducer.start(index)
         self._reducer.finish()
-        self._armed, self._missing = False, []
 
 
 def no_sync_step(

@@ -20,7 +20,8 @@ from course_utils.grading.pytrees.tree import fresh, untouched
 
 @probe
 def flat_shards(subject: dict[str, Any], case: Case) -> dict[str, Any]:
-    """The share of every rank, the memory behind each, and the tensors put together again.
+    """The share of every rank, the memory behind each, and the tensors put together again; and on
+    which device the share of tensors without values is.
 
     The case's arguments: the tensors, and the number of ranks. The subject: two functions, the first
     of which shards and the second of which undoes it.
@@ -38,6 +39,11 @@ def flat_shards(subject: dict[str, Any], case: Case) -> dict[str, Any]:
     if not untouched(before, tensors):
         seen["argument `tensors` afterwards"] = tensors
     given = fresh(shares)
+    try:
+        elsewhere = shard([t.to("meta") for t in tensors], 0, world_size).device
+    except (RuntimeError, AttributeError) as error:
+        elsewhere = f"none: {type(error).__name__}"
+    seen["device of the share of tensors on `meta`"] = str(elsewhere)
     seen["the tensors again"] = unshard(shares, [tuple(t.shape) for t in tensors])
     if not untouched(given, shares):
         seen["argument `shards` afterwards"] = shares
