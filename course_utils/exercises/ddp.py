@@ -2,18 +2,17 @@
 # mypy: ignore-errors
 # (mistakes are written as students write them, and all classes of theirs are called _)
 
-import os
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Variable
 
-from course_utils.grading import Exercise, call, contracts, draws, on_ranks, probes
+from course_utils.grading import Exercise, call, contracts, draws, on_ranks, probes, replace
 from course_utils.reference import ddp
 
 WORLDS = st.integers(1, 4)
@@ -62,17 +61,10 @@ def apart(world, model, **more):
 
 @broadcast_parameters.by_hand
 def _():
-    mine = (t(1.0, 2.0), t(3.0, 4.0))
-    case = [call(model="Linear(2, 1)", seed=3 + r, weight=mine[r][None]) for r in range(2)]
-    yield (
-        on_ranks(*case),
-        {"rank 0: `weight`": t(1.0, 2.0)[None], "rank 1: `weight`": t(1.0, 2.0)[None]},
-    )
-    case = [call(model="Linear(2, 1)", seed=3 + r, weight=mine[r][None], src=1) for r in range(2)]
-    yield (
-        on_ranks(*case),
-        {"rank 0: `weight`": t(3.0, 4.0)[None], "rank 1: `weight`": t(3.0, 4.0)[None]},
-    )
+    rows = t(1.0, 2.0)[None], t(3.0, 4.0)[None]
+    for src in (0, 1):
+        case = [call(model="Linear(2, 1)", seed=r, weight=rows[r], src=src) for r in range(2)]
+        yield on_ranks(*case), {f"rank {r}: `weight`": rows[src] for r in range(2)}
 
 
 @broadcast_parameters.cases(8)
@@ -88,67 +80,73 @@ def _():
     yield apart(2, "buffers that change"), "a buffer that is not in the state_dict"
     yield apart(2, "a frozen layer"), "frozen parameters"
     yield apart(2, "two layers with one weight"), "a parameter that two layers share"
-    yield apart(2, "many dtypes and strides"), "not contiguous, empty, bool"
+    yield (
+        apart(2, "many dtypes and strides", src=1),
+        "memory with gaps, empty, bool, and numbers that no float32 holds",
+    )
     yield apart(1, "BatchNorm"), "a world of one"
 
 
-def broadcast_in_place(tensors, src):
-    with torch.no_grad():
-        for x in tensors:
-            whole = x.contiguous()
-            dist.broadcast(whole, src)
-            x.copy_(whole)
+EVERYTHING = "[*module.parameters(), *module.buffers()]"
 
-
-@broadcast_parameters.mistake(
-    "The buffers stay as they were on each rank: running statistics and tables are part of the model too."
+broadcast_parameters.mistake(
+    "The buffers stay as they were on each rank: running statistics and tables are part of the model too.",
+    replace(EVERYTHING, "module.parameters()"),
 )
-def _(module, src=0):
-    broadcast_in_place(module.parameters(), src)
-
-
-@broadcast_parameters.mistake(
-    "You go by the state_dict, which leaves out buffers registered with persistent=False."
+broadcast_parameters.mistake(
+    "You go by the state_dict, which leaves out buffers registered with persistent=False.",
+    replace(EVERYTHING, "module.state_dict().values()"),
 )
-def _(module, src=0):
-    broadcast_in_place(module.state_dict().values(), src)
-
-
-@broadcast_parameters.mistake(
-    "Frozen parameters are left out. They do not train, but all ranks must compute with the same ones."
+broadcast_parameters.mistake(
+    "Frozen parameters are left out. They do not train, but all ranks must compute with the same ones.",
+    replace("*module.parameters()", "*(p for p in module.parameters() if p.requires_grad)"),
 )
-def _(module, src=0):
-    broadcast_in_place([p for p in module.parameters() if p.requires_grad], src)
-    broadcast_in_place(module.buffers(), src)
+broadcast_parameters.mistake(
+    "You always send from rank 0: `src` says which rank's values count.", replace(", src)", ", 0)")
+)
 
 
-@broadcast_parameters.mistake("You always send from rank 0: `src` says which rank's values count.")
-def _(module, src=0):
-    broadcast_in_place([*module.parameters(), *module.buffers()], 0)
-
-
-@broadcast_parameters.mistake(
+EACH = f"for t in {EVERYTHING}:\n        "
+ALL = f"_broadcast({EVERYTHING}, src)"
+broadcast_parameters.mistake(
     "You average the ranks' values. The mean of several initialisations is another one, of smaller "
-    "variance: copy rank src's."
+    "variance: copy rank src's.",
+    replace(
+        ALL,
+        EACH + "whole = t.detach().double().contiguous()\n"
+        "        dist.all_reduce(whole)\n"
+        "        t.detach().copy_(whole / dist.get_world_size())",
+    ),
 )
-def _(module, src=0):
-    with torch.no_grad():
-        for x in [*module.parameters(), *module.buffers()]:
-            whole = x.double().contiguous()
-            dist.all_reduce(whole)
-            x.copy_(whole / dist.get_world_size())
-
-
-@broadcast_parameters.mistake(
+broadcast_parameters.mistake(
     "The parameters got new memory (`.data = …`). An optimizer's flat buffer, or a view that somebody "
-    "holds, goes on with the old values: copy in place."
+    "holds, goes on with the old values: copy in place.",
+    replace(
+        ALL,
+        EACH + "whole = t.detach().clone(memory_format=torch.contiguous_format)\n"
+        "        dist.broadcast(whole, src)\n"
+        "        t.data = whole",
+    ),
 )
-def _(module, src=0):
-    with torch.no_grad():
-        for x in [*module.parameters(), *module.buffers()]:
-            whole = x.contiguous().clone()
-            dist.broadcast(whole, src)
-            x.data = whole
+broadcast_parameters.mistake(
+    "You hand over tensors whose memory has gaps, or another order than on other ranks. gloo sends and fills "
+    "memory as it lies, without a word: broadcast a contiguous copy, and copy it back.",
+    replace(ALL, EACH + "dist.broadcast(t.detach(), src)"),
+)
+broadcast_parameters.mistake(
+    "Everything travels as float32: float64 loses half of its digits, and an int64 above 2²⁴ is rounded. "
+    "Each tensor travels in its own dtype.",
+    replace(
+        ALL,
+        EACH + "whole = t.detach().float().contiguous()\n"
+        "        dist.broadcast(whole, src)\n"
+        "        t.detach().copy_(whole)",
+    ),
+)
+broadcast_parameters.mistake(
+    "Only rank `src` calls broadcast. It is a collective: the others receive by calling it too.",
+    replace("    _broadcast", "    if dist.get_rank() == src:\n        _broadcast"),
+)
 
 
 @broadcast_parameters.alternative("one object broadcast: the whole state, pickled")
@@ -159,15 +157,6 @@ def _(module, src=0):
     with torch.no_grad():
         for x, value in zip(tensors, box[0], strict=True):
             x.copy_(value)
-
-
-@broadcast_parameters.alternative("a scatter of copies")
-def _(module, src=0):
-    for x in [*module.parameters(), *module.buffers()]:
-        mine = torch.empty(x.shape, dtype=x.dtype)
-        copies = [x.detach().contiguous()] * dist.get_world_size()
-        dist.scatter(mine, copies if dist.get_rank() == src else None, src)
-        x.detach().copy_(mine)
 
 
 # ------------------------------------------------------------------------------ average_gradients
@@ -192,199 +181,158 @@ average_gradients = Exercise(
 )
 
 
-def grads_of(draw, shapes, dtype=F32, missing=True):
-    return [
-        None if missing and draw(st.integers(0, 4)) == 0 else draw(draws.tensors(shape, dtype))
-        for shape in shapes
-    ]
-
-
 SHAPES = ((2,), (3, 2), (4,), (1,), (2, 1, 3), (0,), ())
+
+
+def grads_of(draw, shapes, dtypes):
+    """For each parameter a gradient or, one time in five, None."""
+    drawn = [draw(draws.tensors(*one)) for one in zip(shapes, dtypes, strict=True)]
+    return [draw(st.sampled_from([None, *[grad] * 4])) for grad in drawn]
+
+
+def frozen_of(draw, shapes):
+    return [i for i in range(len(shapes)) if draw(st.integers(0, 5)) == 0]
+
+
+def averaging(shapes, *grads, **more):
+    """A case: grads are those of rank 0, of rank 1 and so on, of parameters of these shapes."""
+    return on_ranks(*(params(shapes=shapes, grads=mine, **more) for mine in grads))
 
 
 @average_gradients.by_hand
 def _():
-    yield (
-        on_ranks(
-            params(shapes=[(2,)], grads=[t(1.0, 2.0)]), params(shapes=[(2,)], grads=[t(3.0, 6.0)])
-        ),
-        {
-            "rank 0: gradient of parameter 0": t(2.0, 4.0),
-            "rank 1: gradient of parameter 0": t(2.0, 4.0),
-        },
-    )
-    yield (
-        on_ranks(params(shapes=[(2,)], grads=[None]), params(shapes=[(2,)], grads=[t(3.0, 6.0)])),
-        {
-            "rank 0: gradient of parameter 0": t(1.5, 3.0),
-            "rank 1: gradient of parameter 0": t(1.5, 3.0),
-        },
-    )
+    for first, mean in ((t(1.0, 2.0), t(2.0, 4.0)), (None, t(1.5, 3.0))):
+        case = averaging([(2,)], [first], [t(3.0, 6.0)])
+        yield case, {f"rank {r}: gradient of parameter 0": mean for r in range(2)}
 
 
 @average_gradients.cases(12)
 def _(draw):
-    world = draw(WORLDS)
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
-    frozen = [i for i in range(len(shapes)) if draw(st.integers(0, 5)) == 0]
-    dtype = draw(st.sampled_from([F32, F64]))
+    dtypes = [draw(st.sampled_from([F32, F64]))] * len(shapes)
+    grads = [grads_of(draw, shapes, dtypes) for _ in range(draw(WORLDS))]
+    yield averaging(shapes, *grads, dtypes=dtypes, frozen=frozen_of(draw, shapes))
 
-    def mine(_):
-        grads = grads_of(draw, shapes, dtype)
-        return params(shapes=shapes, dtypes=[dtype] * len(shapes), grads=grads, frozen=frozen)
 
-    yield every_rank(world, mine)
+TURNED, STRAIGHT = torch.arange(6.0).view(2, 3).T, torch.arange(6.0).view(3, 2)
+BIG = t(40000.0, 1.0, dtype=F16)
 
 
 @average_gradients.edge
 def _():
-    shapes = [(2,), (2,), (2,)]
-    yield (
-        every_rank(
-            3,
-            lambda r: params(
-                shapes=shapes, grads=[t(1.0, r) if i == r else None for i in range(3)]
-            ),
-        ),
-        "each rank has another parameter's gradient only",
-    )
-    yield (
-        every_rank(
-            2, lambda r: params(shapes=shapes, grads=[t(r, i) for i in range(3)], frozen=[1])
-        ),
-        "a frozen parameter",
-    )
-    yield every_rank(2, lambda r: params(shapes=[(3,)], grads=[None])), "nobody has a gradient"
-    big = [t(40000.0, 1.0, dtype=F16)]
-    yield (
-        every_rank(4, lambda r: params(shapes=[(2,)], dtypes=[F16], grads=big)),
-        "float16: the sum of the four would be infinite",
-    )
-    turned = [torch.arange(6.0).view(2, 3).T]
-    yield every_rank(2, lambda r: params(shapes=[(3, 2)], grads=turned)), "a transposed gradient"
-    yield (
-        every_rank(
-            2,
-            lambda r: params(
-                shapes=[(3, 2)], grads=turned if r else [torch.arange(6.0).view(3, 2)]
-            ),
-        ),
-        "a gradient that is transposed in memory on one rank only",
-    )
-    yield every_rank(1, lambda r: params(shapes=[(2,)], grads=[t(1.0, 2.0)])), "a world of one"
+    own = [[t(1.0, r) if i == r else None for i in range(3)] for r in range(3)]
+    yield averaging([(2,)] * 3, *own), "each rank has another parameter's gradient only"
+    all_of_them = [[t(r, i) for i in range(3)] for r in range(2)]
+    yield averaging([(2,)] * 3, *all_of_them, frozen=[1]), "a frozen parameter"
+    yield averaging([(3,)], [None], [None]), "nobody has a gradient"
+    big = averaging([(2,)], *[[BIG]] * 4, dtypes=[F16])
+    yield big, "float16: the sum of the four would be infinite"
+    yield averaging([(3, 2)], [TURNED], [TURNED]), "a transposed gradient"
+    one = averaging([(3, 2)], [STRAIGHT], [TURNED])
+    yield one, "a gradient that is transposed in memory on one rank only"
+    exact = [t(1.0 + 2**-40, 1e30, dtype=F64), t(2.0), t(5.0, 2.0**-20, dtype=F16)]
+    three = averaging([(2,), (1,), (2,)], exact, exact, dtypes=[F64, F32, F16])
+    yield three, "three dtypes, and numbers that only float64 holds"
+    yield averaging([(2,)], [t(1.0, 2.0)]), "a world of one"
 
 
-AVERAGE = [
-    every_rank(
-        world,
-        lambda r: params(
-            shapes=[(64,), (32, 4)], grads=[torch.full((64,), 1.0 + r), torch.ones(32, 4)]
-        ),
-    )
+LARGE = [
+    averaging([(64,), (32, 4)], *[[torch.full((64,), 1.0), torch.ones(32, 4)]] * world)
     for world in (2, 4)
 ]
 average_gradients.contract(
     contracts.sends(
-        AVERAGE,
-        limit=lambda case: 2 * (case.world - 1) * 4 * 192 // case.world,
+        LARGE,
+        limit=lambda case: 2 * (case.world - 1) * 4 * 192 // case.world + 256,
         says="no rank sends more than an all-reduce of each gradient does",
         probe=probes.averaged,
     )
 )
-
-
-def averaged(params, mean=None, keep=False):
-    for p in params:
-        if p.requires_grad and not (keep and p.grad is None):
-            grad = torch.zeros_like(p) if p.grad is None else p.grad
-            p.grad = mean(grad.contiguous())
-
-
-def summed(grad):
-    grad = grad.clone()
-    dist.all_reduce(grad)
-    return grad
-
-
-def mean_first(grad):
-    return summed(grad / dist.get_world_size())
-
-
-@average_gradients.mistake(
-    "The gradients are summed, not averaged: the step would grow with the number of ranks."
+average_gradients.mistake(
+    "The gradients are summed, not averaged: the step would grow with the number of ranks.",
+    replace("grad.div(dist.get_world_size())", "grad.clone()"),
 )
-def _(params):
-    averaged(params, summed)
-
-
-@average_gradients.mistake("You divide twice: before the all-reduce and after it.")
-def _(params):
-    averaged(params, lambda g: mean_first(g) / dist.get_world_size())
-
-
-@average_gradients.mistake(
+average_gradients.mistake(
+    "You divide twice: before the all-reduce and after it.",
+    replace("p.grad = mean", "p.grad = mean / dist.get_world_size()"),
+)
+average_gradients.mistake(
     "A rank that has no gradient stays out. The others wait for it, or their message meets that of "
-    "another parameter: take part with zeros."
+    "another parameter: take part with zeros.",
+    replace(
+        "if p.requires_grad:",
+        "if p.grad is not None:",
+        "torch.zeros_like(p) if p.grad is None else p.grad",
+        "p.grad",
+    ),
 )
-def _(params):
-    averaged(params, mean_first, keep=True)
-
-
-@average_gradients.mistake(
-    "You divide after the sum. In float16 the sum of a few gradients may be infinite although their mean "
-    "is not: divide first."
+average_gradients.mistake(
+    "You divide after the sum (and so does ReduceOp.AVG). In float16 the sum of a few gradients may be "
+    "infinite although their mean is not: divide first.",
+    replace(
+        "grad.div(dist.get_world_size())",
+        "grad.clone()",
+        "= mean",
+        "= mean / dist.get_world_size()",
+    ),
 )
-def _(params):
-    averaged(params, lambda g: summed(g) / dist.get_world_size())
-
-
-@average_gradients.mistake(
+average_gradients.mistake(
     "The ranks send in different orders: what arrives is another parameter's gradient, and of another "
-    "size at times. The order must not depend on the rank."
+    "size at times. The order must not depend on the rank.",
+    replace("in params:", "in list(params)[:: -1 if dist.get_rank() % 2 else 1]:"),
 )
-def _(params):
-    params = list(params)
-    averaged(params if dist.get_rank() % 2 == 0 else params[::-1], mean_first)
-
-
-@average_gradients.mistake(
+average_gradients.mistake(
     "You divide by the number of ranks that have a gradient. The others saw samples too, on which the "
-    "gradient is zero."
+    "gradient is zero.",
+    replace(
+        "            mean =",
+        "            have = torch.tensor(float(p.grad is not None))\n"
+        "            dist.all_reduce(have)\n"
+        "            mean =",
+        "grad.div(dist.get_world_size())",
+        "grad.div(have.clamp(min=1).to(grad.dtype))",
+    ),
 )
-def _(params):
-    for p in params:
-        if p.requires_grad:
-            count = torch.tensor(float(p.grad is not None))
-            dist.all_reduce(count)
-            grad = torch.zeros_like(p) if p.grad is None else p.grad.contiguous()
-            p.grad = summed(grad / count.clamp(min=1).to(grad.dtype))
-
-
-@average_gradients.mistake(
-    "The mean reaches rank 0 only: `reduce` leaves the others with what they had."
+average_gradients.mistake(
+    "The mean reaches rank 0 only: `reduce` leaves the others with what they had.",
+    replace(
+        "all_reduce(mean)",
+        "reduce(mean, 0)",
+        "p.grad = mean",
+        "p.grad = mean if dist.get_rank() == 0 else grad",
+    ),
 )
-def _(params):
-    def reduced(grad):
-        grad = grad / dist.get_world_size()
-        total = grad.clone()
-        dist.reduce(total, 0)
-        return total if dist.get_rank() == 0 else grad * dist.get_world_size()
-
-    averaged(params, reduced)
-
-
-@average_gradients.mistake(
+average_gradients.mistake(
     "Every rank gets every rank's gradient, and averages by itself: right, but each rank sends and holds "
     "(n-1) gradients, where an all-reduce sends 2(n-1)/n.",
+    replace(
+        "            dist.all_reduce(mean)\n            p.grad = mean",
+        "            parts = [torch.empty_like(mean) for _ in range(dist.get_world_size())]\n"
+        "            dist.all_gather(parts, mean)\n"
+        "            p.grad = torch.stack(parts).sum(0).to(mean.dtype)",
+    ),
     cost=True,
 )
-def _(params):
-    def gathered(grad):
-        parts = [torch.empty_like(grad) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, grad / dist.get_world_size())
-        return torch.stack(parts).sum(0).to(grad.dtype)
 
-    averaged(params, gathered)
+
+average_gradients.mistake(
+    "You hand over gradients as they lie in memory: one that is transposed on one rank only meets the others' "
+    "in another order. Make them contiguous first.",
+    replace(".contiguous()", ""),
+)
+average_gradients.mistake(
+    "Frozen parameters get a gradient. They are left alone.",
+    replace("if p.requires_grad:", "if True:"),
+)
+average_gradients.mistake(
+    "The gradients travel as float32: those of float64 lose half of their digits, and may not fit.",
+    replace(
+        "all_reduce(mean)",
+        "all_reduce(mean := mean.float())",
+        "p.grad = mean",
+        "p.grad = mean.to(grad.dtype)",
+    ),
+)
 
 
 @average_gradients.alternative("one flat all-reduce for each dtype, in place")
@@ -443,13 +391,12 @@ def buckets_case(world, shapes, steps, **more):
 
 @GradientBuckets.by_hand
 def _():
-    shapes = [(1,), (2,), (3,)]
-
     def grads(r):
         return [t(1.0 + r), t(2.0, 2.0), t(1.0, 2.0, 3.0 + 2 * r)]
 
+    case = buckets_case(2, [(1,), (2,), (3,)], [[(grads(r), None)] for r in (0, 1)], cap_bytes=16)
     yield (
-        buckets_case(2, shapes, [[(grads(r), None)] for r in range(2)], cap_bytes=16),
+        case,
         {
             "rank 0: buckets": [[2, 1], [0]],  # 12 bytes, 20 bytes: full; then the last
             "rank 1: gradient of parameter 0 after step 1": t(1.5),
@@ -460,25 +407,13 @@ def _():
 
 @GradientBuckets.cases(10)
 def _(draw):
-    world = draw(WORLDS)
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=6))
     dtypes = [draw(st.sampled_from([F32, F32, F64])) for _ in shapes]
-    frozen = [i for i in range(len(shapes)) if draw(st.integers(0, 6)) == 0]
-    cap = draw(st.sampled_from([1, 8, 16, 24, 40, 1000]))
-    steps = [
-        [
-            (
-                [
-                    None if draw(st.integers(0, 7)) == 0 else draw(draws.tensors(shape, dtype))
-                    for shape, dtype in zip(shapes, dtypes, strict=True)
-                ],
-                None,
-            )
-            for _ in range(2)
-        ]
-        for _ in range(world)
-    ]
-    yield buckets_case(world, shapes, steps, dtypes=dtypes, frozen=frozen, cap_bytes=cap)
+    more = {"dtypes": dtypes, "frozen": frozen_of(draw, shapes)}
+    more["cap_bytes"] = draw(st.sampled_from([1, 8, 16, 24, 40, 1000]))
+    world = draw(WORLDS)
+    steps = [[(grads_of(draw, shapes, dtypes), None) for _ in "ab"] for _ in range(world)]
+    yield buckets_case(world, shapes, steps, **more)
 
 
 def two_by_two(world, steps, **more):
@@ -500,167 +435,111 @@ def _():
     yield two_by_two(2, [[], None], cap_bytes=16), "finish, with nothing under way"
     yield two_by_two(2, [None]), "the default: 25 MiB"
     yield two_by_two(1, [None], cap_bytes=16), "a world of one"
-    yield (
-        buckets_case(
-            2,
-            [(2,), (3,), (2,), (1,)],
-            [
-                [([t(1.0, r), t(1.0, 2.0, r, dtype=F64), t(r, 3.0), t(5.0, dtype=F64)], None)]
-                for r in range(2)
-            ],
-            dtypes=[F32, F64, F32, F64],
-            cap_bytes=1000,
-        ),
-        "two dtypes in turn: two buckets",
-    )
-    yield (
-        buckets_case(
-            2,
-            [(2,), (2,)],
-            [[([t(1.0, 2.0), None] if r else [None, t(3.0, 4.0)], None)] for r in range(2)],
-            cap_bytes=1000,
-        ),
-        "each rank lacks another gradient",
-    )
-    big = [[([t(40000.0, 1.0, dtype=F16)], None)]] * 4
-    yield buckets_case(4, [(2,)], big, dtypes=[F16]), "float16: the sum would be infinite"
-    turned = [[([torch.arange(6.0).view(2, 3).T, t(1.0)], None)]] * 2
-    yield buckets_case(2, [(3, 2), (1,)], turned), "a transposed gradient"
+
+    def one_step(shapes, *grads, **more):
+        return buckets_case(len(grads), shapes, [[(mine, None)] for mine in grads], **more)
+
+    mixed = [[t(1.0, r), t(1.0, 2.0, r, dtype=F64), t(r, 3.0), t(5.0, dtype=F64)] for r in (0, 1)]
+    shapes, dtypes = [(2,), (3,), (2,), (1,)], [F32, F64, F32, F64]
+    yield one_step(shapes, *mixed, dtypes=dtypes), "two dtypes in turn: two buckets"
+    lacking = [None, t(3.0, 4.0)], [t(1.0, 2.0), None]
+    yield one_step([(2,), (2,)], *lacking), "each rank lacks another gradient"
+    yield one_step([(2,)], *[[BIG]] * 4, dtypes=[F16]), "float16: the sum would be infinite"
+    turned = [TURNED, t(1.0)], [STRAIGHT, t(1.0)]
+    yield one_step([(3, 2), (1,)], *turned), "a gradient that is transposed on one rank only"
 
 
 MANY = two_by_two(2, [None], cap_bytes=16)
 GradientBuckets.contract(
     contracts.collectives(
-        [MANY],
-        limit=2,
-        says="one all-reduce for each bucket",
-        probe=probes.bucketed,
+        [MANY], limit=2, says="one all-reduce for each bucket", probe=probes.bucketed
     )
 )
 
 
-@GradientBuckets.mistake(
+GradientBuckets.mistake(
     "The buckets begin with the first layer, whose gradients come last: nothing can be sent until "
-    "backward is nearly over. Begin with the last parameter."
+    "backward is nearly over. Begin with the last parameter.",
+    replace(
+        "reversed([p for p in params if p.requires_grad])", "[p for p in params if p.requires_grad]"
+    ),
 )
-class _(ddp.GradientBuckets):
-    def __init__(self, params, cap_bytes=25 * 2**20):
-        super().__init__(reversed(list(params)), cap_bytes)
-
-
-@GradientBuckets.mistake(
+GradientBuckets.mistake(
     "You close a bucket before it would exceed the cap. Here, as in torch, it is full once it holds the "
-    "cap or more: the parameter that fills it goes in."
+    "cap or more: the parameter that fills it goes in.",
+    replace(
+        "            bucket.append(p)\n"
+        "            if sum(q.nbytes for q in bucket) >= cap_bytes:\n"
+        "                self.buckets.append(filling.pop(p.dtype))\n",
+        "            if bucket and sum(q.nbytes for q in bucket) + p.nbytes > cap_bytes:\n"
+        "                self.buckets.append(bucket)\n"
+        "                bucket = filling[p.dtype] = []\n"
+        "            bucket.append(p)\n",
+    ),
 )
-class _(ddp.GradientBuckets):
-    def __init__(self, params, cap_bytes=25 * 2**20):
-        super().__init__([])
-        filling = {}
-        for p in reversed([p for p in params if p.requires_grad]):
-            bucket = filling.setdefault(p.dtype, [])
-            if bucket and sum(q.nbytes for q in bucket) + p.nbytes > cap_bytes:
-                self.buckets.append(bucket)
-                bucket = filling[p.dtype] = []
-            bucket.append(p)
-        self.buckets += filling.values()
-
-
-@GradientBuckets.mistake("You count elements, not bytes: a float32 has four of them.")
-class _(ddp.GradientBuckets):
-    def __init__(self, params, cap_bytes=25 * 2**20):
-        super().__init__([])
-        filling = {}
-        for p in reversed([p for p in params if p.requires_grad]):
-            filling.setdefault(p.dtype, []).append(p)
-            if sum(q.numel() for q in filling[p.dtype]) >= cap_bytes:
-                self.buckets.append(filling.pop(p.dtype))
-        self.buckets += filling.values()
-
-
-@GradientBuckets.mistake(
+GradientBuckets.mistake(
+    "You count elements, not bytes: a float32 has four of them.", replace("q.nbytes", "q.numel()")
+)
+GradientBuckets.mistake(
     "One bucket holds two dtypes. Flattened together the smaller one is promoted, and travels at twice "
-    "its size: let each dtype fill a bucket of its own."
+    "its size: let each dtype fill a bucket of its own.",
+    replace("setdefault(p.dtype, [])", 'setdefault("any", [])', "pop(p.dtype)", 'pop("any")'),
 )
-class _(ddp.GradientBuckets):
-    def __init__(self, params, cap_bytes=25 * 2**20):
-        super().__init__([])
-        self.buckets = [[]]
-        for p in reversed([p for p in params if p.requires_grad]):
-            self.buckets[-1].append(p)
-            if sum(q.nbytes for q in self.buckets[-1]) >= cap_bytes:
-                self.buckets.append([])
-        self.buckets = [bucket for bucket in self.buckets if bucket]
-
-
-@GradientBuckets.mistake("Frozen parameters are in the buckets: they never get a gradient to send.")
-class _(ddp.GradientBuckets):
-    def __init__(self, params, cap_bytes=25 * 2**20):
-        params = list(params)
-        frozen = [p for p in params if not p.requires_grad]
-        for p in frozen:
-            p.requires_grad_(True)
-        super().__init__(params, cap_bytes)
-        for p in frozen:
-            p.requires_grad_(False)
-
-
-@GradientBuckets.mistake("The gradients are summed, not averaged.")
-class _(ddp.GradientBuckets):
-    def finish(self):
-        for _, flat, work in self._under_way:
-            work.wait()
-            flat *= dist.get_world_size()
-        super().finish()
-
-
-@GradientBuckets.mistake(
-    "You divide after the sum: in float16 the sum may be infinite although the mean is not."
+GradientBuckets.mistake(
+    "Frozen parameters are in the buckets: they never get a gradient to send.",
+    replace(" if p.requires_grad]", "]"),
 )
-class _(ddp.GradientBuckets):
-    def start(self, index):
-        bucket = self.buckets[index]
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-        flat = torch.cat([g.flatten() for g in grads])
-        self._under_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-
-    def finish(self):
-        for _, flat, work in self._under_way:
-            work.wait()
-            flat /= dist.get_world_size()
-        super().finish()
-
-
-@GradientBuckets.mistake(
-    "`finish` does not forget what it has finished: at the next backward old means overwrite new gradients."
+GradientBuckets.mistake(
+    "The gradients are summed, not averaged.", replace(".div_(dist.get_world_size())", "")
 )
-class _(ddp.GradientBuckets):
-    def finish(self):
-        kept = list(self._under_way)
-        super().finish()
-        self._under_way = kept
-
-
-@GradientBuckets.mistake(
+GradientBuckets.mistake(
+    "You divide after the sum: in float16 the sum may be infinite although the mean is not.",
+    replace(
+        ".div_(dist.get_world_size())",
+        "",
+        "mean.view_as(p)",
+        "mean.view_as(p) / dist.get_world_size()",
+    ),
+)
+GradientBuckets.mistake(
+    "`finish` does not forget what it has finished: at the next backward old means overwrite new gradients.",
+    replace("        self._under_way.clear()", ""),
+)
+GradientBuckets.mistake(
     "`start` waits for its message. Backward stands still meanwhile: start with async_op=True, and wait "
-    "in `finish`."
+    "in `finish`.",
+    replace(", async_op=True", "", "            work.wait()\n", ""),
 )
-class _(ddp.GradientBuckets):
-    def start(self, index):
-        super().start(index)
-        self._under_way[-1][2].wait()
-
-
-@GradientBuckets.mistake(
+GradientBuckets.mistake(
     "`finish` averages every bucket, started or not. What was not started is another rank's surprise: it "
-    "may not take part."
+    "may not take part.",
+    replace(
+        "        for bucket, flat, work in self._under_way:",
+        "        begun = {id(bucket) for bucket, _, _ in self._under_way}\n"
+        "        for index, bucket in enumerate(self.buckets):\n"
+        "            if id(bucket) not in begun:\n"
+        "                self.start(index)\n"
+        "        for bucket, flat, work in self._under_way:",
+    ),
 )
-class _(ddp.GradientBuckets):
-    def finish(self):
-        begun = {id(bucket) for bucket, _, _ in self._under_way}
-        for index, bucket in enumerate(self.buckets):
-            if id(bucket) not in begun:
-                self.start(index)
-        super().finish()
+
+
+GradientBuckets.mistake(
+    "A bucket that holds exactly the cap is left open: it is full as soon as it holds the cap *or more*.",
+    replace(">= cap_bytes", "> cap_bytes"),
+)
+GradientBuckets.mistake(
+    "Buckets that never became full are forgotten: what is left when the parameters end must travel too.",
+    replace("        self.buckets += filling.values()\n", ""),
+)
+GradientBuckets.mistake(
+    "Parameters without gradient are left out of the flat tensor, so its length and its order differ from "
+    "rank to rank: zeros keep their place.",
+    replace(
+        "torch.zeros_like(p) if p.grad is None else p.grad for p in bucket",
+        "p.grad for p in bucket if p.grad is not None",
+    ),
+)
 
 
 @GradientBuckets.mistake(
@@ -675,40 +554,29 @@ class _(ddp.GradientBuckets):
             self._under_way.append(([p], flat, dist.all_reduce(flat, async_op=True)))
 
 
-@GradientBuckets.alternative("flat buffers that stay, and gradients copied into views of them")
+@GradientBuckets.alternative("one flat buffer for each bucket, of which the gradients become views")
 class _:
     def __init__(self, params, cap_bytes=25 * 2**20):
-        self.buckets, self.flats, self.works = [], [], {}
-        groups, order = {}, []
+        self.buckets, self.futures, open_ = [], [], {}
         for p in [p for p in params if p.requires_grad][::-1]:
-            if p.dtype not in groups:
-                groups[p.dtype] = []
-                order.append(p.dtype)
-            groups[p.dtype].append(p)
-            if sum(q.numel() * q.element_size() for q in groups[p.dtype]) >= cap_bytes:
-                self.buckets.append(groups.pop(p.dtype))
-                order.remove(p.dtype)
-        self.buckets.extend(groups[dtype] for dtype in order)
-        for bucket in self.buckets:
-            self.flats.append(torch.zeros(sum(p.numel() for p in bucket), dtype=bucket[0].dtype))
-
-    def pieces(self, index):
-        start = 0
-        for p in self.buckets[index]:
-            yield p, self.flats[index][start : start + p.numel()].view(p.shape)
-            start += p.numel()
+            bucket, size = open_.get(p.dtype, ([], 0))
+            open_[p.dtype] = bucket + [p], size + p.numel() * p.element_size()
+            if open_[p.dtype][1] >= cap_bytes:
+                self.buckets.append(open_.pop(p.dtype)[0])
+        self.buckets.extend(bucket for bucket, _ in open_.values())
 
     def start(self, index):
-        for p, view in self.pieces(index):
-            view.zero_() if p.grad is None else view.copy_(p.grad / dist.get_world_size())
-        self.works[index] = dist.all_reduce(self.flats[index], async_op=True)
+        bucket = self.buckets[index]
+        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
+        flat = _flatten_dense_tensors([g.contiguous() for g in grads]) / dist.get_world_size()
+        self.futures.append((bucket, flat, dist.all_reduce(flat, async_op=True).get_future()))
 
     def finish(self):
-        while self.works:
-            index, work = self.works.popitem()
-            work.wait()
-            for p, view in self.pieces(index):
-                p.grad = view.clone()
+        while self.futures:
+            bucket, flat, future = self.futures.pop()
+            future.wait()
+            for p, mean in zip(bucket, _unflatten_dense_tensors(flat, bucket), strict=True):
+                p.grad = mean
 
 
 for mutant in (
@@ -746,7 +614,8 @@ DistributedDataParallel = Exercise(
     ),
 )
 
-STEP, NO_SYNC, EVAL, BARE = "", "silent", "eval", "bare"
+STEP, NO_SYNC, NESTED, RAISING, BY_NAME = "", "silent", "nested", "raising", "by name"
+EVAL, BARE = "eval", "bare"
 
 
 def inputs(rank, number, n=2, micro=1):
@@ -791,30 +660,25 @@ def _(draw):
 
 @DistributedDataParallel.edge
 def _():
-    yield (
-        training(2, "three layers", [(STEP, 1)] * 2, 1, overlap=True),
-        "many buckets: they overlap",
-    )
-    yield (
-        training(3, "a branch for each rank", [(STEP, 1)] * 2, 30),
-        "parameters that are not reached",
-    )
-    yield training(2, "a frozen layer", [(STEP, 1)], 1), "a frozen layer in the middle"
-    yield training(2, "float32 and float64", [(STEP, 1)], 60), "two dtypes"
-    yield (
-        training(2, "buffers that change", [(STEP, 1), (EVAL, 1), (STEP, 1)], None),
-        "buffers drift",
-    )
-    yield (
-        training(2, "three layers", [(STEP, 3), (NO_SYNC, 1), (STEP, 1)], 40),
-        "no_sync, and then not",
-    )
-    yield training(2, "buffers that change", [(STEP, 2)], 40), "no_sync keeps buffers apart too"
-    yield (
-        training(2, "three layers", [(BARE, 1), (STEP, 1), (BARE, 1), (STEP, 1)], 40),
-        "`.module` itself is called in between",
-    )
-    yield training(1, "three layers", [(STEP, 2)], 40), "a world of one"
+    three, drift, step = "three layers", "buffers that change", (STEP, 1)
+    yield training(2, three, [step] * 2, overlap=True), "many buckets: they overlap"
+    yield training(3, "a branch for each rank", [step] * 2, 30), "parameters that are not reached"
+    yield training(2, "a frozen layer", [step], 1), "a frozen layer in the middle"
+    yield training(2, "float32 and float64", [step], 60), "two dtypes"
+    yield training(2, drift, [step, (EVAL, 1), step], None), "buffers drift"
+    yield training(2, three, [(STEP, 3), (NO_SYNC, 1), step], 40), "no_sync, and then not"
+    yield training(2, drift, [(STEP, 2)], 40), "no_sync keeps buffers apart too"
+    bare, silent = [(BARE, 1), step], [(EVAL, 1), (BARE, 1), step, (EVAL, 1), (BARE, 1)]
+    yield training(2, three, bare * 2, 40), "`.module` itself is called in between"
+    yield training(2, three, silent, 40), "`.module` itself, after a forward without gradients"
+    joins = "a layer that joins at the second step"
+    for cap in (40, 10**6):
+        yield training(2, joins, [step] * 2, cap), "a layer that the first backward does not reach"
+    yield training(2, three, [(NESTED, 2), step], 40), "a no_sync within a no_sync"
+    yield training(2, three, [(RAISING, 1)], 40), "a no_sync that an exception has left"
+    yield training(2, three, [(BY_NAME, 1)], 40), "the module takes an argument by its name"
+    yield training(2, three, [(STEP, 2)] * 2, 40, beside=True), "two models, in turn"
+    yield training(1, three, [(STEP, 2)], 40), "a world of one"
 
 
 LARGE_STEP = training(2, "three layers", [(STEP, 1)], 10**6)
@@ -828,147 +692,135 @@ DistributedDataParallel.contract(
 )
 
 
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
     "Each rank keeps the parameters that it happened to have: averaged gradients move them alike, and they "
-    "never meet. Broadcast at the start."
+    "never meet. Broadcast at the start.",
+    replace("        broadcast_parameters(module)\n", ""),
 )
-class _(ddp.DistributedDataParallel):
-    def __init__(self, module, cap_bytes=25 * 2**20):
-        own = [x.detach().clone() for x in (*module.parameters(), *module.buffers())]
-        super().__init__(module, cap_bytes)
-        with torch.no_grad():
-            for x, mine in zip((*module.parameters(), *module.buffers()), own, strict=True):
-                x.copy_(mine)
-
-
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
     "The buffers are made equal once and then drift: each rank's statistics are of its own samples. "
-    "Broadcast rank 0's before every forward."
+    "Broadcast rank 0's before every forward.",
+    replace("_broadcast(self.module.buffers(), src=0)", "pass"),
 )
-class _(ddp.DistributedDataParallel):
-    def forward(self, *args, **kwargs):
-        self._armed, self._missing = self._sync, []
-        return self.module(*args, **kwargs)
-
-
-@DistributedDataParallel.mistake(
-    "Buffers are broadcast in no_sync too. Nothing is communicated there."
+DistributedDataParallel.mistake(
+    "Buffers are broadcast in no_sync too. Nothing is communicated there.",
+    replace("        if self._sync:\n            _broadcast", "        _broadcast"),
 )
-class _(ddp.DistributedDataParallel):
-    def forward(self, *args, **kwargs):
-        if not self._sync:
-            ddp._broadcast(self.module.buffers(), 0)
-        return super().forward(*args, **kwargs)
-
-
-@DistributedDataParallel.mistake("The gradients are summed, not averaged.")
-class _(ddp.DistributedDataParallel):
-    def _finish(self):
-        super()._finish()
-        for p in self._bucket_of:
-            if p.grad is not None:
-                p.grad *= dist.get_world_size()
-
-
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
+    "The gradients are summed, not averaged.",
+    replace(
+        "        self._reducer.finish()",
+        "        self._reducer.finish()\n"
+        "        for p in self._bucket_of:\n"
+        "            p.grad *= dist.get_world_size()",
+    ),
+)
+UNREACHED = (
+    "        for index in range(self._next, len(self._missing)):  # parameters that were not reached\n"
+    "            self._reducer.start(index)\n"
+)
+IN_ORDER = (
+    "        while self._next < len(self._missing) and self._missing[self._next] == 0:\n"
+    "            self._reducer.start(self._next)\n"
+    "            self._next += 1\n"
+)
+DistributedDataParallel.mistake(
     "Parameters that this rank's backward does not reach keep their bucket from being sent, and the other "
-    "ranks wait for it. When backward is over, send what is left, with zeros."
+    "ranks wait for it. When backward is over, send what is left, with zeros.",
+    replace(UNREACHED, ""),
 )
-class _(ddp.DistributedDataParallel):
-    def _finish(self):
-        self._reducer.finish()
-        self._missing = []
-
-
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
     "All messages start after backward is over: right values, no overlap. Start a bucket as soon as its "
-    "gradients are there."
+    "gradients are there.",
+    replace(IN_ORDER, ""),
 )
-class _(ddp.DistributedDataParallel):
-    def _on_gradient(self, p):
-        if self._armed and not self._missing:
-            self._missing, self._next = [1] * len(self._reducer.buckets), 0
-            Variable._execution_engine.queue_callback(self._finish)
-
-
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
     "A bucket is sent whenever it is complete. Where ranks take different branches they send in different "
-    "orders, and messages meet that do not belong together: never before an earlier bucket."
+    "orders, and messages meet that do not belong together: never before an earlier bucket.",
+    replace(
+        IN_ORDER,
+        "        if self._missing[self._bucket_of[p]] == 0:\n"
+        "            self._reducer.start(self._bucket_of[p])\n",
+        UNREACHED,
+        "        for index, missing in enumerate(self._missing):\n"
+        "            if missing:\n"
+        "                self._reducer.start(index)\n",
+    ),
 )
-class _(ddp.DistributedDataParallel):
-    def _on_gradient(self, p):
-        if not self._armed:
-            return
-        if not self._missing:
-            self._missing = [len(bucket) for bucket in self._reducer.buckets]
-            self._next = 0
-            Variable._execution_engine.queue_callback(self._finish)
-        index = self._bucket_of[p]
-        self._missing[index] -= 1
-        if self._missing[index] == 0:
-            self._reducer.start(index)
-
-    def _finish(self):
-        for index, missing in enumerate(self._missing):
-            if missing:
-                self._reducer.start(index)
-        self._reducer.finish()
-        self._missing = []
-
-
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
     "The hooks send whatever backward comes past, that of `.module` called directly too. Whether to "
-    "communicate is decided in the wrapper's forward."
+    "communicate is decided in the wrapper's forward.",
+    replace(
+        "if not self._armed:",
+        "if not self._sync:",
+        "self._sync, self._armed = True, False",
+        "self._sync, self._armed, self._missing = True, False, []",
+        "self._reducer.finish()",
+        "self._reducer.finish()\n        self._missing = []",
+    ),
 )
-class _(ddp.DistributedDataParallel):
-    def __init__(self, module, cap_bytes=25 * 2**20):
-        super().__init__(module, cap_bytes)
-        self._missing = []
-
-    def _on_gradient(self, p):
-        self._armed = self._sync
-        super()._on_gradient(p)
-
-    def _finish(self):
-        super()._finish()
-        self._missing = []
-
-
-@DistributedDataParallel.mistake(
+DistributedDataParallel.mistake(
     "Each bucket is waited for as soon as it is started: backward stands still until the slowest rank has "
-    "come. Wait at the end."
+    "come. Wait at the end.",
+    replace("self._next += 1", "self._next += 1\n            self._reducer.finish()"),
 )
-class _(ddp.DistributedDataParallel):
-    def _on_gradient(self, p):
-        super()._on_gradient(p)
-        self._reducer.finish()
-
-
-@DistributedDataParallel.mistake(
-    "`no_sync` does nothing: the gradients of every micro-batch are sent."
+DistributedDataParallel.mistake(
+    "`no_sync` does nothing: the gradients of every micro-batch are sent.",
+    replace("before, self._sync = self._sync, False", "before = self._sync"),
 )
-class _(ddp.DistributedDataParallel):
-    @contextmanager
-    def no_sync(self):
-        yield
-
-
-@DistributedDataParallel.mistake(
-    "After `no_sync` nothing is ever sent again: put back what was before, also when the block raises."
+DistributedDataParallel.mistake(
+    "After `no_sync` nothing is ever sent again: put back what was before, also when the block raises.",
+    replace("self._sync = before", "pass"),
 )
-class _(ddp.DistributedDataParallel):
-    @contextmanager
-    def no_sync(self):
-        self._sync = False
-        yield
-
-
-@DistributedDataParallel.mistake(
-    "Right values, but one message for each parameter: the buckets are not used.", cost=True
+DistributedDataParallel.mistake(
+    "Right values, but one message for each parameter: the buckets are not used.",
+    replace("(module.parameters(), cap_bytes)", "(module.parameters(), 1)"),
+    cost=True,
 )
-class _(ddp.DistributedDataParallel):
-    def __init__(self, module, cap_bytes=25 * 2**20):
-        super().__init__(module, 1)
+
+
+DistributedDataParallel.mistake(
+    "The module does not get its arguments by name: hand on *args and **kwargs.",
+    replace("self.module(*args, **kwargs)", "self.module(*args)"),
+)
+DistributedDataParallel.mistake(
+    "A no_sync within a no_sync switches the outer one off when it ends: put back what was before.",
+    replace("self._sync = before", "self._sync = True"),
+)
+DistributedDataParallel.mistake(
+    "If the block of `no_sync` raises, nothing is ever sent again: put back what was before in a `finally`.",
+    replace("        try:\n            yield\n        finally:\n    ", "        yield\n"),
+)
+DistributedDataParallel.mistake(
+    "The counts go on from where the last backward left them: after a parameter that it did not reach, a "
+    "bucket is sent before its gradients are there. Count from the start in every backward.",
+    replace(
+        "True, False\n",
+        "True, False\n        self._left = [len(bucket) for bucket in self._reducer.buckets]\n",
+        "self._missing = [len(bucket) for bucket in self._reducer.buckets]",
+        "self._missing = self._left",
+        "            self._next += 1",
+        "            self._missing[self._next] = len(self._reducer.buckets[self._next])\n"
+        "            self._next += 1",
+    ),
+)
+DistributedDataParallel.mistake(
+    "A forward without gradients (torch.no_grad) has no backward, but you wait for one: the next backward of "
+    "`.module` is averaged. Ask torch.is_grad_enabled() too.",
+    replace("self._sync and torch.is_grad_enabled()", "self._sync"),
+)
+DistributedDataParallel.mistake(
+    "You finish when the last bucket is sent. Where a parameter is not reached its bucket never is, and "
+    "nobody waits or sends the rest: ask the engine to call you at the end of backward (queue_callback).",
+    replace(
+        "            Variable._execution_engine.queue_callback(self._finish)  # when all of backward is done\n",
+        "",
+        "            self._next += 1",
+        "            self._next += 1\n"
+        "            if self._next == len(self._missing):\n"
+        "                return self._finish()",
+    ),
+)
 
 
 @DistributedDataParallel.alternative(
@@ -977,64 +829,63 @@ class _(ddp.DistributedDataParallel):
 class _(nn.Module):
     def __init__(self, module, cap_bytes=25 * 2**20):
         super().__init__()
-        self.module, self.talk, self.state = module, True, None
+        self.module, self.talk, self.here = module, True, None
+        self.send(dist.broadcast, [*module.parameters(), *module.buffers()], 0)
+        self.plan, open_ = [], {}
+        for p in [p for p in module.parameters() if p.requires_grad][::-1]:
+            bucket = open_.setdefault(p.dtype, [])
+            if not bucket:
+                self.plan.append(bucket)
+            bucket.append(p)
+            if sum(q.numel() * q.element_size() for q in bucket) >= cap_bytes:
+                del open_[p.dtype]
+            p.register_post_accumulate_grad_hook(self.arrived)
+
+    def send(self, how, tensors, *args):
         with torch.no_grad():
-            for x in [*module.parameters(), *module.buffers()]:
-                dist.broadcast(x, 0)
-        self.plan, sizes, open_ = [], [], {}
-        for p in list(module.parameters())[::-1]:
-            if p.requires_grad:
-                k = open_.get(p.dtype)
-                if k is None:
-                    k = open_[p.dtype] = len(self.plan)
-                    self.plan.append([])
-                    sizes.append(0)
-                self.plan[k].append(p)
-                sizes[k] += p.numel() * p.element_size()
-                if sizes[k] >= cap_bytes:
-                    del open_[p.dtype]
-                p.register_post_accumulate_grad_hook(self.arrived)
-        self.n = dist.get_world_size()
+            for x in tensors:
+                whole = x.contiguous()
+                how(whole, *args)
+                x.copy_(whole)
 
     def forward(self, *args, **kwargs):
-        self.state = {"here": set(), "next": 0, "sent": []} if self.talk else None
+        self.here = set() if self.talk and torch.is_grad_enabled() else None
         if self.talk:
-            for x in self.module.buffers():
-                dist.broadcast(x, 0)
+            self.send(dist.broadcast, self.module.buffers(), 0)
         return self.module(*args, **kwargs)
 
     def arrived(self, p):
-        if self.state is None:
+        if self.here is None:
             return
-        if not self.state["here"]:
+        if not self.here:
+            self.sent = []
             Variable._execution_engine.queue_callback(self.done)
-        self.state["here"].add(p)
-        self.send(lambda bucket: self.state["here"].issuperset(bucket))
+        self.here.add(p)
+        while len(self.sent) < len(self.plan) and self.here.issuperset(self.plan[len(self.sent)]):
+            self.start()
 
-    def send(self, ready):
-        state = self.state
-        while state["next"] < len(self.plan) and ready(self.plan[state["next"]]):
-            bucket = self.plan[state["next"]]
-            parts = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
-            flat = torch.cat([g.reshape(-1) / self.n for g in parts])
-            state["sent"].append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-            state["next"] += 1
+    def start(self):
+        bucket = self.plan[len(self.sent)]
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+        flat = torch.cat([g.reshape(-1) / dist.get_world_size() for g in parts])
+        self.sent.append((flat, dist.all_reduce(flat, async_op=True)))
 
     def done(self):
-        self.send(lambda bucket: True)
-        for bucket, flat, work in self.state["sent"]:
+        while len(self.sent) < len(self.plan):
+            self.start()
+        for bucket, (flat, work) in zip(self.plan, self.sent, strict=True):
             work.wait()
-            at = 0
-            for p in bucket:
-                p.grad = flat[at : at + p.numel()].view_as(p).clone()
-                at += p.numel()
-        self.state = None
+            for p, mean in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                p.grad = mean.view_as(p).clone()
+        self.here = None
 
     @contextmanager
     def no_sync(self):
         was, self.talk = self.talk, False
-        yield
-        self.talk = was
+        try:
+            yield
+        finally:
+            self.talk = was
 
 
 # ------------------------------------------------------------------------------ no_sync_step
@@ -1073,8 +924,7 @@ def micro(rank, step, sizes, dtype=F32):
 def accumulation(world, *steps, dtype=F32):
     """steps: the sizes of the micro-batches, of each step."""
     return every_rank(
-        world,
-        lambda r: call(*(micro(r, i, sizes, dtype) for i, sizes in enumerate(steps)), seed=5),
+        world, lambda r: call(*(micro(r, i, sizes, dtype) for i, sizes in enumerate(steps)), seed=5)
     )
 
 
@@ -1123,100 +973,56 @@ no_sync_step.contract(
 )
 
 
-def several(model, batches, optimizer, sync, weight=None, forward_outside=False):
-    optimizer.zero_grad()
-    samples = sum(len(x) for x, _ in batches)
-    total = 0.0
-    for number, (x, y) in enumerate(batches, start=1):
-        share = len(x) / samples if weight is None else weight(x)
-        output = model(x) if forward_outside else None
-        with nullcontext() if sync(number) else model.no_sync():
-            output = model(x) if output is None else output
-            loss = F.mse_loss(output, y) * share
-            loss.backward()
-        total = total + loss.detach()
-    optimizer.step()
-    return total
-
-
-@no_sync_step.mistake(
+no_sync_step.mistake(
     "The mean of the micro-batches' means weighs a sample of a small micro-batch more than one of a large: "
-    "weigh each by its share of the samples."
+    "weigh each by its share of the samples.",
+    replace("(len(x) / samples)", "(1 / len(batches))"),
 )
-def _(model, batches, optimizer):
-    return several(
-        model, batches, optimizer, lambda n: n == len(batches), lambda x: 1 / len(batches)
-    )
-
-
-@no_sync_step.mistake(
-    "The losses are added up as they are, so the gradient grows with the number of micro-batches."
+no_sync_step.mistake(
+    "The losses are added up as they are, so the gradient grows with the number of micro-batches.",
+    replace(" * (len(x) / samples)", ""),
 )
-def _(model, batches, optimizer):
-    return several(model, batches, optimizer, lambda n: n == len(batches), lambda x: 1.0)
-
-
-@no_sync_step.mistake(
+no_sync_step.mistake(
     "Every micro-batch runs inside no_sync, the last one too: the gradients are never averaged, and the "
-    "ranks drift apart."
+    "ranks drift apart.",
+    replace("nullcontext() if number == len(batches) else ", ""),
 )
-def _(model, batches, optimizer):
-    return several(model, batches, optimizer, lambda n: False)
-
-
-@no_sync_step.mistake(
-    "What an earlier backward left in the gradients is part of the step: `optimizer.zero_grad()` first."
+no_sync_step.mistake(
+    "What an earlier backward left in the gradients is part of the step: `optimizer.zero_grad()` first.",
+    replace("    optimizer.zero_grad()\n", ""),
 )
-def _(model, batches, optimizer):
-    kept = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
-    optimizer.zero_grad()
-    optimizer.zero_grad = lambda: None
-    for p, g in zip(model.parameters(), kept, strict=True):
-        p.grad = g
-    loss = several(model, batches, optimizer, lambda n: n == len(batches))
-    del optimizer.zero_grad
-    return loss
-
-
-@no_sync_step.mistake(
-    "The gradients are dropped before every micro-batch: only the last one counts. Once for each step."
+no_sync_step.mistake(
+    "The gradients are dropped before every micro-batch: only the last one counts. Once for each step.",
+    replace("start=1):", "start=1):\n        optimizer.zero_grad()"),
 )
-def _(model, batches, optimizer):
-    samples = sum(len(x) for x, _ in batches)
-    total = 0.0
-    for number, (x, y) in enumerate(batches, start=1):
-        optimizer.zero_grad()
-        with nullcontext() if number == len(batches) else model.no_sync():
-            loss = F.mse_loss(model(x), y) * (len(x) / samples)
-            loss.backward()
-        total = total + loss.detach()
-    optimizer.step()
-    return total
-
-
-@no_sync_step.mistake(
-    "The loss that you return is the last micro-batch's, not that of all samples."
+no_sync_step.mistake(
+    "The loss that you return is the last micro-batch's, not that of all samples.",
+    replace(
+        "torch.stack(losses).sum()",
+        "F.mse_loss(output.detach(), y)",
+        "model(x), y)",
+        "output := model(x), y)",
+    ),
 )
-def _(model, batches, optimizer):
-    several(model, batches, optimizer, lambda n: n == len(batches))
-    x, y = batches[-1]
-    with torch.no_grad():
-        before = {n: p.clone() for n, p in model.module.named_parameters()}
-        for p in model.module.parameters():
-            p.add_(p.grad, alpha=0.1)
-        loss = F.mse_loss(model.module(x), y)
-        for n, p in model.module.named_parameters():
-            p.copy_(before[n])
-    return loss
-
-
-@no_sync_step.mistake(
+no_sync_step.mistake(
+    "The wrong way round: the last micro-batch runs inside no_sync, and all others communicate.",
+    replace("number == len(batches)", "number != len(batches)"),
+)
+no_sync_step.mistake("The optimizer never takes its step.", replace("    optimizer.step()\n", ""))
+no_sync_step.mistake(
+    "The loss that you return still holds its graph: detach it.", replace("loss.detach()", "loss")
+)
+no_sync_step.mistake(
     "The gradients travel with every micro-batch. All but the last belong inside no_sync, their forward "
     "too: DDP decides in forward whether its backward will communicate.",
+    replace(
+        "start=1):",
+        "start=1):\n        output = model(x)",
+        "F.mse_loss(model(x), y)",
+        "F.mse_loss(output, y)",
+    ),
     cost=True,
 )
-def _(model, batches, optimizer):
-    return several(model, batches, optimizer, lambda n: n == len(batches), forward_outside=True)
 
 
 @no_sync_step.alternative("one block for all but the last, sums divided by hand")
@@ -1299,132 +1105,128 @@ def _():
     )
     yield saving(1, ddp=True), "a world of one"
     yield saving(1, old=True, full=True), "writing fails half-way: the file of before must be whole"
+    yield saving(2, full=True), "writing fails half-way: every rank must hear of it"
+    yield saving(2, nowhere=True), "a folder that does not exist: every rank must hear of it"
 
 
-def written(state, path):
-    partial = str(path) + ".partial"
-    torch.save(state, partial)
-    os.replace(partial, path)
-
-
-def bare(model):
-    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-
-
-@save_on_rank_zero.mistake(
+save_on_rank_zero.mistake(
     "The names in the file begin with `module.`: whoever loads it needs a wrapper too. Save the state of "
-    "`model.module`."
+    "`model.module`.",
+    replace("bare.state_dict()", "model.state_dict()"),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        written(model.state_dict(), path)
-    dist.barrier()
-
-
-@save_on_rank_zero.mistake(
+save_on_rank_zero.mistake(
     "You strip `module.` from every name that has it, and so rename children of the model itself. Unwrap "
-    "the model instead."
+    "the model instead.",
+    replace(
+        "bare.state_dict()", '{k.replace("module.", ""): v for k, v in model.state_dict().items()}'
+    ),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        written({k.replace("module.", ""): v for k, v in model.state_dict().items()}, path)
-    dist.barrier()
-
-
-@save_on_rank_zero.mistake(
-    "You unwrap whatever has a `.module`. A bare model may have a child of that name: ask with isinstance."
+save_on_rank_zero.mistake(
+    "You unwrap whatever has a `.module`. A bare model may have a child of that name: ask with isinstance.",
+    replace("isinstance(model, nn.parallel.DistributedDataParallel)", 'hasattr(model, "module")'),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        written(getattr(model, "module", model).state_dict(), path)
-    dist.barrier()
-
-
-@save_on_rank_zero.mistake(
+save_on_rank_zero.mistake(
     "All ranks write. On one disk they write the same file at the same time; the last one wins, and a "
-    "reader in between finds pieces of several."
+    "reader in between finds pieces of several.",
+    replace("dist.get_rank() == 0", "True"),
 )
-def _(model, path):
-    written(bare(model).state_dict(), path)
-    dist.barrier()
-
-
-@save_on_rank_zero.mistake(
-    "Nothing holds the other ranks back: they go on, and may read the file before it is there. A barrier, "
-    "on all ranks, after the writing."
+TOLD = "    dist.broadcast_object_list(failure)  # the others wait here, and hear how it went\n"
+save_on_rank_zero.mistake(
+    "Nothing holds the other ranks back: they go on, and may read the file before it is there. A collective, "
+    "on all ranks, after the writing.",
+    replace(TOLD, ""),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        written(bare(model).state_dict(), path)
-
-
-@save_on_rank_zero.mistake(
-    "The barrier comes before the writing: the ranks leave it together, and only then rank 0 begins."
+save_on_rank_zero.mistake(
+    "The barrier comes before the writing: the ranks leave it together, and only then rank 0 begins.",
+    replace(TOLD, "", "    if dist", "    dist.barrier()\n    if dist"),
 )
-def _(model, path):
-    dist.barrier()
-    if dist.get_rank() == 0:
-        written(bare(model).state_dict(), path)
-
-
-@save_on_rank_zero.mistake(
-    "The barrier is inside the `if`: rank 0 waits for ranks that never come."
+save_on_rank_zero.mistake(
+    "The barrier is inside the `if`: rank 0 waits for ranks that never come.",
+    replace(TOLD, "        dist.barrier()\n"),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        written(bare(model).state_dict(), path)
-        dist.barrier()
-
-
-@save_on_rank_zero.mistake(
+save_on_rank_zero.mistake(
     "You write into the file itself. If that fails half-way, the checkpoint of before is gone too: write "
-    "beside it, then os.replace."
+    "beside it, then os.replace.",
+    replace(
+        "state_dict(), partial)",
+        "state_dict(), path)",
+        "            os.replace(partial, path)\n",
+        "",
+    ),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        torch.save(bare(model).state_dict(), path)
-    dist.barrier()
-
-
-@save_on_rank_zero.mistake(
-    "Your temporary file stays behind: move it (os.replace), do not copy it."
+save_on_rank_zero.mistake(
+    "Your temporary file stays behind: move it (os.replace), do not copy it.",
+    replace(
+        "os.replace(partial, path)",
+        'other = Path(f"{path}.other")\n'
+        "            other.write_bytes(partial.read_bytes())\n"
+        "            os.replace(other, path)",
+    ),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        partial = Path(str(path) + ".partial")
-        torch.save(bare(model).state_dict(), partial)
-        other = Path(str(path) + ".other")
-        other.write_bytes(partial.read_bytes())
-        os.replace(other, path)
-    dist.barrier()
-
-
-@save_on_rank_zero.mistake(
-    "You save the parameters only. Buffers (running statistics, for one) are part of the state_dict too."
+save_on_rank_zero.mistake(
+    "You save the parameters only. Buffers (running statistics, for one) are part of the state_dict too.",
+    replace(
+        "bare.state_dict()",
+        "{k: v for k, v in bare.state_dict().items() if k in dict(bare.named_parameters())}",
+    ),
 )
-def _(model, path):
-    if dist.get_rank() == 0:
-        written(
-            {
-                n: p.detach()
-                for n, p in bare(model).state_dict().items()
-                if n in dict(bare(model).named_parameters())
-            },
-            path,
-        )
-    dist.barrier()
+
+
+MOVED = "os.replace(partial, path)"
+save_on_rank_zero.mistake(
+    "You copy the temporary file into place. A copy takes its time, and who reads, or kills, in the middle "
+    "has half a file: os.replace is one step.",
+    replace(MOVED, "Path(path).write_bytes(partial.read_bytes())\n            partial.unlink()"),
+)
+save_on_rank_zero.mistake(
+    "You remove the file of before and move the new one there: in between there is none. os.replace does "
+    "both in one step.",
+    replace(MOVED, "Path(path).unlink(missing_ok=True)\n            partial.rename(path)"),
+)
+save_on_rank_zero.mistake(
+    "When writing fails, what was written of the temporary file stays behind: remove it.",
+    replace("            partial.unlink(missing_ok=True)\n", ""),
+)
+save_on_rank_zero.mistake(
+    "When writing fails on rank 0, the others wait for it for ever in the barrier: tell them (a broadcast), and "
+    "raise on every rank.",
+    replace(
+        'failure = [f"{type(error).__name__}: {error}"]',
+        "raise",
+        "broadcast_object_list(failure)",
+        "barrier()",
+    ),
+)
+save_on_rank_zero.mistake(
+    "When writing fails on rank 0, it raises, and the others go on as if the file were there: tell them (a "
+    "broadcast), and raise on every rank.",
+    replace("    if failure[0]:", "    if dist.get_rank() == 0 and failure[0]:"),
+)
 
 
 @save_on_rank_zero.alternative(
-    "a rename in place of os.replace, an all-reduce in place of the barrier"
+    "a rename in place of os.replace, an all-reduce in place of the broadcast"
 )
 def _(model, path):
+    done = torch.ones(1)
+    temporary = Path(path).parent / "being-written"
     if dist.get_rank() == 0:
         inner = model
         while isinstance(inner, nn.parallel.DistributedDataParallel):
             inner = inner.module
-        temporary = Path(path).parent / "being-written"
-        with open(temporary, "wb") as file:
-            torch.save(inner.state_dict(), file)
-        temporary.rename(path)
-    dist.all_reduce(torch.zeros(1))
+        try:
+            with open(temporary, "wb") as file:
+                torch.save(inner.state_dict(), file)
+            temporary.rename(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            done.zero_()
+    dist.all_reduce(done, dist.ReduceOp.MIN)
+    if not done:
+        raise RuntimeError("rank 0 could not save")
+
+
+save_on_rank_zero.equivalent(
+    "save_on_rank_zero: `failure[0]` → `failure[-1]`",
+    because="the list that is broadcast has one item",
+)

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
 
-from course_utils.grading import Exercise, call, contracts, draws, on_ranks, probes
+from course_utils.grading import Exercise, call, contracts, draws, on_ranks, probes, replace
 from course_utils.grading.probes import prepared
 from course_utils.reference import fsdp
 from course_utils.reference.fsdp import share
@@ -71,7 +71,7 @@ def _(draw):
 def _():
     x = torch.arange(1.0, 7.0)
     yield call([torch.tensor(2.0), x[:2]], 2), "a scalar"
-    yield call([x.view(2, 3).T, x[:1]], 3), "a transposed tensor"
+    yield call([draws.scattered(x.view(2, 3)), x[:1]], 3), "a tensor that is not contiguous"
     yield call([x[:2]], 5), "more ranks than elements"
     yield call([x[:4].view(2, 2), torch.zeros(0, 3), x[4:]], 4), "an empty tensor among others"
     yield call([x], 1), "one rank: nothing to pad"
@@ -82,132 +82,113 @@ LAYERS = call([torch.ones(64, 33), torch.ones(64), torch.ones(7, 64)], 4)
 shard_flat.contract(
     contracts.allocates(
         [LAYERS],
-        limit=lambda case: 4 * 4 * share(sum(t.numel() for t in case.args[0]), 4),
+        limit=lambda case: 4 * 4 * share(sum(t.numel() for t in case.args[0]), 4) + 1024,
         says="one flat tensor, and views of it",
         prepare=prepared.flat_and_back,
     )
 )
 
 
-def right_shard(tensors, rank, world_size):
-    flat = torch.cat([t.flatten() for t in tensors])
-    size = -(-len(flat) // world_size)
-    flat = torch.cat([flat, flat.new_zeros(size * world_size - len(flat))])
-    return flat[rank * size : (rank + 1) * size].clone()
-
-
-def right_unshard(shards, shapes):
-    flat, out, start = torch.cat(shards), [], 0
-    for shape in shapes:
-        out.append(flat[start : start + prod(shape)].view(shape))
-        start += prod(shape)
-    return out
-
-
-def uneven(tensors, rank, world_size):
-    flat = torch.cat([t.flatten() for t in tensors])
-    return flat.tensor_split(world_size)[rank].clone()
-
-
-def floored(tensors, rank, world_size):
-    flat = torch.cat([t.flatten() for t in tensors])
-    size = len(flat) // world_size
-    return flat[rank * size : (rank + 1) * size].clone()
-
-
-def viewed(tensors, rank, world_size):
-    flat = torch.cat([t.flatten() for t in tensors])
-    size = -(-len(flat) // world_size)
-    flat = torch.cat([flat, flat.new_zeros(size * world_size - len(flat))])
-    return flat[rank * size : (rank + 1) * size]
+shard_flat.mistake(
+    "Your shares differ in length. An all-gather into one tensor wants the same from every rank: pad the "
+    "flat tensor with zeros first.",
+    replace("return mine", "return flat.tensor_split(world_size)[rank].clone()"),
+)
+shard_flat.mistake(
+    "The last share is shorter, or missing: you cut without padding. Collectives want equal shares, so the "
+    "end is filled with zeros.",
+    replace("return mine", "return part.clone()"),
+)
+shard_flat.mistake(
+    "`chunk` gives a shorter piece at the end, or fewer pieces than ranks. Pad the flat tensor first.",
+    replace("return mine", "return flat.chunk(world_size)[rank].clone()"),
+)
+shard_flat.mistake(
+    "`view` raises for a tensor that is not contiguous: `reshape` copies where it must.",
+    replace("t.reshape(-1)", "t.view(-1)"),
+)
+shard_flat.mistake(
+    "Your share lies on the default device, wherever the tensors are: `flat.new_zeros` takes theirs.",
+    replace("flat.new_zeros(size)", "torch.zeros(size, dtype=flat.dtype)"),
+)
+shard_flat.mistake(
+    "The zeros that you join on are float32, and `cat` promotes a bfloat16 to it: new tensors take the dtype "
+    "and the device of the given ones (`flat.new_zeros`).",
+    replace(
+        "    mine = flat.new_zeros(size)",
+        "    flat = torch.cat([flat, torch.zeros(size * world_size - len(flat))])\n"
+        "    mine = flat.new_zeros(size)",
+    ),
+)
+shard_flat.mistake(
+    "You round the size of a share down: what is left over at the end is kept by nobody. Round up and pad.",
+    replace("share(flat.numel(), world_size)", "flat.numel() // world_size"),
+)
+shard_flat.mistake(
+    "Your share is a view of the whole flat tensor, which stays in memory with it: nothing was saved. "
+    "Copy the share.",
+    replace(
+        "mine = flat.new_zeros(size)",
+        "flat = F.pad(flat, (0, size * world_size - len(flat)))",
+        "    mine[: part.numel()] = part\n    return mine",
+        "    return part",
+    ),
+)
 
 
 def padded_each(tensors, rank, world_size):
-    return torch.cat([right_shard([t], rank, world_size) for t in tensors])
+    return torch.cat([fsdp.shard_flat([t], rank, world_size) for t in tensors])
 
 
 def unshard_each(shards, shapes):
-    out, start = [], 0
-    for shape in shapes:
-        size = -(-prod(shape) // len(shards))
-        flat = torch.cat([s[start : start + size] for s in shards])
-        out.append(flat[: prod(shape)].view(shape))
-        start += size
-    return out
+    sizes = [share(prod(shape), len(shards)) for shape in shapes]
+    each = zip(*[s.split(sizes) for s in shards], strict=True)
+    return [fsdp.unshard_flat(s, [shape])[0] for s, shape in zip(each, shapes, strict=True)]
 
 
-def strided_shard(tensors, rank, world_size):
-    flat = torch.cat([t.flatten() for t in tensors])
-    size = -(-len(flat) // world_size)
-    flat = torch.cat([flat, flat.new_zeros(size * world_size - len(flat))])
-    return flat[rank::world_size].clone()
-
-
-def unshard_strided(shards, shapes):
-    return right_unshard([torch.stack(list(shards), dim=1).flatten()], shapes)
-
-
-def padded_in_front(tensors, rank, world_size):
-    flat = torch.cat([t.flatten() for t in tensors])
-    size = -(-len(flat) // world_size)
-    flat = torch.cat([flat.new_zeros(size * world_size - len(flat)), flat])
-    return flat[rank * size : (rank + 1) * size].clone()
-
-
-def unshard_front(shards, shapes):
-    flat = torch.cat(shards)
-    return right_unshard([flat[len(flat) - sum(map(prod, shapes)) :]], shapes)
-
-
-def unpadded_end(tensors, rank, world_size):
-    flat = torch.cat([t.flatten() for t in tensors])
-    size = -(-len(flat) // world_size)
-    return flat[rank * size : (rank + 1) * size].clone()
-
-
-def one_more(tensors, rank, world_size):
-    flat = torch.cat([t.flatten() for t in tensors])
-    size = len(flat) // world_size + 1
-    flat = torch.cat([flat, flat.new_zeros(size * world_size - len(flat))])
-    return flat[rank * size : (rank + 1) * size].clone()
-
-
-shard_flat.mistake(
-    "Your shares differ in length. An all-gather into one tensor wants the same from every rank: pad the "
-    "flat tensor with zeros first."
-)(uneven, right_unshard)
-shard_flat.mistake(
-    "The last share is shorter, or missing: you cut without padding. Collectives want equal shares, so the "
-    "end is filled with zeros."
-)(unpadded_end, right_unshard)
-shard_flat.mistake(
-    "You round the size of a share down: what is left over at the end is kept by nobody. Round up and pad."
-)(floored, lambda shards, shapes: right_unshard([*shards, shards[0].new_zeros(99)], shapes))
-shard_flat.mistake(
-    "Your share is a view of the whole flat tensor, which stays in memory with it: nothing was saved. "
-    "Copy the share."
-)(viewed, right_unshard)
 shard_flat.mistake(
     "You pad and cut each tensor for itself. That is FSDP2's way (dim 0 of every parameter); here the "
     "tensors are joined first, and there is padding only once, at the end."
 )(padded_each, unshard_each)
 shard_flat.mistake(
     "You deal the elements out like cards, every n-th to a rank. An all-gather joins shares end to end: "
-    "they must be contiguous pieces."
-)(strided_shard, unshard_strided)
-shard_flat.mistake("You pad in front; the zeros belong at the end.")(padded_in_front, unshard_front)
+    "they must be contiguous pieces.",
+    replace(
+        "flat[rank * size : (rank + 1) * size]",
+        "flat[rank::world_size]",
+        "torch.cat(list(shards))",
+        "torch.stack(list(shards), dim=1).flatten()",
+    ),
+)
+shard_flat.mistake(
+    "You pad in front; the zeros belong at the end.",
+    replace(
+        "    mine = flat",
+        "    flat = F.pad(flat, (size * world_size - len(flat), 0))\n    mine = flat",
+        "flat[: sum(sizes)]",
+        "flat[len(flat) - sum(sizes) :]",
+    ),
+)
 shard_flat.mistake(
     "You add padding where none is needed: a length that the number of ranks divides stays as it is. Round "
-    "up with -(-numel // world_size)."
-)(one_more, right_unshard)
+    "up with -(-numel // world_size).",
+    replace("share(flat.numel(), world_size)", "flat.numel() // world_size + 1"),
+)
 shard_flat.mistake(
-    "The shares are right. On the way back you leave the tensors flat: give each its shape."
-)(right_shard, lambda shards, shapes: [x.flatten() for x in right_unshard(shards, shapes)])
+    "The shares are right. On the way back you leave the tensors flat: give each its shape.",
+    replace(".view(shape)", ""),
+)
+shard_flat.mistake(
+    "The padding is float32, and so is your share: new tensors take the dtype and the device of the given "
+    "ones (`flat.new_zeros`).",
+    replace("flat.new_zeros(size)", "torch.zeros(size)"),
+)
 shard_flat.mistake(
     "The values are right, but you copy each tensor out of the flat one, so that for a while the parameters "
     "are there twice. Return views.",
+    replace(".view(shape)", ".view(shape).clone()"),
     cost=True,
-)(right_shard, lambda shards, shapes: [x.clone() for x in right_unshard(shards, shapes)])
+)
 
 
 def pad_shard(tensors, rank, world_size):
@@ -231,7 +212,7 @@ shard_flat.alternative("F.pad and chunk; narrow on the way back")(pad_shard, nar
 def stacked_shard(tensors, rank, world_size):
     numel = sum(t.numel() for t in tensors)
     size = (numel + world_size - 1) // world_size
-    table = torch.zeros(world_size * size, dtype=tensors[0].dtype)
+    table = tensors[0].new_zeros(world_size * size)
     start = 0
     for x in tensors:
         table[start : start + x.numel()] = x.reshape(-1)
@@ -239,7 +220,7 @@ def stacked_shard(tensors, rank, world_size):
     return torch.clone(table.view(world_size, size)[rank])
 
 
-shard_flat.alternative("a table with a row for each rank")(stacked_shard, right_unshard)
+shard_flat.alternative("a table with a row for each rank")(stacked_shard, narrow_back)
 
 
 # ------------------------------------------------------------------------------ bytes_per_rank
@@ -291,51 +272,59 @@ def _():
     yield call([4], 2, -1), "no such stage"
 
 
-def table(shared, part=lambda ns, n: sum(-(-m // n) for m in ns)):
-    """A version for which `shared` names what each stage shards."""
+PART = "sum(share(numel, world_size) for numel in numels)"
 
-    def version(numels, world_size, stage, element_bytes=(4, 4, 8)):
-        if stage not in range(4):
-            raise ValueError("no such stage")
-        count = [
-            part(numels, world_size) if what in shared[stage] else sum(numels) for what in "pgo"
-        ]
-        return tuple(b * n for b, n in zip(element_bytes, count, strict=True))
-
-    return version
-
-
-RIGHT = ("", "o", "og", "ogp")
 bytes_per_rank.mistake(
-    "You pad the sum of all units. Each unit is gathered for itself, and padded for itself."
-)(table(RIGHT, lambda ns, n: -(-sum(ns) // n)))
+    "You pad the sum of all units. Each unit is gathered for itself, and padded for itself.",
+    replace(PART, "share(sum(numels), world_size)"),
+)
 bytes_per_rank.mistake(
-    "You round a share down. Someone must keep what is left over, and equal shares mean that all have the room."
-)(table(RIGHT, lambda ns, n: sum(m // n for m in ns)))
+    "You round a share down. Someone must keep what is left over, and equal shares mean that all have the room.",
+    replace("share(numel, world_size)", "numel // world_size"),
+)
 bytes_per_rank.mistake(
-    "Your stage 1 shards the gradients. That is stage 2; stage 1 shards the optimizer's state alone."
-)(table(("", "og", "og", "ogp")))
+    "Your stage 1 shards the gradients. That is stage 2; stage 1 shards the optimizer's state alone.",
+    replace("stage >= 2", "stage >= 1"),
+)
 bytes_per_rank.mistake(
     "Each stage keeps what the one before it sharded: stage 2 shards the optimizer's state and the gradients, "
-    "stage 3 all three."
-)(table(("", "o", "g", "p")))
+    "stage 3 all three.",
+    replace("stage >= 2", "stage == 2", "stage >= 1", "stage == 1"),
+)
 bytes_per_rank.mistake(
     "You have the order turned round: the optimizer's state is sharded first, being the largest, the "
-    "parameters last."
-)(table(("", "p", "pg", "pgo")))
-bytes_per_rank.mistake("Stage 0 is DDP: every rank keeps everything, and nothing is divided.")(
-    table(("ogp", "o", "og", "ogp"))
+    "parameters last.",
+    replace(
+        "of_parameters * (part if stage == 3",
+        "of_parameters * (part if stage >= 1",
+        "of_state * (part if stage >= 1",
+        "of_state * (part if stage == 3",
+    ),
 )
-
-
-@bytes_per_rank.mistake(
+bytes_per_rank.mistake(
+    "Stage 0 is DDP: every rank keeps everything, and nothing is divided.",
+    replace("stage == 3", "stage in (0, 3)", "stage >= 2", "stage != 1", "stage >= 1", "True"),
+)
+bytes_per_rank.mistake(
     "You shard whole units, as if each belonged to one rank. Every unit is cut into as many shares as there "
-    "are ranks."
+    "are ranks.",
+    replace(PART, "max(sum(numels[rank::world_size]) for rank in range(world_size))"),
 )
-def _(numels, world_size, stage, element_bytes=(4, 4, 8)):
-    return table(RIGHT, lambda ns, n: max((sum(ns[r::n]) for r in range(n)), default=0))(
-        numels, world_size, stage, element_bytes
-    )
+
+
+bytes_per_rank.mistake(
+    "Any stage is taken: one that is not 0, 1, 2 or 3 raises ValueError.",
+    replace("stage not in (0, 1, 2, 3)", "False"),
+)
+bytes_per_rank.mistake(
+    "A stage that does not exist raises ValueError; an assert raises AssertionError.",
+    replace("ValueError", "AssertionError"),
+)
+bytes_per_rank.mistake(
+    "You divide to a float and round that up. Beyond 2⁵³ a float has no room for the last digits: integers all "
+    "the way, -(-numel // world_size).",
+    replace("share(numel, world_size)", "-int(-numel / world_size // 1)"),
+)
 
 
 @bytes_per_rank.mistake(
@@ -392,14 +381,10 @@ ZeroOneOptimizer = Exercise(
 )
 
 
-def stepped(optimizer, options, params, grads_by_rank, groups=None):
+def stepped(optimizer, options, params, grads_by_rank, **more):
     """A case: grads_by_rank holds for each rank its gradients step by step."""
-    return on_ranks(
-        *[
-            call(params=params, optimizer=optimizer, options=options, grads=grads, groups=groups)
-            for grads in grads_by_rank
-        ]
-    )
+    same = {"params": params, "optimizer": optimizer, "options": options, **more}
+    return on_ranks(*[call(grads=grads, **same) for grads in grads_by_rank])
 
 
 @ZeroOneOptimizer.by_hand
@@ -456,6 +441,11 @@ def _():
     )
     mixed = [[[None, torch.ones(5)]], [[torch.ones(3, 2), torch.ones(5)]]]
     yield stepped(*adam, some(*shapes), mixed), "a gradient that only one rank has"
+    still = [[some((5,), seed=r) + [None]] for r in (1, 2)]
+    yield (
+        stepped("AdamW", {"lr": 0.1, "weight_decay": 0.5}, some((5,), (3,)), still, frozen=[1]),
+        "a frozen parameter: weight decay must not shrink it",
+    )
     yield (
         stepped(*adam, some((2,)), [[some((2,), seed=r)] for r in range(4)]),
         "fewer elements than ranks",
@@ -470,11 +460,8 @@ def _():
         ),
         "two groups that share among themselves",
     )
-    turned = [x.T for x in some((2, 3))]
-    yield (
-        stepped(*adam, turned, [[[x.T for x in some((2, 3), seed=r)]] for r in (1, 2)]),
-        "gradients that are not contiguous",
-    )
+    turned = [[[draws.scattered(*some((3, 2), seed=r))]] for r in (1, 2)]
+    yield stepped(*adam, some((3, 2)), turned), "gradients that are not contiguous"
 
 
 SHAPES = [(64, 60), (64,), (60, 64), (7,)]
@@ -491,7 +478,7 @@ ZeroOneOptimizer.contract(
 ZeroOneOptimizer.contract(
     contracts.sends(
         [STEP],
-        limit=2 * 3 * 4 * share(N_ELEMENTS, 4),
+        limit=2 * 3 * 4 * share(N_ELEMENTS, 4) + 1024,
         says="no more bytes than DDP's all-reduce",
         probe=probes.sharded_optimizer,
     )
@@ -511,163 +498,109 @@ def pieces(x, world_size):
     return torch.nn.functional.pad(x, (0, -x.numel() % world_size)).view(world_size, -1)
 
 
-class Sharded:
-    """A right answer in small methods, for wrong ones to change one of."""
+MEAN_OF_SHARE = "reduce_scatter_mean(flatten_padded(grads, self.world_size), self.group)"
 
-    def __init__(self, params, optimizer_class, group=None, **options):
-        self.params, self.group, self.options = list(params), group, options
-        self.n, self.rank = dist.get_world_size(group), dist.get_rank(group)
-        self.kind = optimizer_class
-        flat = pieces(self.joined([p.detach() for p in self.params]), self.n)
-        self.shard = torch.nn.Parameter(flat[self.rank].clone())
-        self.optimizer = optimizer_class([self.shard], **options)
-
-    def joined(self, tensors):
-        return torch.cat([x.reshape(-1) for x in tensors])
-
-    def grads(self):
-        return [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
-
-    def reduced(self, flat):
-        mine = torch.empty_like(self.shard)
-        fsdp.reduce_scatter_single(
-            mine, pieces(flat, self.n).reshape(-1).contiguous(), group=self.group
-        )
-        return mine / self.n
-
-    def gathered(self):
-        flat = self.shard.new_empty(self.n * self.shard.numel())
-        fsdp.all_gather_single(flat, self.shard.detach(), group=self.group)
-        return flat
-
-    def spread(self, flat):
-        start = 0
-        for p in self.params:
-            p.copy_(flat[start : start + p.numel()].view_as(p))
-            start += p.numel()
-
-    @torch.no_grad()
-    def step(self):
-        self.shard.grad = self.reduced(self.joined(self.grads()))
-        self.optimizer.step()
-        self.shard.grad = None
-        self.spread(self.gathered())
-
-    def zero_grad(self):
-        for p in self.params:
-            p.grad = None
-
-
-@ZeroOneOptimizer.mistake(
+ZeroOneOptimizer.mistake(
     "You step with the sum of all ranks' gradients. The batch's gradient is their mean: divide by the number "
-    "of ranks."
+    "of ranks.",
+    replace(MEAN_OF_SHARE, MEAN_OF_SHARE + " * self.world_size"),
 )
-class SumOfGradients(Sharded):
-    def reduced(self, flat):
-        return super().reduced(flat) * self.n
-
-
-@ZeroOneOptimizer.mistake(
+ZeroOneOptimizer.mistake(
     "Each rank steps its share with its own gradient: what the other ranks' rows say about that share is lost. "
-    "Reduce-scatter first."
+    "Reduce-scatter first.",
+    replace(MEAN_OF_SHARE, "shard_flat(grads, dist.get_rank(self.group), self.world_size)"),
 )
-class OwnGradients(Sharded):
-    def reduced(self, flat):
-        return pieces(flat, self.n)[self.rank].clone()
-
-
-@ZeroOneOptimizer.mistake(
+ZeroOneOptimizer.mistake(
     "You never gather: outside of its own share each rank goes on with old parameters, and the ranks drift "
-    "apart."
+    "apart.",
+    replace(
+        "flat = all_gather_flat(self.shard, self.group)",
+        "flat = flatten_padded(self.params, self.world_size)\n"
+        "        flat.view(self.world_size, -1)[dist.get_rank(self.group)] = self.shard",
+    ),
 )
-class NeverGathers(Sharded):
-    def gathered(self):
-        old = pieces(self.joined([p.detach() for p in self.params]), self.n).clone()
-        old[self.rank] = self.shard.detach()
-        return old.reshape(-1)
-
-
-@ZeroOneOptimizer.mistake(
-    "You make a new inner optimizer in every step, so its state is lost: momentum and moments begin again."
+ZeroOneOptimizer.mistake(
+    "You make a new inner optimizer in every step, so its state is lost: momentum and moments begin again.",
+    replace(
+        "self.optimizer = optimizer_class",
+        "self.made = lambda: optimizer_class",
+        "self.optimizer.step()",
+        "self.made().step()",
+    ),
 )
-class Forgets(Sharded):
-    def step(self):
-        self.optimizer = self.kind([self.shard], **self.options)
-        super().step()
-
-
-@ZeroOneOptimizer.mistake(
+ZeroOneOptimizer.mistake(
     "You leave parameters without gradient out of the flat gradient, so that all behind them shift into other "
-    "shares. Zeros keep their place."
+    "shares. Zeros keep their place.",
+    replace(
+        "else p.grad for p in self.params]",
+        "else p.grad for p in sorted(self.params, key=lambda p: p.grad is None)]",
+    ),
 )
-class LeavesOut(Sharded):
-    def grads(self):
-        have = [p.grad for p in self.params if p.grad is not None]
-        missing = sum(p.numel() for p in self.params if p.grad is None)
-        return [*have, torch.zeros(missing)]
-
-
-@ZeroOneOptimizer.mistake(
-    "You round the size of a share down: what is left over at the end never takes a step. Pad."
+ZeroOneOptimizer.mistake(
+    "You round the size of a share down: what is left over at the end never takes a step. Pad.",
+    replace(
+        "        new = ",
+        "        kept = sum(p.numel() for p in self.params) // self.world_size * self.world_size\n"
+        "        flat[kept:] = flatten_padded(self.params, self.world_size)[kept:]\n"
+        "        new = ",
+    ),
 )
-class DropsTheRest(Sharded):
-    @torch.no_grad()
-    def step(self):
-        old = [p.detach().clone() for p in self.params]
-        super().step()
-        kept = sum(p.numel() for p in self.params) // self.n * self.n
-        flat = torch.cat([self.joined(self.params)[:kept], self.joined(old)[kept:]])
-        self.spread(flat)
-
-
-@ZeroOneOptimizer.mistake(
+ZeroOneOptimizer.mistake(
     "`zero_grad` forgets the gradient of the shard only. Those of the parameters stay, and the next backward "
-    "pass adds to them."
+    "pass adds to them.",
+    replace("for p in self.params:\n            p.grad = None", "self.shard.grad = None"),
 )
-class KeepsGradients(Sharded):
-    def zero_grad(self):
-        self.shard.grad = None
-
-
-@ZeroOneOptimizer.mistake(
-    "You do not use the group: shares are cut for all ranks of the job, not for those of the group."
+ZeroOneOptimizer.mistake(
+    "You do not use the group: shares are cut for all ranks of the job, not for those of the group.",
+    replace("self.group = group", "self.group = group = None"),
 )
-class AllRanks(Sharded):
-    def __init__(self, params, optimizer_class, group=None, **options):
-        super().__init__(params, optimizer_class, None, **options)
-
-
-@ZeroOneOptimizer.mistake(
+ZeroOneOptimizer.mistake(
+    "Frozen parameters are in the flat vector. A gradient of zeros does not hold them still: weight decay "
+    "shrinks them. Leave out what does not require grad.",
+    replace("[p for p in params if p.requires_grad]", "list(params)"),
+)
+ZeroOneOptimizer.mistake(
+    "The parameters get new memory in every step (`.data = …`). Views of them, other parameters that are tied "
+    "to them by hand for example, stay behind: copy in place.",
+    replace("p.copy_(values)", "p.data = values"),
+)
+ZeroOneOptimizer.mistake(
+    "`params` may be a generator, as `model.parameters()` is, and is empty after you have gone through it "
+    "once: make a list first.",
+    replace(
+        "[p for p in params if p.requires_grad]",
+        "params",
+        "flatten_padded(grads,",
+        "flatten_padded([torch.cat([grad.flatten() for grad in grads])],",
+    ),
+)
+ZeroOneOptimizer.mistake(
     "The parameters are right, but nothing is sharded: every rank keeps the optimizer's state of every "
     "parameter. That is DDP.",
+    replace(
+        "shard_flat(whole, dist.get_rank(group), self.world_size)",
+        "flatten_padded(whole, self.world_size)",
+        f"self.shard.grad = {MEAN_OF_SHARE}",
+        "flat = flatten_padded(grads, self.world_size)\n"
+        "        dist.all_reduce(flat, group=self.group)\n"
+        "        self.shard.grad = flat / self.world_size",
+        "all_gather_flat(self.shard, self.group)",
+        "self.shard",
+    ),
     cost=True,
 )
-class ShardsNothing(Sharded):
-    def __init__(self, params, optimizer_class, group=None, **options):
-        super().__init__(params, optimizer_class, group, **options)
-        self.whole = torch.nn.Parameter(self.joined([p.detach() for p in self.params]).clone())
-        self.optimizer = optimizer_class([self.whole], **options)
-
-    @torch.no_grad()
-    def step(self):
-        flat = self.joined(self.grads())
-        dist.all_reduce(flat, group=self.group)
-        self.whole.grad = flat / self.n
-        self.optimizer.step()
-        self.whole.grad = None
-        self.spread(self.whole.detach())
-
-
-@ZeroOneOptimizer.mistake(
+ZeroOneOptimizer.mistake(
     "The parameters are right, but you all-reduce the gradients and use a share of the result. An all-reduce is "
     "a reduce-scatter and an all-gather; the second half is wasted.",
+    replace(
+        f"self.shard.grad = {MEAN_OF_SHARE}",
+        "flat = flatten_padded(grads, self.world_size)\n"
+        "        dist.all_reduce(flat, group=self.group)\n"
+        "        mine = flat.view(self.world_size, -1)[dist.get_rank(self.group)]\n"
+        "        self.shard.grad = mine / self.world_size",
+    ),
     cost=True,
 )
-class AllReduces(Sharded):
-    def reduced(self, flat):
-        flat = flat.clone()
-        dist.all_reduce(flat, group=self.group)
-        return pieces(flat, self.n)[self.rank] / self.n
 
 
 @ZeroOneOptimizer.mistake(
@@ -677,7 +610,8 @@ class AllReduces(Sharded):
 )
 class OneByOne:
     def __init__(self, params, optimizer_class, group=None, **options):
-        self.parts = [Sharded([p], optimizer_class, group, **options) for p in params]
+        params = [p for p in params if p.requires_grad]
+        self.parts = [fsdp.ZeroOneOptimizer([p], optimizer_class, group, **options) for p in params]
 
     def step(self):
         for part in self.parts:
@@ -688,24 +622,10 @@ class OneByOne:
             part.zero_grad()
 
 
-@ZeroOneOptimizer.alternative("collectives of lists of tensors")
-class WithLists(Sharded):
-    def reduced(self, flat):
-        mine = torch.empty_like(self.shard)
-        rows = [row.contiguous() for row in pieces(flat, self.n)]
-        dist.reduce_scatter(mine, rows, group=self.group)
-        return mine.div_(self.n)
-
-    def gathered(self):
-        rows = [torch.empty_like(self.shard) for _ in range(self.n)]
-        dist.all_gather(rows, self.shard.detach(), group=self.group)
-        return torch.cat(rows)
-
-
 @ZeroOneOptimizer.alternative("parameters that are views of one flat buffer")
 class FlatBuffer:
     def __init__(self, params, optimizer_class, group=None, **options):
-        self.params, self.group = list(params), group
+        self.params, self.group = [p for p in params if p.requires_grad], group
         n = dist.get_world_size(group)
         self.flat = pieces(torch.cat([p.detach().flatten() for p in self.params]), n)
         self.flat = self.flat.contiguous().view(-1)
@@ -739,27 +659,32 @@ class FlatBuffer:
 
 
 @ZeroOneOptimizer.alternative(
-    "torch's own parameters_to_vector and back, which makes parameters views of a new vector"
+    "torch's own parameters_to_vector, and collectives of lists of tensors"
 )
 class WithVectors:
     def __init__(self, params, optimizer_class, group=None, **options):
-        self.params, self.group, self.n = list(params), group, dist.get_world_size(group)
-        vector = torch.nn.utils.parameters_to_vector(p.detach() for p in self.params)
-        self.numel = vector.numel()
-        self.mine = torch.nn.Parameter(pieces(vector, self.n)[dist.get_rank(group)].clone())
+        self.params = [p for p in params if p.requires_grad]
+        self.group, self.n = group, dist.get_world_size(group)
+        self.mine = torch.nn.Parameter(self.rows(self.params)[dist.get_rank(group)].clone())
         self.inner = optimizer_class([{"params": [self.mine]}], **options)
 
+    def rows(self, tensors):
+        vector = torch.nn.utils.parameters_to_vector(x.detach().contiguous() for x in tensors)
+        return list(pieces(vector, self.n))
+
     def step(self):
-        flat = torch.zeros(self.n * self.mine.numel())
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
-        flat[: self.numel] = torch.cat([g.reshape(-1) for g in grads])
         mean = torch.empty_like(self.mine.data)
-        fsdp.reduce_scatter_single(mean, flat, group=self.group, async_op=True).wait()
+        dist.reduce_scatter(mean, self.rows(grads), group=self.group)
         self.mine.grad = mean / self.n
         self.inner.step()
         self.inner.zero_grad()
-        fsdp.all_gather_single(flat, self.mine.data, group=self.group, async_op=True).wait()
-        torch.nn.utils.vector_to_parameters(flat[: self.numel], self.params)
+        rows = [torch.empty_like(self.mine.data) for _ in range(self.n)]
+        dist.all_gather(rows, self.mine.data, group=self.group)
+        flat = torch.cat(rows)
+        for p in self.params:
+            p.data.copy_(flat[: p.numel()].view_as(p))
+            flat = flat[p.numel() :]
 
     def zero_grad(self):
         for p in self.params:
@@ -802,7 +727,7 @@ FullyShardedLinear = Exercise(
 )
 
 
-def layer(weight, bias, xs, grads, frozen=False, groups=None):
+def layer(weight, bias, xs, grads, groups=None, **more):
     """A case: each rank's x and gradient, and the shares of (weight, bias), within its group."""
     world = len(xs)
     flat = torch.cat([weight.flatten(), bias])
@@ -815,8 +740,8 @@ def layer(weight, bias, xs, grads, frozen=False, groups=None):
                 shard=rows[i].clone(),
                 out_features=len(bias),
                 grad=grads[rank],
-                frozen=frozen,
                 groups=groups,
+                **more,
             )
     return on_ranks(*calls)
 
@@ -862,9 +787,12 @@ def _():
         "two groups that share among themselves",
     )
     weight, bias = some((3, 2), (3,))
-    rows = some((2, 2), (2, 2), seed=5)
-    turned = [x.T for x in some((3, 2), (3, 2), seed=6)]
-    yield layer(weight, bias, rows, turned), "a gradient that is not contiguous"
+    xs, grads = some(*[(3, 2, 2)] * 2, seed=5), some(*[(3, 2, 3)] * 2, seed=6)
+    turned = list(map(draws.scattered, grads))
+    yield layer(weight, bias, xs, turned), "a gradient that is not contiguous"
+    yield layer(weight, bias, list(map(draws.scattered, xs)), grads), "x is not contiguous"
+    second = t(1.0, -2.0)  # a share of three weights and a bias, on two ranks
+    yield layer(weight, bias, xs, grads, then=second), "two layers: the second comes back first"
 
 
 WIDE = drawn_layer((2,), 96, 128, 4)
@@ -880,202 +808,101 @@ FullyShardedLinear.contract(
 FullyShardedLinear.contract(
     contracts.sends(
         [WIDE],
-        limit=3 * 3 * WIDE_SHARE,
+        limit=3 * 3 * WIDE_SHARE + 1024,
         says="two all-gathers and a reduce-scatter of the layer",
         probe=probes.sharded_layer,
     )
 )
 
 
-class Layer(torch.autograd.Function):
-    """A right answer in small methods, for wrong ones to change one of."""
-
-    @classmethod
-    def whole(cls, shard, shapes, group):
-        flat = shard.new_empty(dist.get_world_size(group) * shard.numel())
-        fsdp.all_gather_single(flat, shard.detach(), group=group)
-        n = prod(shapes[0])
-        return flat[:n].view(shapes[0]), flat[n : n + shapes[1][0]]
-
-    @classmethod
-    def reduced(cls, flat, group):
-        n = dist.get_world_size(group)
-        rows = pieces(flat, n)
-        mine = torch.empty_like(rows[0])
-        fsdp.reduce_scatter_single(mine, rows.reshape(-1), group=group)
-        return mine / n
-
-    @classmethod
-    def bias_gradient(cls, rows):
-        return rows.sum(0)
-
-    @classmethod
-    def x_gradient(cls, grad, weight, group):
-        return grad @ weight
-
-    @classmethod
-    def shard_gradient(cls, ctx, grad, x):
-        rows = grad.reshape(-1, grad.shape[-1])
-        of_weight = rows.T @ x.reshape(-1, x.shape[-1])
-        flat = torch.cat([of_weight.flatten(), ctx.kind.bias_gradient(rows)])
-        return ctx.kind.reduced(flat, ctx.group)
-
-    @classmethod
-    def run(cls, ctx, x, shard, out_features, group):
-        ctx.kind, ctx.group = cls, group
-        ctx.shapes = ((out_features, x.shape[-1]), (out_features,))
-        ctx.save_for_backward(x, shard)
-        weight, bias = cls.whole(shard, ctx.shapes, group)
-        return torch.nn.functional.linear(x, weight, bias)
-
-    @staticmethod
-    def forward(ctx, x, shard, out_features, group=None):
-        return Layer.run(ctx, x, shard, out_features, group)
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, shard = ctx.saved_tensors
-        weight, _ = ctx.kind.whole(shard, ctx.shapes, ctx.group)
-        return (
-            ctx.kind.x_gradient(grad, weight, ctx.group),
-            ctx.kind.shard_gradient(ctx, grad, x),
-            None,
-            None,
-        )
-
-
-class UndividedLayer(Layer):
-    @classmethod
-    def reduced(cls, flat, group):
-        return super().reduced(flat, group) * dist.get_world_size(group)
-
-    @staticmethod
-    def forward(ctx, x, shard, out_features, group=None):
-        return UndividedLayer.run(ctx, x, shard, out_features, group)
-
+MEAN_OF_LAYER = "reduce_scatter_mean(flat, ctx.group)"
 
 FullyShardedLinear.mistake(
     "The shard's gradient is the sum over the ranks. Divide by their number: it must be what one process "
-    "would find for the mean loss of the whole batch."
-)(UndividedLayer)
-
-
-class OwnShareLayer(Layer):
-    @classmethod
-    def reduced(cls, flat, group):
-        rows = pieces(flat, dist.get_world_size(group))
-        return rows[dist.get_rank(group)].clone()
-
-    @staticmethod
-    def forward(ctx, x, shard, out_features, group=None):
-        return OwnShareLayer.run(ctx, x, shard, out_features, group)
-
-
+    "would find for the mean loss of the whole batch.",
+    replace(MEAN_OF_LAYER, MEAN_OF_LAYER + " * dist.get_world_size(ctx.group)"),
+)
 FullyShardedLinear.mistake(
     "Each rank takes its share of its own gradient. The other ranks' rows have something to say about that "
-    "share too: reduce-scatter."
-)(OwnShareLayer)
-
-
-class NoBiasGradient(Layer):
-    @classmethod
-    def bias_gradient(cls, rows):
-        return torch.zeros_like(rows[0])
-
-    @staticmethod
-    def forward(ctx, x, shard, out_features, group=None):
-        return NoBiasGradient.run(ctx, x, shard, out_features, group)
-
-
+    "share too: reduce-scatter.",
+    replace(
+        MEAN_OF_LAYER,
+        "flat.chunk(dist.get_world_size(ctx.group))[dist.get_rank(ctx.group)].clone()",
+    ),
+)
 FullyShardedLinear.mistake(
-    "The bias gets no gradient: it is part of the shard, behind the weight."
-)(NoBiasGradient)
-
-
-class AveragedInput(Layer):
-    @classmethod
-    def x_gradient(cls, grad, weight, group):
-        out = grad @ weight
-        dist.all_reduce(out, group=group)
-        return out / dist.get_world_size(group)
-
-    @staticmethod
-    def forward(ctx, x, shard, out_features, group=None):
-        return AveragedInput.run(ctx, x, shard, out_features, group)
-
-
+    "The bias gets no gradient: it is part of the shard, behind the weight.",
+    replace("rows.sum(0)", "torch.zeros_like(rows[0])"),
+)
 FullyShardedLinear.mistake(
-    "You average the gradient of x over the ranks. x is this rank's own rows, and so is its gradient."
-)(AveragedInput)
-
-
-class MeanOverRows(Layer):
-    @classmethod
-    def shard_gradient(cls, ctx, grad, x):
-        return super().shard_gradient(ctx, grad, x) / max(grad.numel() // grad.shape[-1], 1)
-
-    @staticmethod
-    def forward(ctx, x, shard, out_features, group=None):
-        return MeanOverRows.run(ctx, x, shard, out_features, group)
-
-
+    "You average the gradient of x over the ranks. x is this rank's own rows, and so is its gradient.",
+    replace(
+        "return grad @ weight",
+        "of_x = grad @ weight\n"
+        "        dist.all_reduce(of_x, group=ctx.group)\n"
+        "        return of_x / dist.get_world_size(ctx.group)",
+    ),
+)
 FullyShardedLinear.mistake(
     "You take the mean of the gradient over the rows as well. The rows are summed, the ranks averaged; "
-    "whether the loss is a mean is in the gradient that comes in."
-)(MeanOverRows)
-
-
-class WholeWorldLayer(Layer):
-    @staticmethod
-    def forward(ctx, x, shard, out_features, group=None):
-        return Layer.run(ctx, x, shard, out_features, None)
-
-
+    "whether the loss is a mean is in the gradient that comes in.",
+    replace(MEAN_OF_LAYER, MEAN_OF_LAYER + " / len(rows)"),
+)
 FullyShardedLinear.mistake(
-    "You do not use the group: parameters are gathered from all ranks of the job."
-)(WholeWorldLayer)
-
-
-class KeepsWeight(Layer):
-    @staticmethod
-    def forward(ctx, x, shard, out_features, group=None):
-        ctx.group, ctx.kind = group, Layer
-        ctx.shapes = ((out_features, x.shape[-1]), (out_features,))
-        weight, bias = Layer.whole(shard, ctx.shapes, group)
-        ctx.save_for_backward(x, weight)
-        return torch.nn.functional.linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, weight = ctx.saved_tensors
-        return grad @ weight, Layer.shard_gradient(ctx, grad, x), None, None
-
-
+    "You do not use the group: parameters are gathered from all ranks of the job.",
+    replace("ctx.group = group", "ctx.group = group = None"),
+)
+FullyShardedLinear.mistake(
+    "The shapes are kept on the class: a second layer overwrites those of the first before its backward "
+    "pass. What a call leaves for its own backward belongs on ctx.",
+    replace(
+        "ctx.group = group",
+        "ctx.group = group\n        FullyShardedLinear.shapes = ctx.shapes",
+        "ctx.group)], ctx.shapes",
+        "ctx.group)], FullyShardedLinear.shapes",
+    ),
+)
+FullyShardedLinear.mistake(
+    "You change the gradient that comes in. Others may hold it: compute in a tensor of your own.",
+    replace(
+        "rows = grad.reshape",
+        "of_x = grad @ weight\n        rows = grad.div_(dist.get_world_size(ctx.group)).reshape",
+        f"return grad @ weight, {MEAN_OF_LAYER}",
+        f"return of_x, {MEAN_OF_LAYER} * dist.get_world_size(ctx.group)",
+    ),
+)
+FullyShardedLinear.mistake(
+    "A gradient need not be contiguous, and `view` raises then: `reshape` copies where it must.",
+    replace("grad.reshape", "grad.view"),
+)
 FullyShardedLinear.mistake(
     "The values are right, but the gathered weight is kept for the backward pass: between the passes every "
     "layer is whole on every rank. Keep the shard, and gather again.",
+    replace(
+        "        ctx.save_for_backward(x, shard)\n",
+        "",
+        "        return F.linear",
+        "        ctx.save_for_backward(x, weight)\n        return F.linear",
+        "x, shard = ctx",
+        "x, weight = ctx",
+        "        weight, _ = unshard_flat([all_gather_flat(shard, ctx.group)], ctx.shapes)\n",
+        "",
+    ),
     cost=True,
-)(KeepsWeight)
-
-
-class AllReducedLayer(Layer):
-    @classmethod
-    def reduced(cls, flat, group):
-        flat = flat.clone()
-        dist.all_reduce(flat, group=group)
-        n = dist.get_world_size(group)
-        return pieces(flat, n)[dist.get_rank(group)] / n
-
-    @staticmethod
-    def forward(ctx, x, shard, out_features, group=None):
-        return AllReducedLayer.run(ctx, x, shard, out_features, group)
-
-
+)
 FullyShardedLinear.mistake(
     "The values are right, but you all-reduce the gradient of the whole layer and keep a share of it: twice "
     "the bytes of the reduce-scatter that was asked for.",
+    replace(
+        "        return grad @ weight",
+        "        dist.all_reduce(flat, group=ctx.group)\n"
+        "        n, rank = dist.get_world_size(ctx.group), dist.get_rank(ctx.group)\n"
+        "        return grad @ weight",
+        MEAN_OF_LAYER,
+        "flat.chunk(n)[rank] / n",
+    ),
     cost=True,
-)(AllReducedLayer)
+)
 
 
 class ListLayer(torch.autograd.Function):
@@ -1203,104 +1030,74 @@ LARGE = [call(saved_by(4, w=counting(512, 64)), n) for n in (2, 8)]
 reshard_state_dict.contract(
     contracts.allocates(
         LARGE,
-        limit=lambda case: 512 // case.args[1] * 64 * 4,
+        limit=lambda case: 512 // case.args[1] * 64 * 4 + 1024,
         says="only the rows that a rank keeps are copied, once",
         prepare=prepared.for_one_rank,
     )
 )
 
 
-def like_chunk(x, rank, world_size):
-    """The rows of a rank, copied."""
-    size = -(-len(x) // world_size)
-    return x[rank * size : (rank + 1) * size].clone()
-
-
-def by_tensor(one):
-    """A version that treats each tensor with axes by `one(saved, rank, world_size)`."""
-
-    def version(shards, rank, world_size):
-        out = {}
-        for name, first in shards[0].items():
-            saved = [s[name] for s in shards]
-            out[name] = first.clone() if first.ndim == 0 else one(saved, rank, world_size)
-        return out
-
-    return version
-
+ROWS = "torch.cat(mine)"
 
 reshard_state_dict.mistake(
     "The values are right, but every tensor is put together whole before you cut it. A model that needed "
     "many ranks does not fit on one: copy only the rows that overlap with yours.",
+    replace(ROWS, "torch.cat(saved)[start:stop].clone()"),
     cost=True,
-)(by_tensor(lambda saved, rank, n: like_chunk(torch.cat(saved), rank, n)))
-reshard_state_dict.mistake(
-    "You spread the rows as evenly as possible (`tensor_split`). Shards are cut as `torch.chunk` cuts: "
-    "⌈rows / n⌉ for each rank, until none are left."
-)(by_tensor(lambda saved, rank, n: torch.cat(saved).tensor_split(n)[rank].clone()))
-reshard_state_dict.mistake(
-    "You round the rows of a share down: the last rows are loaded by nobody."
-)(
-    by_tensor(
-        lambda saved, rank, n: torch.cat(saved)[
-            rank * (sum(map(len, saved)) // n) : (rank + 1) * (sum(map(len, saved)) // n)
-        ].clone()
-    )
 )
 reshard_state_dict.mistake(
-    "Your ranks keep views of what was saved: all of it stays in memory. Copy the rows."
-)(
-    by_tensor(
-        lambda saved, rank, n: torch.cat(saved)[
-            rank * -(-sum(map(len, saved)) // n) : (rank + 1) * -(-sum(map(len, saved)) // n)
-        ]
-    )
+    "You spread the rows as evenly as possible (`tensor_split`). Shards are cut as `torch.chunk` cuts: "
+    "⌈rows / n⌉ for each rank, until none are left.",
+    replace(ROWS, "torch.cat(saved).tensor_split(world_size)[rank].clone()"),
+)
+reshard_state_dict.mistake(
+    "You round the rows of a share down: the last rows are loaded by nobody.",
+    replace(
+        "rows_of(sum(map(len, saved)), rank, world_size)",
+        "(sum(map(len, saved)) // world_size * r for r in (rank, rank + 1))",
+    ),
+)
+reshard_state_dict.mistake(
+    "Your ranks keep views of what was saved: all of it stays in memory. Copy the rows.",
+    replace(ROWS, "torch.cat(saved)[start:stop]"),
 )
 reshard_state_dict.mistake(
     "Each new rank takes the shard of the old rank with its number, or nothing. The number of ranks has "
-    "changed, and with it every border."
-)(
-    by_tensor(
-        lambda saved, rank, n: (
-            saved[rank].clone() if rank < len(saved) else saved[0].new_empty(0, *saved[0].shape[1:])
-        )
-    )
+    "changed, and with it every border.",
+    replace(ROWS, "saved[rank].clone() if rank < len(saved) else torch.empty_like(first[:0])"),
 )
-
-
-@reshard_state_dict.mistake(
+reshard_state_dict.mistake(
     "You leave a tensor out where a rank has no rows of it. It must be there, empty, with the other axes as "
-    "they are: every rank's state dict has the same names."
+    "they are: every rank's state dict has the same names.",
+    replace("loaded[name] = torch.cat", "if start < stop:\n            loaded[name] = torch.cat"),
 )
-def _(shards, rank, world_size):
-    whole = by_tensor(lambda saved, rank, n: like_chunk(torch.cat(saved), rank, n))
-    return {k: v for k, v in whole(shards, rank, world_size).items() if v.numel()}
-
-
-@reshard_state_dict.mistake(
-    "Where a rank has no rows you give an empty vector. It loses the other axes: (0, 3) is not (0,)."
+reshard_state_dict.mistake(
+    "Where a rank has no rows you give an empty vector. It loses the other axes: (0, 3) is not (0,).",
+    replace(ROWS, "torch.cat(mine) if start < stop else first.new_empty(0)"),
 )
-def _(shards, rank, world_size):
-    whole = by_tensor(lambda saved, rank, n: like_chunk(torch.cat(saved), rank, n))
-    found = whole(shards, rank, world_size)
-    return {k: v if v.numel() or v.ndim == 1 else v.new_empty(0) for k, v in found.items()}
-
-
-@reshard_state_dict.mistake(
-    "You drop what has no axes. A count of steps belongs to the state as well, whole on every rank."
+reshard_state_dict.mistake(
+    "You drop what has no axes. A count of steps belongs to the state as well, whole on every rank.",
+    replace("            loaded[name] = first.clone()\n", ""),
 )
-def _(shards, rank, world_size):
-    whole = by_tensor(lambda saved, rank, n: like_chunk(torch.cat(saved), rank, n))
-    return {k: v for k, v in whole(shards, rank, world_size).items() if v.ndim}
-
-
-@reshard_state_dict.mistake(
-    "You join the shards in the wrong order: rank 0 holds the first rows, the last rank the last."
+reshard_state_dict.mistake(
+    "You join the shards in the wrong order: rank 0 holds the first rows, the last rank the last.",
+    replace("shard[name] for shard in shards", "shard[name] for shard in shards[::-1]"),
 )
-def _(shards, rank, world_size):
-    return by_tensor(lambda saved, rank, n: like_chunk(torch.cat(saved), rank, n))(
-        shards[::-1], rank, world_size
-    )
+
+
+reshard_state_dict.mistake(
+    "A slice that begins before its part has a negative start, and Python counts that from the end: cut it off "
+    "at 0.",
+    replace("max(start - offset, 0)", "start - offset", "max(stop - offset, 0)", "stop - offset"),
+)
+reshard_state_dict.mistake(
+    "Your offset stays where it is: every saved shard is cut as if it held the first rows.",
+    replace("            offset += len(part)\n", ""),
+)
+reshard_state_dict.mistake(
+    "The tensor without axes is the saved one itself, in memory that belongs to it: clone it too.",
+    replace("first.clone()", "first"),
+)
 
 
 @reshard_state_dict.alternative("an empty tensor, filled row range by row range")
@@ -1327,14 +1124,16 @@ def _(shards, rank, world_size):
 
 @reshard_state_dict.alternative("row by row, stacked")
 def _(shards, rank, world_size):
-    def one(saved, rank, n):
-        where = [(x, i) for x in saved for i in range(len(x))]
-        size = -(-len(where) // n)
-        mine = where[rank * size : (rank + 1) * size]
-        empty = saved[0].new_empty(0, *saved[0].shape[1:])
-        return torch.cat([x[i : i + 1] for x, i in mine]) if mine else empty
-
-    return by_tensor(one)(shards, rank, world_size)
+    out = {}
+    for name, first in shards[0].items():
+        if first.ndim == 0:
+            out[name] = first.clone()
+            continue
+        rows = [row for shard in shards for row in shard[name]]
+        size = -(-len(rows) // world_size)
+        mine = rows[rank * size : (rank + 1) * size]
+        out[name] = torch.stack(mine) if mine else first.new_empty(0, *first.shape[1:])
+    return out
 
 
 reshard_state_dict.equivalent(

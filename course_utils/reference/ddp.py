@@ -100,7 +100,9 @@ class DistributedDataParallel(nn.Module):
     of `no_sync`, rank 0's buffers. A bucket's all-reduce starts as soon as all of its gradients are
     there, while backward goes on with the layers below, but never before that of an earlier bucket:
     all ranks must send in one order. When backward returns, the means are in place. A parameter
-    that a backward did not reach counts as zeros. A backward of `.module` itself stays local. Source: Li et al. (2020), Algorithm 1.
+    that a backward did not reach counts as zeros. Of the backwards that follow a forward only the
+    first communicates; that of `.module` itself stays local, after a forward without gradients
+    (`torch.no_grad`) too. Source: Li et al. (2020), Algorithm 1.
     """
 
     def __init__(self, module: nn.Module, cap_bytes: int = 25 * 2**20):
@@ -116,7 +118,7 @@ class DistributedDataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns. Whether the backward of it communicates is decided here."""
-        self._armed = self._sync
+        self._armed = self._sync and torch.is_grad_enabled()
         self._missing: list[int] = []  # gradients still to come, by bucket, once backward has begun
         if self._sync:
             _broadcast(self.module.buffers(), src=0)
@@ -179,11 +181,19 @@ def save_on_rank_zero(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
     The names are those of the bare model, whether or not torch's DistributedDataParallel wraps it.
     A file of that name is replaced in one step, so that a failure or a kill in the middle leaves it
-    as it was. Nothing else is written by other ranks, and nothing else stays behind.
+    as it was. Nothing else is written by other ranks, and nothing else stays behind. Raises OSError,
+    on every rank, if rank 0 cannot write the file: on a full disk, in a folder that does not exist.
     """
+    failure: list[str | None] = [None]
     if dist.get_rank() == 0:
         bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         partial = Path(path).with_name(Path(path).name + ".partial")
-        torch.save(bare.state_dict(), partial)
-        os.replace(partial, path)
-    dist.barrier()
+        try:
+            torch.save(bare.state_dict(), partial)
+            os.replace(partial, path)
+        except Exception as error:
+            partial.unlink(missing_ok=True)
+            failure = [f"{type(error).__name__}: {error}"]
+    dist.broadcast_object_list(failure)  # the others wait here, and hear how it went
+    if failure[0]:
+        raise OSError(f"rank 0 could not write {path}: {failure[0]}")

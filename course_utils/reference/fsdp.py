@@ -146,8 +146,9 @@ class ZeroOneOptimizer:
 
     `step` averages the gradients over the ranks, so that each rank holds the mean of its share;
     lets the optimizer step on that share; and gathers the parameters, which change in place. It
-    takes one reduce-scatter and one all-gather. A parameter without gradient counts as one of zeros.
-    Source: Rajbhandari et al. (2020), section 5.1.
+    takes one reduce-scatter and one all-gather. A parameter without gradient counts as one of
+    zeros; one that is frozen when this is built (requires_grad is False) is left alone. Source:
+    Rajbhandari et al. (2020), section 5.1.
     """
 
     def __init__(
@@ -158,7 +159,8 @@ class ZeroOneOptimizer:
         **options: Any,
     ):
         """params: whole, of one dtype, equal on every rank. options: of the optimizer."""
-        self.params, self.group = list(params), group
+        self.params = [p for p in params if p.requires_grad]
+        self.group = group
         self.world_size = dist.get_world_size(group)
         whole = [p.detach() for p in self.params]
         self.shard = shard_flat(whole, dist.get_rank(group), self.world_size)

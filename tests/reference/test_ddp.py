@@ -187,3 +187,41 @@ def test_one_file_with_the_bare_names(ranks, tmp_path):
     path.parent.mkdir()
     for names, files in ranks.call(saved, str(path)):
         assert names == sorted(small().state_dict()) and files == ["model.pt"]
+
+
+def forwards_and_backwards():
+    """Gradients of ours and of torch's DDP: after one backward of two forwards, after the other, and
+    after a backward of the bare module that follows a forward without gradients."""
+    x, _ = batch(2)
+    x = x + dist.get_rank()
+    found = []
+    for wrap in ddp.DistributedDataParallel, nn.parallel.DistributedDataParallel:
+        model = wrap(small())
+        first, second = model(x), model(2 * x)
+        first.square().sum().backward()
+        grads = [gradients(model)]
+        second.square().sum().backward()
+        grads.append(gradients(model))
+        model.zero_grad()
+        with torch.no_grad():
+            model(x)
+        model.module(x).square().sum().backward()
+        found.append([*grads, gradients(model)])
+    return found
+
+
+def test_the_first_backward_after_a_forward_communicates_and_no_other(ranks):
+    for ours, theirs in ranks.call(forwards_and_backwards):
+        for mine, torchs in zip(ours, theirs, strict=True):
+            for a, b in zip(mine, torchs, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+def save_to_nowhere(path):
+    with pytest.raises(OSError, match=r"rank 0 could not write .*nowhere"):
+        ddp.save_on_rank_zero(small(), f"{path}/nowhere/model.pt")
+    return True
+
+
+def test_every_rank_hears_that_nothing_was_written(ranks, tmp_path):
+    assert all(ranks.call(save_to_nowhere, str(tmp_path)))

@@ -154,6 +154,20 @@ def test_zero_one_is_one_process(pools, n, name, options):
     assert max(pools[n].call(optimizer_against_one_process, name, options)) < 1e-10
 
 
+def frozen_weights():
+    layers = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+    layers[0].requires_grad_(False)
+    before = layers[0].weight.clone()
+    ours = ZeroOneOptimizer(layers.parameters(), torch.optim.AdamW, lr=0.1, weight_decay=0.5)
+    layers(torch.ones(1, 3)).sum().backward()
+    ours.step()
+    return torch.equal(layers[0].weight, before)
+
+
+def test_weight_decay_leaves_frozen_weights_alone(pools):
+    assert all(pools[2].call(frozen_weights))
+
+
 def layer_against_one_process():
     torch.manual_seed(0)
     n, rank = dist.get_world_size(), dist.get_rank()

@@ -9,7 +9,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,20 +105,34 @@ class Net(nn.Module):
         self.layers: Any = nn.ModuleList(layers)
         self.passed: Callable[[], None] = lambda: None
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = Mark.apply(self.layers[0](x), self.passed)  # type: ignore[no-untyped-call]
-        for layer in self.layers[1:]:
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        x = Mark.apply(self.layers[0](x * scale), self.passed)  # type: ignore[no-untyped-call]
+        for layer in self.used():
             x = torch.tanh(layer(x))
         return x
+
+    def used(self) -> list[nn.Module]:
+        """The layers after the first that this forward goes through."""
+        return list(self.layers[1:])
 
 
 class Branches(Net):
     """Rank r goes through layer 1 + r mod 2 of three; nobody goes through the last."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = Mark.apply(self.layers[0](x), self.passed)  # type: ignore[no-untyped-call]
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        x = Mark.apply(self.layers[0](x * scale), self.passed)  # type: ignore[no-untyped-call]
         y: Tensor = self.layers[1 + dist.get_rank() % 2](x)
         return y
+
+
+class Joins(Net):
+    """The second layer takes no part in the first forward."""
+
+    calls = 0
+
+    def used(self) -> list[nn.Module]:
+        self.calls += 1
+        return super().used()[self.calls == 1 :]
 
 
 class Counter(nn.Module):
@@ -140,14 +155,19 @@ class Counter(nn.Module):
 
 
 class Uneven(nn.Module):
-    """A weight that is not contiguous, a frozen one, an empty one, and buffers of three dtypes."""
+    """A weight with gaps in its memory, a frozen one, an empty one, a table that is transposed on odd
+    ranks only, and buffers of four dtypes whose values no float32 holds."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(3, 2).T)
+        self.room = torch.randn(3, 4)
+        self.weight = nn.Parameter(self.room[:, :2].T)
         self.frozen = nn.Parameter(torch.randn(2), requires_grad=False)
         self.empty = nn.Parameter(torch.empty(0, 3))
-        self.register_buffer("table", torch.randn(2, 3).T)
+        table = torch.randn(2, 3).T
+        self.register_buffer("table", table if dist.get_rank() % 2 else table.contiguous())
+        self.register_buffer("exact", torch.randn(3, dtype=torch.float64))
+        self.register_buffer("tokens", 2**60 + torch.randint(100, (2,)))
         self.register_buffer("mask", torch.rand(4) < 0.5)
         self.register_buffer("steps", torch.randint(100, ()), persistent=False)
 
@@ -210,6 +230,9 @@ _MODELS: dict[str, Callable[[], nn.Module]] = {
     ),
     "buffers that change": lambda: Net(nn.Linear(3, 3), Counter(), nn.Linear(3, 2)),
     "two layers with one weight": tied,
+    "a layer that joins at the second step": lambda: Joins(
+        nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+    ),
     "a frozen layer": frozen,
     "float32 and float64": two_dtypes,
     "many dtypes and strides": Uneven,
@@ -266,6 +289,8 @@ def started_apart_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     }
     still = {name: p.requires_grad for name, p in module.named_parameters()}
     seen["what is trainable stays so"] = flags == still
+    if isinstance(module, Uneven):
+        seen["the memory between a parameter's rows"] = module.room[:, 2:].clone()
     seen["result"] = result
     return seen
 
@@ -328,7 +353,7 @@ def averaged_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
 
 @runs_on_ranks
 def bucketed(subject: Any, case: Case) -> dict[str, Any]:
-    """The class, built on an iterator of parameters; then some steps.
+    """The class, built on an iterator of parameters, and once more beside it; then some steps.
 
     Each rank's call: as for `averaged`, without grads; cap_bytes, or nothing; each positional
     argument is a step: (grads, buckets), the gradients and the indices of the buckets to start, or
@@ -346,6 +371,7 @@ def bucketed_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     place = {id(p): i for i, p in enumerate(params)}
     options = {"cap_bytes": given["cap_bytes"]} if "cap_bytes" in given else {}
     reducer = subject(iter(params), **options)
+    subject(iter(params[:1]), **options)
     seen: dict[str, Any] = {
         "buckets": [[place.get(id(p), -1) for p in bucket] for bucket in reducer.buckets]
     }
@@ -370,9 +396,13 @@ def bucketed_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
 def wrapped(subject: Any, case: Case) -> dict[str, Any]:
     """A model wrapped on every rank and trained for some steps.
 
-    Each rank's call: model, seed, options of the wrapper. Each positional argument is a step: a list
-    of inputs (N, 3), all but the last of which run inside `no_sync`; "silent": all do; "eval": the
-    one input runs without gradients; "bare": the model itself is called. Seen are outputs, gradients, buffers, and what went on meanwhile.
+    Each rank's call: model, seed, options of the wrapper; beside, whether another model is wrapped
+    and takes its steps in turn; overlap, whether messages must start and end in time. Each positional argument is a step: a list
+    of inputs (N, 3), all but the last of which run inside `no_sync`; "silent": all do; "nested": all
+    do, and a `no_sync` within that has ended; "raising": first a `no_sync` is left by an exception;
+    "by name": the module gets a further argument by its name; "eval": the one input runs without
+    gradients; "bare": the model itself is called. Seen are outputs, gradients, buffers, and what
+    went on meanwhile.
     """
     return run_on_ranks(subject, case, wrapped_there)
 
@@ -389,13 +419,20 @@ def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     seen: dict[str, Any] = {f"`{n}` at the start": v.clone() for n, v in _state_of(model).items()}
     seen["`.module` is the model"] = getattr(ddp, "module", None) is model
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    one_layer = _seeded("one layer", 0).to(next(model.parameters()).dtype)
+    other = subject(one_layer) if given.get("beside") else nn.Identity()
     sent, waited = True, False
     with counted(), _watched() as watch:
         for number, (kind, inputs) in enumerate(case.args, start=1):
             optimizer.zero_grad()
             for count, x in enumerate(inputs, start=1):
-                silent = count < len(inputs) or kind == "silent"
+                silent = count < len(inputs) or kind in ("silent", "nested")
+                if given.get("beside"):
+                    other(x).square().sum().backward()
                 before = watch.calls
+                if kind == "raising":
+                    with suppress(KeyError), ddp.no_sync():
+                        raise KeyError("the student's block")
                 if kind == "eval":
                     with torch.no_grad():
                         seen[f"output of step {number}"] = ddp(x).clone()
@@ -405,11 +442,14 @@ def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
                     seen[key] = watch.calls == before
                 elif silent:
                     with ddp.no_sync():
+                        with ddp.no_sync() if kind == "nested" else nullcontext():
+                            pass
                         ddp(x).square().sum().backward()
                     key = f"nothing is communicated in no_sync of step {number}"
                     seen[key] = seen.get(key, True) and watch.calls == before
                 else:
-                    output, calls, waits = _one_step(ddp, model, x, watch)
+                    more = {"scale": 2.0} if kind == "by name" else {}
+                    output, calls, waits = _one_step(partial(ddp, **more), model, x, watch)
                     seen[f"output of step {number}"] = output
                     sent, waited = sent and calls > 0, waited or waits > 0
             for name, p in model.named_parameters():
@@ -515,8 +555,10 @@ def saved(subject: Any, case: Case) -> dict[str, Any]:
     """A model saved on every rank, each with a disk of its own.
 
     Each rank's call: model, seed, ddp (is it wrapped by torch's?), old (does a file of that name
-    exist?), full (is the disk full before the file is complete?). Seen are the files and their
-    contents, and whether the file was there before the other ranks could go on.
+    exist?), full (is the disk full before the file is complete?), nowhere (is the path in a folder
+    that does not exist?). Seen are the files and their
+    contents, whether the file was there before the other ranks could go on, whether at every moment
+    there was a file of that name, and whether the file of before is whole for who has it open.
     """
     return run_on_ranks(subject, case, saved_there)
 
@@ -528,33 +570,69 @@ def saved_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     if given.get("ddp"):
         model = nn.parallel.DistributedDataParallel(model)
     folder = tempfile.mkdtemp(prefix="course-disk-")
-    path = Path(folder) / "model.pt"
+    path = Path(folder) / ("nowhere" if given.get("nowhere") else "") / "model.pt"
+    unwritable = given.get("full") or given.get("nowhere")
     try:
         if given.get("old"):
             torch.save({"old": torch.ones(2)}, path)
         there: list[bool] = []
-        raised = ""
-        with _watched(lambda: there.append(_whole(path))) as watch:
+        result, raised = None, False
+        with _replaced(path) as moments, _watched(lambda: there.append(_whole(path))) as watch:
             try:
                 result = subject(model, str(path) if given.get("text", True) else path)
-            except OSError as error:
-                result, raised = None, type(error).__name__
-        if given.get("full"):
-            names = _contents(path)
-            return {"it raises": raised, "names in the file of before": names, "result": result}
+            except (OSError, RuntimeError):  # torch.save raises both on a full disk
+                if not unwritable:
+                    raise
+                raised = True
         seen: dict[str, Any] = {"files": tuple(sorted(os.listdir(folder))), "result": result}
-        if rank == 0:
-            seen |= {"names in the file": _contents(path)}
-            seen |= {f"`{n}` in the file": v for n, v in _values(path).items()}
-        if dist.get_world_size() > 1:
+        seen |= {what: all(found) for what, found in moments.items()}
+        if unwritable:
+            seen["it raises"] = raised
+        elif dist.get_world_size() > 1:
             seen["no rank goes on before it is told"] = watch.calls > 0
             if rank == 0:
                 seen["the file is there when the others are told"] = bool(there) and there[-1]
-        if raised:
-            seen["it raises"] = raised
+        if rank == 0:
+            seen |= {"names in the file": _contents(path)}
+            seen |= {f"`{n}` in the file": v for n, v in _values(path).items()}
         return seen
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[dict[str, list[bool]]]:
+    """How a file of this name is replaced in the block, if it is there: step by step, whether there
+    is one, and whether that of before is whole for who has it open."""
+    always: list[bool] = []
+    whole: list[bool] = []
+    moments = {
+        "there is a file of that name at every moment": always,
+        "the file of before is not written into": whole,
+    }
+    if not path.exists():
+        yield moments
+        return
+    names = ("remove", "unlink", "rename", "replace")
+    before = {name: getattr(os, name) for name in names}
+
+    def noting(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            original(*args, **kwargs)
+            always.append(path.exists())
+
+        return call
+
+    content = path.read_bytes()
+    with path.open("rb") as held:
+        for name, original in before.items():
+            setattr(os, name, noting(original))
+        try:
+            yield moments
+        finally:
+            for name, original in before.items():
+                setattr(os, name, original)
+        whole.append(held.read() == content)
 
 
 def _values(path: Path) -> dict[str, Any]:
@@ -586,9 +664,12 @@ def _by_rank(texts: list[str]) -> str:
     return "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(texts))
 
 
+_MADE_OF = ("model", "seed", "options", "overlap", "beside")
+
+
 def _called_with_model(name: str, case: Case) -> str:
     given = case.calls[0].kwargs
-    more = {k: v for k, v in given.items() if k not in ("model", "seed", "options", "overlap")}
+    more = {k: v for k, v in given.items() if k not in _MADE_OF}
     more |= given.get("options", {})
     text = "".join(f", {key}={shown(value)}" for key, value in more.items() if key != "weight")
     steps = ", ".join(
@@ -628,6 +709,7 @@ def _called_with_path(name: str, case: Case) -> str:
     text = f"{name}({model}, path) on {case.world} rank{'s' if case.world > 1 else ''}"
     text += f", where model is: {given['model']}"
     text += ", a file of that name is there" if given.get("old") else ""
+    text += ", in a folder that does not exist" if given.get("nowhere") else ""
     return text + (", the disk is full before all is written" if given.get("full") else "")
 
 

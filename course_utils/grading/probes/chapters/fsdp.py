@@ -20,7 +20,8 @@ from course_utils.grading.pytrees.tree import fresh, untouched
 
 @probe
 def flat_shards(subject: dict[str, Any], case: Case) -> dict[str, Any]:
-    """The share of every rank, the memory behind each, and the tensors put together again.
+    """The share of every rank, the memory behind each, and the tensors put together again; and on
+    which device the share of tensors without values is.
 
     The case's arguments: the tensors, and the number of ranks. The subject: two functions, the first
     of which shards and the second of which undoes it.
@@ -38,6 +39,11 @@ def flat_shards(subject: dict[str, Any], case: Case) -> dict[str, Any]:
     if not untouched(before, tensors):
         seen["argument `tensors` afterwards"] = tensors
     given = fresh(shares)
+    try:
+        elsewhere = shard([t.to("meta") for t in tensors], 0, world_size).device
+    except (RuntimeError, AttributeError) as error:
+        elsewhere = f"none: {type(error).__name__}"
+    seen["device of the share of tensors on `meta`"] = str(elsewhere)
     seen["the tensors again"] = unshard(shares, [tuple(t.shape) for t in tensors])
     if not untouched(given, shares):
         seen["argument `shards` afterwards"] = shares
@@ -101,10 +107,12 @@ resharded.called = _called_resharded
 def sharded_optimizer(subject: Any, case: Case) -> dict[str, Any]:
     """Build it on every rank, and step with each rank's own gradients.
 
-    Of each rank's call: params, a list of tensors, the same on all, which become contiguous; optimizer, the name of a class of
-    torch.optim; options, its keyword arguments; grads, for each step a list with a gradient or None for
-    each parameter; groups, a list of lists of ranks that share among themselves, or None for one of
-    all. Seen are all parameters after each step and what zero_grad leaves.
+    Of each rank's call: params, a list of tensors, the same on all, which become contiguous;
+    optimizer, the name of a class of torch.optim; options, its keyword arguments; grads, for each
+    step a list with a gradient or None for each parameter; frozen, the indices of parameters that
+    do not train; groups, a list of lists of ranks that share among themselves, or None for one of
+    all. The parameters are handed over as a generator. Seen are all parameters after each step,
+    whether they changed in place, and what zero_grad leaves. Another optimizer is built beside it.
     """
     return run_on_ranks(subject, case, optimizer_there)
 
@@ -114,9 +122,9 @@ def optimizer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     from course_utils.grading.distributed.on_rank import counted
 
     given = case.kwargs
-    params = [nn.Parameter(x.clone(memory_format=torch.contiguous_format)) for x in given["params"]]
-    cls = getattr(torch.optim, given["optimizer"])
-    optimizer = subject(params, cls, _own_group(given.get("groups"), rank), **given["options"])
+    params, optimizer = _built(subject, given, rank)
+    _built(subject, {**given, "groups": None, "params": [torch.ones(2, 3)], "frozen": ()}, rank)
+    views = [p.detach().view(-1) for p in params]
     trail: list[list[Tensor]] = [[] for _ in params]
     gone = True
     for grads in given["grads"]:
@@ -131,8 +139,21 @@ def optimizer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     seen: dict[str, Any] = {
         f"parameter {i} after each step": torch.stack(values) for i, values in enumerate(trail)
     }
+    seen["a view that was taken before the steps shows the new values"] = all(
+        torch.equal(view, p.view(-1)) for view, p in zip(views, params, strict=True)
+    )
     seen["zero_grad forgets all gradients"] = gone
     return seen
+
+
+def _built(subject: Any, given: dict[str, Any], rank: int) -> tuple[list[nn.Parameter], Any]:
+    """A case's parameters, and the student's optimizer on them."""
+    params = [nn.Parameter(x.clone(memory_format=torch.contiguous_format)) for x in given["params"]]
+    for i in given.get("frozen", ()):
+        params[i].requires_grad_(False)
+    cls = getattr(torch.optim, given["optimizer"])
+    group = _own_group(given.get("groups"), rank)
+    return params, subject((p for p in params), cls, group, **given["options"])
 
 
 @runs_on_ranks
@@ -147,10 +168,8 @@ def state_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     from course_utils.grading.distributed.on_rank import counted
 
     given = case.kwargs
-    params = [nn.Parameter(x.clone(memory_format=torch.contiguous_format)) for x in given["params"]]
-    homes = [torch.empty_like(p.data) for p in params]
-    cls = getattr(torch.optim, given["optimizer"])
-    optimizer = subject(params, cls, _own_group(given.get("groups"), rank), **given["options"])
+    homes = [torch.empty_like(x) for x in given["params"]]
+    params, optimizer = _built(subject, given, rank)
     for p, g in zip(params, given["grads"][0], strict=True):
         p.grad = g
     with counted():
@@ -176,6 +195,8 @@ def _called_optimizer(name: str, case: Case) -> str:
         f"{name}(params, {first['optimizer']}{options}), {steps} step{'s' if steps > 1 else ''} on "
         f"{case.world} ranks, params of shapes {shapes}"
     )
+    if first.get("frozen"):
+        text += f", frozen: {', '.join(map(str, first['frozen']))}"
     if first.get("groups"):
         text += f", in groups of ranks {first['groups']}"
     if sum(p.numel() for p in first["params"]) <= 6 and steps == 1:
@@ -201,7 +222,8 @@ def sharded_layer(subject: Any, case: Case) -> dict[str, Any]:
     """Apply an autograd.Function on every rank, forward and backward.
 
     Of each rank's call: x, its own input; shard; out_features; grad, of the output; frozen, whether x
-    wants no gradient; groups, as for `sharded_optimizer`.
+    wants no gradient; groups, as for `sharded_optimizer`; then, the share of a second layer, of one
+    output, that is applied to y before the backward pass.
     """
     return run_on_ranks(subject, case, layer_there)
 
@@ -211,10 +233,17 @@ def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     from course_utils.grading.distributed.on_rank import counted
 
     x, shard, group = _layer_inputs(case, rank)
+    grad = case.kwargs["grad"].clone()
+    if "then" in case.kwargs:
+        then = case.kwargs["then"].clone().requires_grad_()
+        y = subject.apply(x, shard, case.kwargs["out_features"], group)
+        subject.apply(y, then, 1, group).sum().backward()
+        seen = _layer_seen(case, x, shard, y, grad)
+        return seen | {"gradient of the second layer's shard": then.grad}
     with counted():
         y = subject.apply(x, shard, case.kwargs["out_features"], group)
-        y.backward(case.kwargs["grad"])
-    return _layer_seen(case, x, shard, y)
+        y.backward(grad)
+    return _layer_seen(case, x, shard, y, grad)
 
 
 @runs_on_ranks
@@ -230,8 +259,8 @@ def layer_there_between(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     x, shard, group = _layer_inputs(case, rank)
     with counted():
         y = subject.apply(x, shard, case.kwargs["out_features"], group)
-    y.backward(case.kwargs["grad"])
-    return _layer_seen(case, x, shard, y)
+    y.backward(grad := case.kwargs["grad"].clone())
+    return _layer_seen(case, x, shard, y, grad)
 
 
 def _layer_inputs(case: Case, rank: int) -> tuple[Tensor, Tensor, dist.ProcessGroup | None]:
@@ -240,13 +269,14 @@ def _layer_inputs(case: Case, rank: int) -> tuple[Tensor, Tensor, dist.ProcessGr
     return x, given["shard"].clone().requires_grad_(), _own_group(given.get("groups"), rank)
 
 
-def _layer_seen(case: Case, x: Tensor, shard: Tensor, y: Tensor) -> dict[str, Any]:
-    alone = torch.equal(x, case.kwargs["x"]) and torch.equal(shard, case.kwargs["shard"])
+def _layer_seen(case: Case, x: Tensor, shard: Tensor, y: Tensor, grad: Tensor) -> dict[str, Any]:
+    given = {"x": x, "shard": shard, "grad": grad}
+    alone = all(torch.equal(value, case.kwargs[name]) for name, value in given.items())
     return {
         "y": y.detach(),
         "gradient of x": x.grad,
         "gradient of the shard": shard.grad,
-        "x and the shard are left alone": alone,
+        "x, the shard and the gradient that comes in are left alone": alone,
     }
 
 
