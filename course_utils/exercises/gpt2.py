@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import nn
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.grading.probes import prepared
 from course_utils.grading.probes.chapters.gpt2 import gpt2_tree
 from course_utils.grading.pytrees.tree import tensors
@@ -129,69 +129,58 @@ def _():
     yield mlp_dropped(0.4), "dropout in train mode"
 
 
-def mlp_like(**changes):
-    """The MLP with some of its parts replaced by wrong ones."""
-
-    class MLP(gpt2.MLP):
-        def forward(self, x):
-            act = changes.get("act", lambda h: F.gelu(h, approximate="tanh"))
-            h = act(self.c_fc(x))
-            if "hidden" in changes:
-                h = changes["hidden"](self, h)
-            y = self.c_proj(h)
-            return changes.get("after", lambda self, x, y: self.dropout(y))(self, x, y)
-
-    return MLP
-
+GELU = 'F.gelu(self.c_fc(x), approximate="tanh")'
 
 mlp.mistake(
     "This is the exact GELU, x · Φ(x). GPT-2 was trained with its tanh form; the difference of up to "
-    "0.0005 for each hidden feature adds up over the layers of a published checkpoint."
-)(mlp_like(act=F.gelu))
-mlp.mistake("This is x · σ(1.702 x), the other approximation of GELU. The tanh form is asked for.")(
-    mlp_like(act=lambda h: h * torch.sigmoid(1.702 * h))
+    "0.0005 for each hidden feature adds up over the layers of a published checkpoint.",
+    replace(', approximate="tanh"', ""),
 )
-mlp.mistake("This is ReLU; GPT-2 has GELU in its tanh form.")(mlp_like(act=torch.relu))
 mlp.mistake(
-    "There is nothing between the two layers: two linear layers in a row are one linear layer."
-)(mlp_like(act=lambda h: h))
-mlp.mistake("GELU comes after the second layer. It belongs between the two, on the 4 D features.")(
-    mlp_like(
-        act=lambda h: h,
-        after=lambda self, x, y: self.dropout(F.gelu(y, approximate="tanh")),
-    )
+    "This is x · σ(1.702 x), the other approximation of GELU. The tanh form is asked for.",
+    replace(GELU, "self.c_fc(x)", "self.c_proj(h)", "self.c_proj(h * torch.sigmoid(1.702 * h))"),
+)
+mlp.mistake("This is ReLU; GPT-2 has GELU in its tanh form.", replace(GELU, "F.relu(self.c_fc(x))"))
+mlp.mistake(
+    "There is nothing between the two layers: two linear layers in a row are one linear layer.",
+    replace(GELU, "self.c_fc(x)"),
+)
+mlp.mistake(
+    "GELU comes after the second layer. It belongs between the two, on the 4 D features.",
+    replace(GELU, "self.c_fc(x)", "self.c_proj(h)", 'F.gelu(self.c_proj(h), approximate="tanh")'),
 )
 mlp.mistake(
     "There is a GELU after the second layer, too. What a block adds to the residual stream must be able "
-    "to be negative."
-)(mlp_like(after=lambda self, x, y: self.dropout(F.gelu(y, approximate="tanh"))))
-mlp.mistake("x is added at the end. The block does that; here it is added twice.")(
-    mlp_like(after=lambda self, x, y: x + self.dropout(y))
+    "to be negative.",
+    replace("self.c_proj(h)", 'F.gelu(self.c_proj(h), approximate="tanh")'),
 )
-mlp.mistake("There is no dropout.")(mlp_like(after=lambda self, x, y: y))
+mlp.mistake(
+    "x is added at the end. The block does that; here it is added twice.",
+    replace("return self", "return x + self"),
+)
+mlp.mistake("There is no dropout.", replace("self.dropout(self.c_proj(h))", "self.c_proj(h)"))
 mlp.mistake(
     "The dropout stays on in eval mode: F.dropout does not know the mode of your module. Use nn.Dropout, "
-    "or give it training=self.training."
-)(mlp_like(after=lambda self, x, y: F.dropout(y, self.dropout.p)))
-mlp.mistake("The dropout is on the hidden features. GPT-2 drops what leaves the MLP.")(
-    mlp_like(hidden=lambda self, h: self.dropout(h), after=lambda self, x, y: y)
+    "or give it training=self.training.",
+    replace("self.dropout(self.c_proj(h))", "F.dropout(self.c_proj(h), self.dropout.p)"),
 )
-
-
-@mlp.mistake("There are no biases. GPT-2's linear layers all have one, the head aside.")
-class _(gpt2.MLP):
-    def __init__(self, config):
-        super().__init__(config)
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=False)
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=False)
-
-
-@mlp.mistake("The hidden layer has D features; it has 4 D.")
-class _(gpt2.MLP):
-    def __init__(self, config):
-        super().__init__(config)
-        self.c_fc = nn.Linear(config.n_embd, config.n_embd)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+mlp.mistake(
+    "The dropout is on the hidden features. GPT-2 drops what leaves the MLP.",
+    replace("self.dropout(self.c_proj(h))", "self.c_proj(self.dropout(h))"),
+)
+mlp.mistake(
+    "There are no biases. GPT-2's linear layers all have one, the head aside.",
+    replace(
+        "4 * config.n_embd)",
+        "4 * config.n_embd, bias=False)",
+        ", config.n_embd)",
+        ", config.n_embd, bias=False)",
+    ),
+)
+mlp.mistake(
+    "The hidden layer has D features; it has 4 D.",
+    replace(", 4 * config.n_embd", ", config.n_embd", "(4 * config.n_embd", "(config.n_embd"),
+)
 
 
 @mlp.alternative("the tanh form by its formula, the layers one after the other")
@@ -349,172 +338,165 @@ attention.contract(
 )
 
 
-def split_heads(z, B, T, H, d):
-    return z.view(B, T, 3, H, d).permute(2, 0, 3, 1, 4)
+HEADS = "part.view(B, T, self.n_head, D // self.n_head).transpose(1, 2)"
+SPLIT = "self.c_attn(x).split(D, dim=2)"
+MERGED = "y.transpose(1, 2).reshape(B, T, D)"
+FUSED = "y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=p, is_causal=mask is None)"
 
 
-def attention_like(**changes):
-    """Attention with some of its parts replaced by wrong ones, its scores in the open."""
-
-    class CausalSelfAttention(gpt2.CausalSelfAttention):
-        def forward(self, x, mask=None):
-            B, T, D = x.shape
-            H, d = self.n_head, D // self.n_head
-            q, k, v = changes.get("split", split_heads)(self.c_attn(x), B, T, H, d)
-            q, k, v = changes.get("order", lambda q, k, v: (q, k, v))(q, k, v)
-            scores = q @ k.transpose(-2, -1) * changes.get("scale", lambda d, D: d**-0.5)(d, D)
-            allowed = torch.ones(T, T, dtype=torch.bool).tril(changes.get("diagonal", 0))
-            if mask is not None:
-                allowed = changes.get("masked", lambda mask, causal: mask)(mask, allowed)
-            fill = changes.get("fill", -math.inf)
-            if changes.get("late"):
-                share = scores.softmax(-1) * allowed
-            else:
-                share = scores.masked_fill(~allowed, fill).softmax(changes.get("axis", -1))
-            share = changes.get("drop", lambda self, w: F.dropout(w, self.dropout, self.training))(
-                self, share
-            )
-            merge = changes.get("merge", lambda y: y.transpose(1, 2).reshape(B, T, D))
-            y = changes.get("project", lambda self, y: self.c_proj(y))(self, merge(share @ v))
-            return changes.get("last", lambda self, y: self.resid_dropout(y))(self, y)
-
-    return CausalSelfAttention
+def fused(given):
+    """The fused function with other arguments."""
+    return replace(FUSED, f"y = F.scaled_dot_product_attention({given})")
 
 
-attention.mistake("The scores are not scaled. Divide by √d, or leave it to torch's function.")(
-    attention_like(scale=lambda d, D: 1.0)
+def in_the_open(share):
+    """Attention written out, its weights computed so: scores (B, H, T, T), True in `seen` where allowed."""
+    return replace(
+        FUSED,
+        "seen = torch.ones(T, T, dtype=torch.bool).tril() if mask is None else mask\n"
+        "        scores = q @ k.mT / math.sqrt(D // self.n_head)\n"
+        f"        y = F.dropout({share}, p) @ v",
+    )
+
+
+def instead_of_causal(mask):
+    """The fused function with this mask where none is given."""
+    return fused(f"q, k, v, {mask} if mask is None else mask, dropout_p=p")
+
+
+attention.mistake(
+    "The scores are not scaled. Divide by √d, or leave it to torch's function.",
+    fused("q, k, v, mask, p, mask is None, scale=1.0"),
 )
 attention.mistake(
     "The scores are scaled twice: F.scaled_dot_product_attention divides by √d, and so did you. The "
-    "softmax becomes nearly even."
-)(attention_like(scale=lambda d, D: 1 / d))
+    "softmax becomes nearly even.",
+    fused("q / math.sqrt(D // self.n_head), k, v, mask, p, mask is None"),
+)
 attention.mistake(
-    "The scores are divided by √D of the whole model. A head has d = D / n_head features: √d is due."
-)(attention_like(scale=lambda d, D: D**-0.5))
+    "The scores are divided by √D of the whole model. A head has d = D / n_head features: √d is due.",
+    fused("q, k, v, mask, p, mask is None, scale=D**-0.5"),
+)
 attention.mistake(
     "The mask is off by one: each position sees the next token, the very one it is to predict. The "
-    "training loss looks wonderful. Forbid what lies above the main diagonal."
-)(attention_like(diagonal=1))
-attention.mistake(
-    "The mask is off by one: a position may not see itself, and the first sees nothing, which is NaN."
-)(attention_like(diagonal=-1))
-attention.mistake("There is no causal mask: every position sees all later ones.")(
-    attention_like(diagonal=10**6)
+    "training loss looks wonderful. Forbid what lies above the main diagonal.",
+    instead_of_causal("torch.ones(T, T).tril(1).bool()"),
 )
-attention.mistake("Forbidden scores are 0, not −∞: exp(0) = 1 is a share like any other.")(
-    attention_like(fill=0.0)
+attention.mistake(
+    "The mask is off by one: a position may not see itself, and the first sees nothing, which is NaN.",
+    replace(
+        FUSED,
+        "seen = torch.ones(T, T).tril(-1).bool() if mask is None else mask\n"
+        "        scores = q @ k.mT / math.sqrt(D // self.n_head)\n"
+        "        y = F.dropout(scores.masked_fill(~seen, -math.inf).softmax(-1), p) @ v",
+    ),
+)
+attention.mistake(
+    "There is no causal mask: every position sees all later ones.",
+    fused("q, k, v, mask, dropout_p=p"),
+)
+attention.mistake(
+    "Forbidden scores are 0, not −∞: exp(0) = 1 is a share like any other.",
+    in_the_open("scores.masked_fill(~seen, 0.0).softmax(-1)"),
 )
 attention.mistake(
     "The mask comes after the softmax: what is forbidden has already taken its share. Fill the scores "
-    "with −∞ before."
-)(attention_like(late=True))
-attention.mistake("The mask that you are given is ignored; padding is attended to.")(
-    attention_like(masked=lambda mask, causal: causal)
+    "with −∞ before.",
+    in_the_open("scores.softmax(-1) * seen"),
 )
-attention.mistake("Your mask is upside down: True means *may attend*.")(
-    attention_like(masked=lambda mask, causal: ~mask | torch.eye(mask.size(-1), dtype=torch.bool))
+attention.mistake(
+    "The mask that you are given is ignored; padding is attended to.",
+    fused("q, k, v, dropout_p=p, is_causal=True"),
 )
-attention.mistake("The softmax is over the queries. Each query shares itself out over the keys.")(
-    attention_like(axis=-2)
+attention.mistake(
+    "Your mask is upside down: True means *may attend*.",
+    fused("q, k, v, None if mask is None else ~mask | torch.eye(T).bool(), p, mask is None"),
+)
+attention.mistake(
+    "The softmax is over the queries. Each query shares itself out over the keys.",
+    in_the_open("scores.masked_fill(~seen, -math.inf).softmax(-2)"),
 )
 attention.mistake(
     "The heads were split by view alone, (B, H, T, d), without a transpose: heads are then made of "
-    "positions. View as (B, T, H, d), then transpose(1, 2)."
-)(attention_like(split=lambda z, B, T, H, d: [p.reshape(B, H, T, d) for p in z.chunk(3, -1)]))
+    "positions. View as (B, T, H, d), then transpose(1, 2).",
+    replace(HEADS, "part.reshape(B, self.n_head, T, D // self.n_head)"),
+)
 attention.mistake(
     "The features were split as H × 3 × d. In GPT-2's checkpoints c_attn gives all queries, then all "
-    "keys, then all values."
-)(attention_like(split=lambda z, B, T, H, d: z.view(B, T, H, 3, d).permute(3, 0, 2, 1, 4)))
-attention.mistake(
-    "The features of a head were taken as every H-th one; a head is d neighbours: view(B, T, H, d)."
-)(attention_like(split=lambda z, B, T, H, d: z.view(B, T, 3, d, H).permute(2, 0, 4, 1, 3)))
-attention.mistake("The order is k, q, v. c_attn gives q, k, v.")(
-    attention_like(order=lambda q, k, v: (k, q, v))
-)
-attention.mistake("The order is v, q, k. c_attn gives q, k, v.")(
-    attention_like(order=lambda q, k, v: (k, v, q))
+    "keys, then all values.",
+    replace(SPLIT, "self.c_attn(x).view(B, T, self.n_head, 3, -1).unbind(3)"),
 )
 attention.mistake(
-    "The heads were merged without bringing them next to their features. transpose(1, 2) first."
-)(attention_like(merge=lambda y: y.reshape(y.size(0), y.size(2), -1)))
-attention.mistake("c_proj is not used: what the heads found never mixes.")(
-    attention_like(project=lambda self, y: y)
+    "The features of a head were taken as every H-th one; a head is d neighbours: view(B, T, H, d).",
+    replace(HEADS, "part.view(B, T, D // self.n_head, self.n_head).permute(0, 3, 1, 2)"),
+)
+attention.mistake(
+    "The order is k, q, v. c_attn gives q, k, v.", replace("q, k, v = (", "k, q, v = (")
+)
+attention.mistake(
+    "The order is v, q, k. c_attn gives q, k, v.", replace("q, k, v = (", "v, q, k = (")
+)
+attention.mistake(
+    "The heads were merged without bringing them next to their features. transpose(1, 2) first.",
+    replace(MERGED, "y.reshape(B, T, D)"),
+)
+attention.mistake(
+    "c_proj is not used: what the heads found never mixes.",
+    replace(f"self.c_proj({MERGED})", MERGED),
 )
 attention.mistake(
     "The attention weights are dropped in eval mode too. dropout_p is a number, whatever the mode: give "
-    "0.0 unless self.training."
-)(attention_like(drop=lambda self, w: F.dropout(w, self.dropout)))
-attention.mistake("The attention weights are never dropped: dropout_p is missing.")(
-    attention_like(drop=lambda self, w: w)
+    "0.0 unless self.training.",
+    replace("self.dropout if self.training else 0.0", "self.dropout"),
 )
-attention.mistake("There is no dropout after c_proj.")(attention_like(last=lambda self, y: y))
-
-
-@attention.mistake("x is added at the end. The block does that; here it is added twice.")
-class _(gpt2.CausalSelfAttention):
-    def forward(self, x, mask=None):
-        return x + super().forward(x, mask)
-
-
-@attention.mistake(
+attention.mistake(
+    "The attention weights are never dropped: dropout_p is missing.",
+    replace("self.dropout if self.training else 0.0", "0.0"),
+)
+attention.mistake(
+    "There is no dropout after c_proj.",
+    replace("self.resid_dropout(self.c_proj", "(self.c_proj"),
+)
+attention.mistake(
+    "x is added at the end. The block does that; here it is added twice.",
+    replace("return self", "return x + self"),
+)
+attention.mistake(
     "The mask is saved with the weights: a checkpoint that has only weights no longer fits. Register it "
-    "with persistent=False, or let is_causal do it."
+    "with persistent=False, or let is_causal do it.",
+    replace(
+        "super().__init__()",
+        "super().__init__()\n"
+        '        self.register_buffer("bias", torch.ones(config.n_positions, config.n_positions).tril())',
+    ),
 )
-class _(gpt2.CausalSelfAttention):
-    def __init__(self, config):
-        super().__init__(config)
-        self.register_buffer("bias", torch.ones(config.n_positions, config.n_positions).tril())
-
-
-@attention.mistake("There are no biases. GPT-2's linear layers all have one, the head aside.")
-class _(gpt2.CausalSelfAttention):
-    def __init__(self, config):
-        super().__init__(config)
-        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
-
-
-@attention.mistake(
+attention.mistake(
+    "There are no biases. GPT-2's linear layers all have one, the head aside.",
+    replace(
+        "3 * config.n_embd)",
+        "3 * config.n_embd, bias=False)",
+        ", config.n_embd)",
+        ", config.n_embd, bias=False)",
+    ),
+)
+attention.mistake(
     "The values are right, but the scores are a tensor of (T, T) for each head: at 1,024 positions and "
     "12 heads 50 MB for one sequence and layer. F.scaled_dot_product_attention with is_causal makes "
     "none.",
+    in_the_open("scores.masked_fill(~seen, -math.inf).softmax(-1)"),
     cost=True,
 )
-class _(gpt2.CausalSelfAttention):
-    def forward(self, x, mask=None):
-        T = x.size(1)
-        q, k, v = (
-            part.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
-            for part in self.c_attn(x).chunk(3, -1)
-        )
-        scores = q @ k.mT / math.sqrt(q.size(-1))
-        allowed = torch.ones(T, T, dtype=torch.bool).tril() if mask is None else mask
-        share = scores.masked_fill(~allowed, -math.inf).softmax(-1)
-        share = F.dropout(share, self.dropout, self.training)
-        return self.resid_dropout(self.c_proj((share @ v).transpose(1, 2).flatten(2)))
-
-
-@attention.mistake(
+attention.mistake(
     "The values are right, but Python goes through the heads: n_head calls in place of one. Make the "
     "heads an axis.",
+    replace(
+        FUSED,
+        "each = zip(q.split(1, 1), k.split(1, 1), v.split(1, 1), strict=True)\n"
+        "        y = [F.scaled_dot_product_attention(*h, mask, p, mask is None) for h in each]\n"
+        "        y = torch.cat(y, dim=1)",
+    ),
     cost=True,
 )
-class _(gpt2.CausalSelfAttention):
-    def forward(self, x, mask=None):
-        d = x.size(-1) // self.n_head
-        heads = [part.split(d, dim=-1) for part in self.c_attn(x).chunk(3, dim=-1)]
-        out = [
-            F.scaled_dot_product_attention(
-                q.unsqueeze(1),
-                k.unsqueeze(1),
-                v.unsqueeze(1),
-                attn_mask=mask,
-                is_causal=mask is None,
-                dropout_p=self.dropout * self.training,
-            ).squeeze(1)
-            for q, k, v in zip(*heads, strict=True)
-        ]
-        return self.resid_dropout(self.c_proj(torch.cat(out, dim=-1)))
 
 
 @attention.alternative("three axes at once with unflatten and unbind")
@@ -644,116 +626,69 @@ def _():
     yield call({"config": sizes()}, weights_of(block_shapes(6), 2), ("train", x[:, :1])), "T = 1"
 
 
-def block_like(forward, base=gpt2.Block):
-    return type("Block", (base,), {"forward": forward})
-
-
-def attended(self, x, mask):
-    return self.attn(x) if mask is None else self.attn(x, mask)
-
+ATTEND, THINK = "x + self.attn(self.ln_1(x), *given)", "x + self.mlp(self.ln_2(x))"
 
 block.mistake(
     "The norms come after (post-LN, as in the first transformer). GPT-2 norms what a branch reads and "
-    "leaves the stream itself alone; deep post-LN stacks need a long warm-up to train at all."
-)(
-    block_like(
-        lambda self, x, mask=None: (lambda y: self.ln_2(y + self.mlp(y)))(
-            self.ln_1(x + attended(self, x, mask))
-        )
-    )
+    "leaves the stream itself alone; deep post-LN stacks need a long warm-up to train at all.",
+    replace(ATTEND, "self.ln_1(x + self.attn(x, *given))", THINK, "self.ln_2(x + self.mlp(x))"),
 )
-
-
-@block.mistake("The first residual is missing: attention replaces the stream, and is to be added.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = attended(self, self.ln_1(x), mask)
-        return x + self.mlp(self.ln_2(x))
-
-
-@block.mistake("The second residual is missing: the MLP replaces the stream, and is to be added.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + attended(self, self.ln_1(x), mask)
-        return self.mlp(self.ln_2(x))
-
-
-@block.mistake(
-    "The residual is the normed x. Keep x itself: the stream goes through a block without a norm."
+block.mistake(
+    "The first residual is missing: attention replaces the stream, and is to be added.",
+    replace("x + self.attn", "self.attn"),
 )
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = self.ln_1(x)
-        x = x + attended(self, x, mask)
-        x = self.ln_2(x)
-        return x + self.mlp(x)
-
-
-@block.mistake(
+block.mistake(
+    "The second residual is missing: the MLP replaces the stream, and is to be added.",
+    replace("x + self.mlp", "self.mlp"),
+)
+block.mistake(
+    "The residual is the normed x. Keep x itself: the stream goes through a block without a norm.",
+    replace(
+        ATTEND,
+        "self.ln_1(x) + self.attn(self.ln_1(x), *given)",
+        THINK,
+        "self.ln_2(x) + self.mlp(self.ln_2(x))",
+    ),
+)
+block.mistake(
     "Both branches read the block's input (as in GPT-J). In GPT-2 the MLP reads what attention has "
-    "written."
+    "written.",
+    replace(f"x = {ATTEND}\n        return {THINK}", f"return {ATTEND} + self.mlp(self.ln_2(x))"),
 )
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        return x + attended(self, self.ln_1(x), mask) + self.mlp(self.ln_2(x))
-
-
-@block.mistake("The MLP comes first; attention does.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + self.mlp(self.ln_2(x))
-        return x + attended(self, self.ln_1(x), mask)
-
-
-@block.mistake("ln_1 is used twice, and ln_2 never trains.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + attended(self, self.ln_1(x), mask)
-        return x + self.mlp(self.ln_1(x))
-
-
-@block.mistake("ln_1 and ln_2 have changed places.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + attended(self, self.ln_2(x), mask)
-        return x + self.mlp(self.ln_1(x))
-
-
-@block.mistake("There are no norms.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + attended(self, x, mask)
-        return x + self.mlp(x)
-
-
-@block.mistake("The mask does not reach the attention.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
-
-
-@block.mistake(
+block.mistake(
+    "The MLP comes first; attention does.",
+    replace(f"x = {ATTEND}\n        return {THINK}", f"x = {THINK}\n        return {ATTEND}"),
+)
+block.mistake("ln_1 is used twice, and ln_2 never trains.", replace("self.ln_2(x)", "self.ln_1(x)"))
+block.mistake(
+    "ln_1 and ln_2 have changed places.",
+    replace(
+        "self.attn(self.ln_1(x)",
+        "self.attn(self.ln_2(x)",
+        "self.mlp(self.ln_2(x)",
+        "self.mlp(self.ln_1(x)",
+    ),
+)
+block.mistake("There are no norms.", replace("self.ln_1(x)", "x", "self.ln_2(x)", "x"))
+block.mistake("The mask does not reach the attention.", replace(", *given", ""))
+block.mistake(
     "The attention gets a second argument even where there is no mask. Chapter 8's takes one, but not "
-    "every attention does."
+    "every attention does.",
+    replace("*given", "mask"),
 )
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + self.attn(self.ln_1(x), mask)
-        return x + self.mlp(self.ln_2(x))
-
-
-@block.mistake("The parts are ignored: whatever is given, the block builds its own.")
-class _(gpt2.Block):
-    def __init__(self, config, parts=BOOK):
-        super().__init__(config)
-
-
-@block.mistake("config.layer_norm_epsilon does not reach the norms.")
-class _(gpt2.Block):
-    def __init__(self, config: GPT2Config, parts: Parts = BOOK):
-        super().__init__(config, parts)
-        self.ln_1, self.ln_2 = parts.layer_norm(config.n_embd), parts.layer_norm(config.n_embd)
+block.mistake(
+    "The parts are ignored: whatever is given, the block builds its own.",
+    replace("super().__init__()", "super().__init__()\n        parts = Parts()"),
+)
+block.mistake(
+    "config.layer_norm_epsilon does not reach the norms.",
+    replace(
+        "self.ln_1 = parts.layer_norm(config.n_embd, config.layer_norm_epsilon)",
+        "self.ln_1 = parts.layer_norm(config.n_embd)",
+        "self.ln_2 = parts.layer_norm(config.n_embd, config.layer_norm_epsilon)",
+        "self.ln_2 = parts.layer_norm(config.n_embd)",
+    ),
+)
 
 
 @block.alternative("the stream in place of a name for each stage, and the branches in a list")
@@ -827,51 +762,45 @@ def _():
     yield call(sizes(n_embd=6, n_head=3)), "three heads"
 
 
-def counted(config, **changes):
-    """The count with some of its terms replaced by wrong ones."""
-    D, L = config.n_embd, config.n_layer
-    given = {
-        "wte": config.vocab_size * D,
-        "wpe": config.n_positions * D,
-        "attention": L * (4 * D * D + 4 * D),
-        "mlp": L * (8 * D * D + 5 * D),
-        "layer_norm": (2 * L + 1) * 2 * D,
-    }
-    given |= {name: value(config, D, L) for name, value in changes.items() if name in given}
-    return given | {"total": changes.get("total", lambda g, c: sum(g.values()))(given, config)}
+ATTENTION, MLP = "D * 3 * D + 3 * D + D * D + D", "D * 4 * D + 4 * D + 4 * D * D + D"
 
-
-WRONG_COUNTS = {
+parameter_count.mistake(
     "The head is counted again. It is the embedding under a second name: 163,037,184 is the number of an "
-    "untied GPT-2.": {
-        "total": lambda given, config: sum(given.values()) + config.vocab_size * config.n_embd
-    },
-    "The biases of attention are missing: 3 D for q, k and v, and D for c_proj.": {
-        "attention": lambda c, D, L: L * 4 * D * D
-    },
-    "The biases of the MLP are missing: 4 D for c_fc, and D for c_proj.": {
-        "mlp": lambda c, D, L: L * 8 * D * D
-    },
-    "The last norm is missing: two in each block, and ln_f.": {
-        "layer_norm": lambda c, D, L: 2 * L * 2 * D
-    },
-    "A norm holds a weight and a bias, 2 D numbers; you counted D.": {
-        "layer_norm": lambda c, D, L: (2 * L + 1) * D
-    },
-    "There is one norm in each block in your count; there are two.": {
-        "layer_norm": lambda c, D, L: (L + 1) * 2 * D
-    },
+    "untied GPT-2.",
+    replace("sum(count.values())", 'sum(count.values()) + count["wte"]'),
+)
+parameter_count.mistake(
+    "The biases of attention are missing: 3 D for q, k and v, and D for c_proj.",
+    replace(ATTENTION, "D * 3 * D + D * D"),
+)
+parameter_count.mistake(
+    "The biases of the MLP are missing: 4 D for c_fc, and D for c_proj.",
+    replace(MLP, "D * 4 * D + 4 * D * D"),
+)
+parameter_count.mistake(
+    "The last norm is missing: two in each block, and ln_f.", replace("2 * L + 1", "2 * L")
+)
+parameter_count.mistake(
+    "A norm holds a weight and a bias, 2 D numbers; you counted D.", replace(") * 2 * D", ") * D")
+)
+parameter_count.mistake(
+    "There is one norm in each block in your count; there are two.", replace("2 * L + 1", "L + 1")
+)
+parameter_count.mistake(
     "Each head is counted with D × D of its own. The heads share D: together they have D × D each for "
-    "q, k and v.": {"attention": lambda c, D, L: L * (3 * D * D * c.n_head + D * D + 4 * D)},
-    "c_proj of the attention is missing.": {"attention": lambda c, D, L: L * (3 * D * D + 3 * D)},
-    "The embedding of positions is missing.": {"wpe": lambda c, D, L: 0},
-    "attention, mlp: the numbers of one block. There are n_layer of them.": {
-        "attention": lambda c, D, L: 4 * D * D + 4 * D,
-        "mlp": lambda c, D, L: 8 * D * D + 5 * D,
-    },
-}
-for says, changes in WRONG_COUNTS.items():
-    parameter_count.mistake(says)(lambda config, changes=changes: counted(config, **changes))
+    "q, k and v.",
+    replace("D * 3 * D +", "D * 3 * D * config.n_head +"),
+)
+parameter_count.mistake(
+    "c_proj of the attention is missing.", replace(ATTENTION, "D * 3 * D + 3 * D")
+)
+parameter_count.mistake(
+    "The embedding of positions is missing.", replace("config.n_positions * D", "0")
+)
+parameter_count.mistake(
+    "attention, mlp: the numbers of one block. There are n_layer of them.",
+    replace(f"L * ({ATTENTION})", ATTENTION, f"L * ({MLP})", MLP),
+)
 
 
 @parameter_count.alternative("built on the meta device, and counted by name")
@@ -968,85 +897,68 @@ def _():
     yield call({}, 2), "no parameters"
 
 
-def init_like(**changes):
-    """The initialisation with some of its rules replaced by wrong ones."""
-    residual, scale = changes.get("residual_name", "c_proj.weight"), changes.get("residual_scale")
-    rules = {
-        "bias": lambda p, L: p.zero_(),
-        "norm": lambda p, L: p.fill_(1.0),
-        "matrix": lambda p, L: p.normal_(0.0, 0.02),
-        "residual": lambda p, L: p.normal_(0.0, 0.02 * (scale(L) if scale else (2 * L) ** -0.5)),
-    }
-
-    @torch.no_grad()
-    def init_weights(model, n_layer):
-        for name, p in model.named_parameters():
-            kind = "bias" if name.endswith("bias") else "norm" if p.ndim == 1 else "matrix"
-            if name.endswith(residual):
-                kind = "residual"
-            elif name.endswith("wpe.weight") and "position" in changes:
-                kind = "position"
-            elif name.endswith(("wpe.weight", "wte.weight")) and "embedding" in changes:
-                kind = "embedding"
-            (rules | changes)[kind](p, n_layer)
-
-    return init_weights
-
+SIGMA = "0.02 / math.sqrt(2 * n_layer) if residual else 0.02"
 
 init_weights.mistake(
     "The depth is not looked at: c_proj starts as wide as everything else, and the variance of the "
-    "stream grows with every block. Its σ is 0.02 / √(2 L)."
-)(init_like(residual_name="nothing"))
-init_weights.mistake(
-    "σ of c_proj is 0.02 / √L. Each block writes twice, after attention and after the MLP: √(2 L)."
-)(init_like(residual_scale=lambda L: L**-0.5))
-init_weights.mistake(
-    "σ of c_proj is 0.02 / (2 L). Variances add up, so that the root is due: 0.02 / √(2 L)."
-)(init_like(residual_scale=lambda L: 1 / (2 * L)))
-init_weights.mistake(
-    "Only the attention's c_proj is scaled. The MLP's writes to the stream as well."
-)(init_like(residual_name="attn.c_proj.weight"))
-init_weights.mistake(
-    "Only the MLP's c_proj is scaled. The attention's writes to the stream as well."
-)(init_like(residual_name="mlp.c_proj.weight"))
-init_weights.mistake(
-    "Every matrix is scaled by depth. Only those that write to the stream are: both c_proj."
-)(init_like(matrix=lambda p, L: p.normal_(0.0, 0.02 / math.sqrt(2 * L))))
-init_weights.mistake("The biases are not zero: they keep what they had.")(
-    init_like(bias=lambda p, L: None)
-)
-init_weights.mistake("The biases are drawn like the weights. They start at zero.")(
-    init_like(bias=lambda p, L: p.normal_(0.0, 0.02))
+    "stream grows with every block. Its σ is 0.02 / √(2 L).",
+    replace(SIGMA, "0.02"),
 )
 init_weights.mistake(
-    "The norms keep what they had. Whatever there was: one for the weight, zero for the bias."
-)(init_like(norm=lambda p, L: None))
-init_weights.mistake("The norms' weights are zero: nothing would get through. They start at one.")(
-    init_like(norm=lambda p, L: p.zero_())
+    "σ of c_proj is 0.02 / √L. Each block writes twice, after attention and after the MLP: √(2 L).",
+    replace("2 * n_layer", "n_layer"),
 )
-init_weights.mistake("The norms' weights are drawn like matrices. They start at one.")(
-    init_like(norm=lambda p, L: p.normal_(0.0, 0.02))
+init_weights.mistake(
+    "σ of c_proj is 0.02 / (2 L). Variances add up, so that the root is due: 0.02 / √(2 L).",
+    replace("math.sqrt(2 * n_layer)", "(2 * n_layer)"),
 )
-init_weights.mistake("The embeddings keep what they had; they are drawn like the other matrices.")(
-    init_like(embedding=lambda p, L: None)
+init_weights.mistake(
+    "Only the attention's c_proj is scaled. The MLP's writes to the stream as well.",
+    replace('"c_proj.weight"', '"attn.c_proj.weight"'),
+)
+init_weights.mistake(
+    "Only the MLP's c_proj is scaled. The attention's writes to the stream as well.",
+    replace('"c_proj.weight"', '"mlp.c_proj.weight"'),
+)
+init_weights.mistake(
+    "Every matrix is scaled by depth. Only those that write to the stream are: both c_proj.",
+    replace('name.endswith("c_proj.weight")', "True"),
+)
+init_weights.mistake(
+    "The biases are not zero: they keep what they had.", replace("parameter.zero_()", "pass")
+)
+init_weights.mistake(
+    "The biases are drawn like the weights. They start at zero.",
+    replace("parameter.zero_()", "parameter.normal_(0.0, 0.02)"),
+)
+init_weights.mistake(
+    "The norms keep what they had. Whatever there was: one for the weight, zero for the bias.",
+    replace("parameter.fill_(1.0)", "pass"),
+)
+init_weights.mistake(
+    "The norms' weights are zero: nothing would get through. They start at one.",
+    replace("parameter.fill_(1.0)", "parameter.fill_(0.0)"),
+)
+init_weights.mistake(
+    "The norms' weights are drawn like matrices. They start at one.",
+    replace("parameter.fill_(1.0)", "parameter.normal_(0.0, 0.02)"),
+)
+init_weights.mistake(
+    "The embeddings keep what they had; they are drawn like the other matrices.",
+    replace("else:", 'elif not name.endswith(("wte.weight", "wpe.weight")):'),
 )
 init_weights.mistake(
     "The embedding of positions has σ = 0.01, as in OpenAI's first code. Here, as in transformers, every "
-    "embedding has 0.02."
-)(init_like(position=lambda p, L: p.normal_(0.0, 0.01)))
-init_weights.mistake(
-    "The variance is 0.02, not the standard deviation: everything is 7 times as wide."
-)(
-    init_like(
-        matrix=lambda p, L: p.normal_(0.0, math.sqrt(0.02)),
-        residual_scale=lambda L: math.sqrt(0.02) / 0.02 / math.sqrt(2 * L),
-    )
+    "embedding has 0.02.",
+    replace(SIGMA, f'{SIGMA} / (1 + name.endswith("wpe.weight"))'),
 )
-init_weights.mistake("A uniform distribution of the right variance; a normal one is asked for.")(
-    init_like(
-        matrix=lambda p, L: p.uniform_(-0.02 * 3**0.5, 0.02 * 3**0.5),
-        residual=lambda p, L: p.uniform_(-1, 1).mul_(0.02 * (3 / (2 * L)) ** 0.5),
-    )
+init_weights.mistake(
+    "The variance is 0.02, not the standard deviation: everything is 7 times as wide.",
+    replace(SIGMA, f"math.sqrt(0.02) / 0.02 * ({SIGMA})"),
+)
+init_weights.mistake(
+    "A uniform distribution of the right variance; a normal one is asked for.",
+    replace(f"normal_(0.0, {SIGMA})", f"uniform_(-1, 1).mul_(3**0.5 * ({SIGMA}))"),
 )
 
 
@@ -1193,137 +1105,101 @@ whole.contract(
 )
 
 
-def gpt2_like(**changes):
-    """The pair with some of its parts replaced by wrong ones."""
-
-    class Transformer(nn.Module):
-        def __init__(self, config: GPT2Config, parts: Parts = BOOK):
-            super().__init__()
-            if changes.get("no_parts"):
-                parts = Parts(block=parts.block)
-            D = config.n_embd
-            self.wte = nn.Embedding(config.vocab_size, D)
-            self.wpe = nn.Embedding(config.n_positions, D)
-            self.drop = nn.Dropout(config.dropout)
-            block = (None if changes.get("own_block") else parts.block) or gpt2.Block
-            if changes.get("shared"):
-                blocks = [block(config, parts)] * config.n_layer
-            else:
-                blocks = [block(config, parts) for _ in range(config.n_layer)]
-            self.h = changes.get("list", nn.ModuleList)(blocks)
-            eps = () if changes.get("no_eps") else (config.layer_norm_epsilon,)
-            self.ln_f = parts.layer_norm(D, *eps)
-            self.C = config.n_positions
-
-        def forward(self, ids, mask=None):
-            T = ids.size(1)
-            if T > self.C and changes.get("limit", True):
-                raise ValueError(f"{T} positions, the context has {self.C}")
-            positions = changes.get("positions", lambda ids, C: torch.arange(ids.size(1)))
-            x = changes.get("embed", lambda self, ids, at: self.wte(ids) + self.wpe(at))(
-                self, ids, positions(ids, self.C)
-            )
-            x = changes.get("drop", lambda self, x: self.drop(x))(self, x)
-            make = changes.get("mask", gpt2.attention_mask)
-            allowed = None if mask is None else make(mask)
-            for block in self.h:
-                x = block(x, allowed)
-            return x if changes.get("no_norm") else self.ln_f(x)
-
-    class GPT2(gpt2.Pretrained):
-        def __init__(self, config: GPT2Config, parts: Parts = BOOK):
-            super().__init__()
-            if changes.get("keeps", True):
-                self.config = config
-            self.transformer = Transformer(config, parts)
-            bias = changes.get("bias", False)
-            self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=bias)
-            tie = changes.get("tie", lambda head, wte: setattr(head, "weight", wte.weight))
-            tie(self.lm_head, self.transformer.wte)
-            changes.get("init", gpt2.init_weights)(self, config.n_layer)
-
-        def forward(self, ids, mask=None):
-            y = self.lm_head(self.transformer(ids, mask))
-            return changes.get("out", lambda y: y)(y)
-
-    return GPT2, Transformer
-
-
-def tie_data(head, wte):
-    head.weight.data = wte.weight.data
-
+TIE = "self.lm_head.weight = self.transformer.wte.weight"
+INPUT = "self.drop(self.wte(ids) + self.wpe(positions))"
+BLOCKS = "nn.ModuleList(block(config, parts) for _ in range(config.n_layer))"
 
 whole.mistake(
     "The head is not tied: it has a weight of its own, V · D parameters more, and no published checkpoint "
-    "of this form fits."
-)(*gpt2_like(tie=lambda head, wte: None))
+    "of this form fits.",
+    replace(TIE, "pass"),
+)
 whole.mistake(
     "The head's weight shares the embedding's memory (`.data`), but is a parameter of its own: it is "
-    "counted, averaged and stepped twice. Assign the parameter itself."
-)(*gpt2_like(tie=tie_data))
-whole.mistake("The head has a bias; GPT-2's has none.")(*gpt2_like(bias=True))
-whole.mistake(
-    "The positions are not added: without them attention sees a bag of earlier tokens, in no order."
-)(*gpt2_like(embed=lambda self, ids, at: self.wte(ids)))
-whole.mistake(
-    "The positions start at 1. The first is 0; yours leaves row 0 unused and the context one short."
-)(*gpt2_like(positions=lambda ids, C: torch.arange(1, ids.size(1) + 1) % C))
-whole.mistake(
-    "The positions are those at the end of the context. They start again at 0 in every sequence."
-)(*gpt2_like(positions=lambda ids, C: torch.arange(C - ids.size(1), C)))
-whole.mistake(
-    "The embeddings are multiplied by √D, as in the first transformer. GPT-2 takes them as they are."
-)(
-    *gpt2_like(
-        embed=lambda self, ids, at: self.wte(ids) * self.wte.embedding_dim**0.5 + self.wpe(at)
-    )
+    "counted, averaged and stepped twice. Assign the parameter itself.",
+    replace(TIE, "self.lm_head.weight.data = self.transformer.wte.weight.data"),
 )
-whole.mistake("ln_f is not used: the stream reaches the head as wide as the blocks have made it.")(
-    *gpt2_like(no_norm=True)
+whole.mistake("The head has a bias; GPT-2's has none.", replace("bias=False", "bias=True"))
+whole.mistake(
+    "The positions are not added: without them attention sees a bag of earlier tokens, in no order.",
+    replace(" + self.wpe(positions)", ""),
 )
-whole.mistake("The dropout after the embeddings is missing.")(*gpt2_like(drop=lambda self, x: x))
+whole.mistake(
+    "The positions start at 1. The first is 0; yours leaves row 0 unused and the context one short.",
+    replace("torch.arange(T,", "torch.arange(1, T + 1,"),
+)
+whole.mistake(
+    "The positions are those at the end of the context. They start again at 0 in every sequence.",
+    replace("torch.arange(T,", "torch.arange(C - T, C,"),
+)
+whole.mistake(
+    "The embeddings are multiplied by √D, as in the first transformer. GPT-2 takes them as they are.",
+    replace("self.wte(ids)", "self.wte(ids) * self.wte.embedding_dim**0.5"),
+)
+whole.mistake(
+    "ln_f is not used: the stream reaches the head as wide as the blocks have made it.",
+    replace("return self.ln_f(x)", "return x"),
+)
+whole.mistake(
+    "The dropout after the embeddings is missing.", replace("self.drop(self.wte", "(self.wte")
+)
 whole.mistake(
     "The dropout after the embeddings stays on in eval mode. Use nn.Dropout, or "
-    "training=self.training."
-)(*gpt2_like(drop=lambda self, x: F.dropout(x, self.drop.p)))
+    "training=self.training.",
+    replace(INPUT, "F.dropout(self.wte(ids) + self.wpe(positions), self.drop.p)"),
+)
 whole.mistake(
     "Too long a sequence ends in the embedding's IndexError, or on a GPU in an assertion of a kernel. "
-    "Raise ValueError, and say how many positions there are."
-)(*gpt2_like(limit=False))
+    "Raise ValueError, and say how many positions there are.",
+    replace("if C < T:", "if False:"),
+)
 whole.mistake(
-    "There is one block, used n_layer times: [block] * n is n names of one object. Build one for each."
-)(*gpt2_like(shared=True))
+    "There is one block, used n_layer times: [block] * n is n names of one object. Build one for each.",
+    replace(BLOCKS, "nn.ModuleList([block(config, parts)] * config.n_layer)"),
+)
 whole.mistake(
-    "The blocks are in a Python list, where no module finds them: they are neither trained nor saved."
-)(*gpt2_like(list=list))
-whole.mistake("The mask that the blocks get has no causal rule in it: only padding is left out.")(
-    *gpt2_like(mask=lambda mask: mask[:, None, None, :] | torch.eye(mask.size(1), dtype=torch.bool))
+    "The blocks are in a Python list, where no module finds them: they are neither trained nor saved.",
+    replace(BLOCKS, "[block(config, parts) for _ in range(config.n_layer)]"),
 )
-whole.mistake("The padding mask is not passed on: padding is attended to.")(
-    *gpt2_like(mask=lambda mask: None)
-)
-whole.mistake("The weights start as torch's layers do: init_weights is not called.")(
-    *gpt2_like(init=lambda model, n_layer: None)
-)
-whole.mistake("The parts do not reach blocks and norm.")(*gpt2_like(no_parts=True))
-whole.mistake("parts.block is ignored; where it is given, the blocks are made by it.")(
-    *gpt2_like(own_block=True)
-)
-whole.mistake("config.layer_norm_epsilon does not reach ln_f.")(*gpt2_like(no_eps=True))
-whole.mistake("`config` is not kept; generate asks it for the context.")(*gpt2_like(keeps=False))
 whole.mistake(
-    "These are probabilities, or their logarithms. Logits are asked for: the loss takes the softmax."
-)(*gpt2_like(out=lambda y: y.log_softmax(-1)))
+    "The mask that the blocks get has no causal rule in it: only padding is left out.",
+    replace("attention_mask(mask)", "mask[:, None, None, :] | torch.eye(T).bool()"),
+)
+whole.mistake(
+    "The padding mask is not passed on: padding is attended to.",
+    replace("attention_mask(mask)", "None"),
+)
+whole.mistake(
+    "The weights start as torch's layers do: init_weights is not called.",
+    replace("init_weights(self, config.n_layer)", "pass"),
+)
+whole.mistake(
+    "The parts do not reach blocks and norm.",
+    replace("block = parts.block or Block", "block, parts = parts.block or Block, Parts()"),
+)
+whole.mistake(
+    "parts.block is ignored; where it is given, the blocks are made by it.",
+    replace("parts.block or Block", "Block"),
+)
+whole.mistake(
+    "config.layer_norm_epsilon does not reach ln_f.", replace(", config.layer_norm_epsilon", "")
+)
+whole.mistake(
+    "`config` is not kept; generate asks it for the context.",
+    replace("self.config = config", "pass"),
+)
+whole.mistake(
+    "These are probabilities, or their logarithms. Logits are asked for: the loss takes the softmax.",
+    replace("self.transformer(ids, mask))", "self.transformer(ids, mask)).log_softmax(-1)"),
+)
 whole.mistake(
     "The values are right, but Python goes through the positions. nn.Embedding looks all of them up at "
     "once.",
+    replace(
+        INPUT,
+        "self.drop(torch.stack([self.wte(ids[:, t]) + self.wpe.weight[t] for t in range(T)], 1))",
+    ),
     cost=True,
-)(
-    *gpt2_like(
-        embed=lambda self, ids, at: torch.stack(
-            [self.wte(ids[:, t]) + self.wpe.weight[t] for t in range(ids.size(1))], dim=1
-        )
-    )
 )
 
 
@@ -1493,117 +1369,101 @@ def _():
     yield call(SMALL, half), "half precision: the model keeps its dtype"
 
 
-def load_like(**changes):
-    """Loading with some of its rules replaced by wrong ones."""
-
-    @torch.no_grad()
-    def load_hf_state_dict(model, state):
-        dropped = changes.get("dropped", (".attn.bias", ".attn.masked_bias"))
-        turned = changes.get(
-            "turned",
-            ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"),
-        )
-        given = state if changes.get("in_place") else dict(state)
-        for name in list(given):
-            x = given.pop(name)
-            if name.endswith(dropped):
-                continue
-            full = name
-            if not name.startswith(("transformer.", "lm_head.")) and changes.get("prefix", True):
-                full = f"transformer.{name}"
-            given[full] = x.mT if name.endswith(turned) else x
-        mine = dict(model.named_parameters(remove_duplicate=not changes.get("head_due")))
-        head = given.get("lm_head.weight")
-        if not changes.get("head_due"):
-            given.pop("lm_head.weight", None)
-        problems = {}
-        kinds = changes.get("kinds", ("missing", "unknown", "shape", "head"))
-        problems["missing"] = [name for name in mine if name not in given]
-        problems["unknown"] = [name for name in given if name not in mine]
-        problems["shape"] = [
-            n
-            for n in mine
-            if n in given
-            and changes.get("same", lambda a, b: a.shape == b.shape)(given[n], mine[n]) is False
-        ]
-        embedding = given.get("transformer.wte.weight")
-        untied = head is not None and embedding is not None and not torch.equal(head, embedding)
-        problems["head"] = ["lm_head.weight"] if untied else []
-        told = [name for kind in kinds for name in problems[kind]]
-        if changes.get("early"):
-            for name, p in mine.items():
-                if name in given and given[name].shape == p.shape:
-                    p.copy_(given[name])
-        if told:
-            raise ValueError("; ".join(changes.get("tell", lambda told: told)(told)))
-        for name, p in mine.items():
-            if name in given:
-                changes.get("copy", lambda p, x: p.copy_(x))(p, given[name])
-
-    return load_hf_state_dict
-
-
-TURNED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+TURNED = "name.endswith(TRANSPOSED)"
+COPY = "parameter.copy_(given[name])"
+SAME = "given[name].shape != mine[name].shape"
+MESSAGE = '"the checkpoint does not fit this model:\\n  " + "\\n  ".join(problems)'
 
 load.mistake(
-    "Nothing is transposed. The checkpoints hold x W + b (`Conv1D`, (in, out)), nn.Linear (out, in)."
-)(load_like(turned=()))
+    "Nothing is transposed. The checkpoints hold x W + b (`Conv1D`, (in, out)), nn.Linear (out, in).",
+    replace(TURNED, "False"),
+)
 load.mistake(
     "The attention's c_proj is not transposed. It is square, so that no shape complains: the model loads, "
-    "and talks nonsense. Transpose by name, not by shape."
-)(load_like(turned=("attn.c_attn.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")))
-load.mistake("Every matrix is transposed, the embeddings too. Only the four linear layers are.")(
-    load_like(turned=(*TURNED, "wte.weight", "wpe.weight", "lm_head.weight"))
+    "and talks nonsense. Transpose by name, not by shape.",
+    replace(TURNED, f'{TURNED} and "attn.c_proj" not in name'),
+)
+load.mistake(
+    "Every matrix is transposed, the embeddings too. Only the four linear layers are.",
+    replace(TURNED, "x.ndim == 2"),
 )
 load.mistake(
     "The masks of older checkpoints, attn.bias and attn.masked_bias, are taken for weights. They are "
-    "buffers that this model does not have: leave them out."
-)(load_like(dropped=("nothing",)))
-load.mistake(
-    "c_attn.bias is left out with the masks: it ends with attn.bias as well. Look for .attn.bias."
-)(load_like(dropped=("attn.bias", "attn.masked_bias")))
-load.mistake("Names without the prefix `transformer.` are not known. The published file has none.")(
-    load_like(prefix=False)
+    "buffers that this model does not have: leave them out.",
+    replace(" if not name.endswith(NOT_WEIGHTS)", ""),
 )
 load.mistake(
-    "lm_head.weight must be there. It is the embedding; the published file does not hold it twice."
-)(load_like(head_due=True))
+    "c_attn.bias is left out with the masks: it ends with attn.bias as well. Look for .attn.bias.",
+    replace("name.endswith(NOT_WEIGHTS)", 'name.endswith(("attn.bias", "attn.masked_bias"))'),
+)
+load.mistake(
+    "Names without the prefix `transformer.` are not known. The published file has none.",
+    replace("full_name(name)", "name"),
+)
+load.mistake(
+    "lm_head.weight must be there. It is the embedding; the published file does not hold it twice.",
+    replace(
+        "named_parameters()",
+        "named_parameters(remove_duplicate=False)",
+        'given.pop("lm_head.weight", None)',
+        'given.get("lm_head.weight")',
+    ),
+)
 load.mistake(
     "An untied head is loaded in silence: its weight is dropped, and the logits are those of another "
-    "model. Compare it with the embedding."
-)(load_like(kinds=("missing", "unknown", "shape")))
-load.mistake("Missing tensors go unsaid: those parameters keep their random values.")(
-    load_like(kinds=("unknown", "shape", "head"))
+    "model. Compare it with the embedding.",
+    replace("not torch.equal(head, embedding)", "False"),
 )
 load.mistake(
-    "Unknown tensors go unsaid. They are the sign of another model, or of a renamed layer."
-)(load_like(kinds=("missing", "shape", "head")))
-load.mistake("Only the first problem is named. Whoever mends a checkpoint wants them all.")(
-    load_like(tell=lambda told: told[:1])
+    "Missing tensors go unsaid: those parameters keep their random values.",
+    replace(
+        "if name not in given]", "if False]", COPY, "parameter.copy_(given.get(name, parameter))"
+    ),
 )
-load.mistake("The message names no tensor: say which are missing, unknown or of another shape.")(
-    load_like(tell=lambda told: [f"{len(told)} tensors do not fit"])
+load.mistake(
+    "Unknown tensors go unsaid. They are the sign of another model, or of a renamed layer.",
+    replace("if name not in mine]", "if False]"),
 )
-load.mistake("Some tensors were copied before it raised. Look for every problem first.")(
-    load_like(early=True)
+load.mistake(
+    "Only the first problem is named. Whoever mends a checkpoint wants them all.",
+    replace("join(problems)", "join(problems[:1])"),
+)
+load.mistake(
+    "The message names no tensor: say which are missing, unknown or of another shape.",
+    replace(MESSAGE, '"the checkpoint does not fit this model"'),
+)
+load.mistake(
+    "Some tensors were copied before it raised. Look for every problem first.",
+    replace(
+        "    problems = [",
+        "    for name in mine.keys() & given.keys():\n"
+        "        if given[name].shape == mine[name].shape:\n"
+        "            mine[name].data.copy_(given[name])\n"
+        "    problems = [",
+    ),
 )
 load.mistake(
     "The numbers of elements are compared, not the shapes; where one is copied all the same, it comes "
-    "scrambled."
-)(
-    load_like(
-        same=lambda a, b: a.numel() == b.numel(), copy=lambda p, x: p.copy_(x.reshape(p.shape))
-    )
+    "scrambled.",
+    replace(
+        SAME,
+        "given[name].numel() != mine[name].numel()",
+        COPY,
+        "parameter.copy_(given[name].reshape(parameter.shape))",
+    ),
 )
 load.mistake(
-    "Shapes are compared up to broadcasting: a vector of one number fills a whole norm, in silence."
-)(load_like(same=lambda a, b: a.shape == b.shape or a.numel() == 1))
+    "Shapes are compared up to broadcasting: a vector of one number fills a whole norm, in silence.",
+    replace(SAME, f"{SAME} and given[name].numel() > 1"),
+)
 load.mistake(
     "The parameters share the checkpoint's memory (`p.data = x`): whoever trains the model changes the "
-    "dict that it came from, and half precision comes in with it. Copy the values."
-)(load_like(copy=lambda p, x: setattr(p, "data", x)))
-load.mistake("The state that you were given is changed. It belongs to the caller.")(
-    load_like(in_place=True)
+    "dict that it came from, and half precision comes in with it. Copy the values.",
+    replace(COPY, "parameter.data = given[name]"),
+)
+load.mistake(
+    "The state that you were given is changed. It belongs to the caller.",
+    replace("    mine = dict(", "    state.clear()\n    state.update(given)\n    mine = dict("),
 )
 
 

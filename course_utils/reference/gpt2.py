@@ -84,14 +84,8 @@ class CausalSelfAttention(nn.Module):
             part.view(B, T, self.n_head, D // self.n_head).transpose(1, 2)  # (B, H, T, d)
             for part in self.c_attn(x).split(D, dim=2)
         )
-        y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=mask is None,
-        )
+        p = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=p, is_causal=mask is None)
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).reshape(B, T, D)))
 
 
@@ -110,7 +104,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """x: (..., D). Returns the same shape."""
-        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), approximate="tanh")))
+        h = F.gelu(self.c_fc(x), approximate="tanh")  # (..., 4 D)
+        return self.dropout(self.c_proj(h))
 
 
 @dataclass(frozen=True)
@@ -145,7 +140,8 @@ class Block(nn.Module):
         self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B 1 T T"] | None = None
     ) -> Float[Tensor, "B T D"]:
         """x: (B, T, D). Returns the same shape. A mask is the attention's; without one it gets none."""
-        x = x + (self.attn(self.ln_1(x)) if mask is None else self.attn(self.ln_1(x), mask))
+        given = () if mask is None else (mask,)
+        x = x + self.attn(self.ln_1(x), *given)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -172,7 +168,8 @@ class Transformer(nn.Module):
         T, C = ids.size(1), self.wpe.num_embeddings
         if C < T:
             raise ValueError(f"{T} positions; the context has {C}")
-        x = self.drop(self.wte(ids) + self.wpe(torch.arange(T, device=ids.device)))
+        positions = torch.arange(T, device=ids.device)
+        x = self.drop(self.wte(ids) + self.wpe(positions))
         allowed = None if mask is None else attention_mask(mask)
         for block in self.h:
             x = block(x, allowed)

@@ -53,10 +53,8 @@ class LoRALinear(nn.Module):
         y = self.base_layer(x)
         if self.merged:
             return y
-        h = F.linear(self.dropout(x).reshape(-1, x.size(-1)), self.lora_A)
-        B = self.lora_B.to(h.dtype)  # the low precision of autocast, which knows no in-place op
-        # In y's memory: a linear layer's backward does not need what it returned.
-        return y.view(-1, y.size(-1)).addmm_(h, B.T, alpha=self.scaling).view_as(y)
+        h = F.linear(self.dropout(x), self.lora_A)  # (..., r)
+        return y + self.scaling * F.linear(h, self.lora_B)
 
     def delta(self) -> Float[Tensor, "out in"]:
         """The update whole: ΔW = s · B A."""
