@@ -202,12 +202,11 @@ class Pretrained(nn.Module):
 class GPT2(Pretrained):
     """Token ids in, logits of the next token out. The head's weight is the token embedding's.
 
-    Submodules: `transformer`, and `lm_head`, an nn.Linear from D to V without bias. `config` is kept,
-    and the weights start as `init_weights` has them.
+    Submodules: `transformer`; `lm_head`, an nn.Linear from D to V without bias. `config` is kept, too.
     """
 
     def __init__(self, config: GPT2Config, parts: Parts = Parts()) -> None:
-        """config: the sizes, and the norms' epsilon. parts: what to build from."""
+        """config, parts: as a Transformer's. The weights start as `init_weights` has them."""
         super().__init__()
         self.config = config
         self.transformer = Transformer(config, parts)
@@ -218,11 +217,9 @@ class GPT2(Pretrained):
     def forward(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T V"]:
-        """Logits after each position.
+        """Logits after each position. mask: False where a token is padding, to which nobody attends.
 
-        ids: (B, T), 0 ≤ id < V. mask: (B, T), False where a token is padding and nobody attends to
-        it; logits at such a place mean nothing. Raises ValueError for more positions than there are
-        embeddings, and IndexError for an id that is not in the vocabulary.
+        Raises ValueError for more positions than embeddings, IndexError for an id that is not 0 … V - 1.
         """
         return self.lm_head(self.transformer(ids, mask))
 
@@ -242,7 +239,7 @@ def attention_mask(mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
 def init_weights(model: nn.Module, n_layer: int) -> None:
     """GPT-2's initialisation, whatever there was: normal with σ = 0.02, biases zero, norms one and zero.
 
-    The two projections that write to the residual stream of each block have σ / √(2 L), so that its
+    In place, of every parameter, also of one that requires no gradient. The two projections that write to the residual stream of each block have σ / √(2 L), so that its
     variance does not grow with depth (Radford et al. 2019, section 2.3, scale by 1/√N).
     """
     for name, parameter in model.named_parameters():
@@ -256,7 +253,10 @@ def init_weights(model: nn.Module, n_layer: int) -> None:
 
 
 def gpt2_parameter_count(config: GPT2Config) -> dict[str, int]:
-    """How many numbers each part holds, and their sum under "total"; the tied head adds none."""
+    """How many numbers each part holds; the tied head adds none.
+
+    The parts: "wte", "wpe", "attention" and "mlp" of all blocks, "layer_norm"; and their sum, "total".
+    """
     D, L = config.n_embd, config.n_layer
     count = {
         "wte": config.vocab_size * D,
