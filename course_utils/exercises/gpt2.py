@@ -123,7 +123,7 @@ def _():
     x = normal(2, 3, 6, dtype=torch.float64)
     yield call(build, weights, ("train", x[0, 0])), "one vector"
     yield call(build, weights, ("train", x[:0])), "an empty batch"
-    yield call(build, weights, ("train", x.transpose(0, 1))), "not contiguous"
+    yield call(build, weights, ("train", draws.scattered(x))), "not contiguous"
     yield call(build, weights, ("train", 40 * x)), "large: GELU is x or 0"
     yield call({"config": sizes(dropout=0.4)}, weights, ("eval", x)), "dropout in eval mode"
     yield mlp_dropped(0.4), "dropout in train mode"
@@ -131,56 +131,51 @@ def _():
 
 GELU = 'F.gelu(self.c_fc(x), approximate="tanh")'
 
-mlp.mistake(
+for says, edit in {
     "This is the exact GELU, x · Φ(x). GPT-2 was trained with its tanh form; the difference of up to "
-    "0.0005 for each hidden feature adds up over the layers of a published checkpoint.",
-    replace(', approximate="tanh"', ""),
-)
-mlp.mistake(
-    "This is x · σ(1.702 x), the other approximation of GELU. The tanh form is asked for.",
-    replace(GELU, "self.c_fc(x)", "self.c_proj(h)", "self.c_proj(h * torch.sigmoid(1.702 * h))"),
-)
-mlp.mistake("This is ReLU; GPT-2 has GELU in its tanh form.", replace(GELU, "F.relu(self.c_fc(x))"))
-mlp.mistake(
-    "There is nothing between the two layers: two linear layers in a row are one linear layer.",
-    replace(GELU, "self.c_fc(x)"),
-)
-mlp.mistake(
-    "GELU comes after the second layer. It belongs between the two, on the 4 D features.",
-    replace(GELU, "self.c_fc(x)", "self.c_proj(h)", 'F.gelu(self.c_proj(h), approximate="tanh")'),
-)
-mlp.mistake(
+    "0.0005 for each hidden feature adds up over the layers of a published checkpoint.": replace(
+        ', approximate="tanh"', ""
+    ),
+    "This is x · σ(1.702 x), the other approximation of GELU. The tanh form is asked for.": replace(
+        GELU, "self.c_fc(x)", "self.c_proj(h)", "self.c_proj(h * torch.sigmoid(1.702 * h))"
+    ),
+    "This is ReLU; GPT-2 has GELU in its tanh form.": replace(GELU, "F.relu(self.c_fc(x))"),
+    "There is nothing between the two layers: two linear layers in a row are one linear layer.": replace(
+        GELU, "self.c_fc(x)"
+    ),
+    "GELU comes after the second layer. It belongs between the two, on the 4 D features.": replace(
+        GELU, "self.c_fc(x)", "self.c_proj(h)", 'F.gelu(self.c_proj(h), approximate="tanh")'
+    ),
     "There is a GELU after the second layer, too. What a block adds to the residual stream must be able "
-    "to be negative.",
-    replace("self.c_proj(h)", 'F.gelu(self.c_proj(h), approximate="tanh")'),
-)
-mlp.mistake(
-    "x is added at the end. The block does that; here it is added twice.",
-    replace("return self", "return x + self"),
-)
-mlp.mistake("There is no dropout.", replace("self.dropout(self.c_proj(h))", "self.c_proj(h)"))
-mlp.mistake(
+    "to be negative.": replace("self.c_proj(h)", 'F.gelu(self.c_proj(h), approximate="tanh")'),
+    "x is added at the end. The block does that; here it is added twice.": replace(
+        "return self", "return x + self"
+    ),
+    "There is no dropout.": replace("self.dropout(self.c_proj(h))", "self.c_proj(h)"),
     "The dropout stays on in eval mode: F.dropout does not know the mode of your module. Use nn.Dropout, "
-    "or give it training=self.training.",
-    replace("self.dropout(self.c_proj(h))", "F.dropout(self.c_proj(h), self.dropout.p)"),
-)
-mlp.mistake(
-    "The dropout is on the hidden features. GPT-2 drops what leaves the MLP.",
-    replace("self.dropout(self.c_proj(h))", "self.c_proj(self.dropout(h))"),
-)
-mlp.mistake(
-    "There are no biases. GPT-2's linear layers all have one, the head aside.",
-    replace(
+    "or give it training=self.training.": replace(
+        "self.dropout(self.c_proj(h))", "F.dropout(self.c_proj(h), self.dropout.p)"
+    ),
+    "The dropout is on the hidden features. GPT-2 drops what leaves the MLP.": replace(
+        "self.dropout(self.c_proj(h))", "self.c_proj(self.dropout(h))"
+    ),
+    "There are no biases. GPT-2's linear layers all have one, the head aside.": replace(
         "4 * config.n_embd)",
         "4 * config.n_embd, bias=False)",
         ", config.n_embd)",
         ", config.n_embd, bias=False)",
     ),
-)
-mlp.mistake(
-    "The hidden layer has D features; it has 4 D.",
-    replace(", 4 * config.n_embd", ", config.n_embd", "(4 * config.n_embd", "(config.n_embd"),
-)
+    "The hidden layer has D features; it has 4 D.": replace(
+        ", 4 * config.n_embd", ", config.n_embd", "(4 * config.n_embd", "(config.n_embd"
+    ),
+    "This is SiLU, x · σ(x); GPT-2 has GELU in its tanh form.": replace(
+        GELU, "F.silu(self.c_fc(x))"
+    ),
+    "The dropout has torch's own p = 0.5. config.dropout is due.": replace(
+        "nn.Dropout(config.dropout)", "nn.Dropout()"
+    ),
+}.items():
+    mlp.mistake(says, edit)
 
 
 @mlp.alternative("the tanh form by its formula, the layers one after the other")
@@ -280,14 +275,16 @@ def _(draw):
     build = {"config": sizes(n_embd=H * d, n_head=H)}
     x, y = (normal(B, T, H * d, dtype=dtype, seed=seed + s) for s in (90, 91))
     mask = padding_mask(B, T, draw(draws.indices((B,), T + 1, 1)))
-    steps = ("train", x), ("train", y, mask), ("eval", x, mask), ("reload",), ("eval", y)
-    yield call(build, weights_of(attention_shapes(H * d), seed), *steps)
+    steps = ("train", x[:, 1:]), ("train", x), ("eval", y, mask), ("eval", y), ("reload",)
+    yield call(build, weights_of(attention_shapes(H * d), seed), *steps, ("eval", x, mask))
 
 
 def attention_dropped(p):
-    """One position, so that its weight is 1 until it is dropped; 2 heads of 8 features."""
+    """One position, so that its weight is 1 until it is dropped; 2 heads of 8 features. c_proj adds
+    two neighbours, so that they are zero together if what enters it is dropped, not what leaves it."""
     weights = weights_of(attention_shapes(16), 5)
-    weights |= {"c_proj.weight": torch.eye(16).double(), "c_proj.bias": torch.zeros(16).double()}
+    pairs = torch.eye(8).repeat_interleave(2, 0).repeat_interleave(2, 1).double()
+    weights |= {"c_proj.weight": pairs, "c_proj.bias": torch.zeros(16).double()}
     x = normal(4000, 1, 16, dtype=torch.float64, seed=3)
     return call({"config": sizes(n_embd=16, dropout=p)}, weights, ("dropped", x, 2))
 
@@ -298,7 +295,7 @@ def _():
     x = normal(4, 4, 4, dtype=torch.float64)
     yield call(build, weights, ("train", x[:1, :1])), "one position: it attends to itself"
     yield call(build, weights, ("train", x)), "all axes of one size"
-    yield call(build, weights, ("train", x[:3].transpose(0, 1))), "not contiguous"
+    yield call(build, weights, ("train", draws.scattered(x[:3]))), "not contiguous"
     yield (
         call({"config": sizes(n_embd=4, n_head=4)}, weights, ("train", x[:2, :3])),
         "heads of one feature",
@@ -349,11 +346,15 @@ def fused(given):
     return replace(FUSED, f"y = F.scaled_dot_product_attention({given})")
 
 
+def triangle(diagonal=0):
+    return f"torch.ones(T, T).tril({diagonal}).bool()"
+
+
 def in_the_open(share):
     """Attention written out, its weights computed so: scores (B, H, T, T), True in `seen` where allowed."""
     return replace(
         FUSED,
-        "seen = torch.ones(T, T, dtype=torch.bool).tril() if mask is None else mask\n"
+        f"seen = {triangle()} if mask is None else mask\n"
         "        scores = q @ k.mT / math.sqrt(D // self.n_head)\n"
         f"        y = F.dropout({share}, p) @ v",
     )
@@ -364,121 +365,85 @@ def instead_of_causal(mask):
     return fused(f"q, k, v, {mask} if mask is None else mask, dropout_p=p")
 
 
-attention.mistake(
-    "The scores are not scaled. Divide by √d, or leave it to torch's function.",
-    fused("q, k, v, mask, p, mask is None, scale=1.0"),
-)
-attention.mistake(
-    "The scores are scaled twice: F.scaled_dot_product_attention divides by √d, and so did you. The "
-    "softmax becomes nearly even.",
-    fused("q / math.sqrt(D // self.n_head), k, v, mask, p, mask is None"),
-)
-attention.mistake(
-    "The scores are divided by √D of the whole model. A head has d = D / n_head features: √d is due.",
-    fused("q, k, v, mask, p, mask is None, scale=D**-0.5"),
-)
-attention.mistake(
-    "The mask is off by one: each position sees the next token, the very one it is to predict. The "
-    "training loss looks wonderful. Forbid what lies above the main diagonal.",
-    instead_of_causal("torch.ones(T, T).tril(1).bool()"),
-)
-attention.mistake(
-    "The mask is off by one: a position may not see itself, and the first sees nothing, which is NaN.",
-    replace(
-        FUSED,
-        "seen = torch.ones(T, T).tril(-1).bool() if mask is None else mask\n"
-        "        scores = q @ k.mT / math.sqrt(D // self.n_head)\n"
-        "        y = F.dropout(scores.masked_fill(~seen, -math.inf).softmax(-1), p) @ v",
+for says, edit in {
+    "The scores are not scaled. Divide by √d, or leave it to torch's function.": fused(
+        "q, k, v, mask, p, mask is None, scale=1.0"
     ),
-)
-attention.mistake(
-    "There is no causal mask: every position sees all later ones.",
-    fused("q, k, v, mask, dropout_p=p"),
-)
-attention.mistake(
-    "Forbidden scores are 0, not −∞: exp(0) = 1 is a share like any other.",
-    in_the_open("scores.masked_fill(~seen, 0.0).softmax(-1)"),
-)
-attention.mistake(
+    "The scores are scaled twice: F.scaled_dot_product_attention divides by √d, and so did you. The "
+    "softmax becomes nearly even.": fused(
+        "q / math.sqrt(D // self.n_head), k, v, mask, p, mask is None"
+    ),
+    "The scores are divided by √D of the whole model. A head has d = D / n_head features: √d is due.": fused(
+        "q, k, v, mask, p, mask is None, scale=D**-0.5"
+    ),
+    "The mask is off by one: each position sees the next token, the very one it is to predict. The "
+    "training loss looks wonderful. Forbid what lies above the main diagonal.": instead_of_causal(
+        triangle(1)
+    ),
+    "The mask is off by one: a position may not see itself, and the first sees nothing, which is NaN.": in_the_open(
+        "scores.masked_fill(~seen, -math.inf).softmax(-1)"
+    )
+    + replace("tril(0)", "tril(-1)"),
+    "There is no causal mask: every position sees all later ones.": fused(
+        "q, k, v, mask, dropout_p=p"
+    ),
+    "Forbidden scores are 0, not −∞: exp(0) = 1 is a share like any other.": in_the_open(
+        "scores.masked_fill(~seen, 0.0).softmax(-1)"
+    ),
     "The mask comes after the softmax: what is forbidden has already taken its share. Fill the scores "
-    "with −∞ before.",
-    in_the_open("scores.softmax(-1) * seen"),
-)
-attention.mistake(
-    "The mask that you are given is ignored; padding is attended to.",
-    fused("q, k, v, dropout_p=p, is_causal=True"),
-)
-attention.mistake(
-    "Your mask is upside down: True means *may attend*.",
-    fused("q, k, v, None if mask is None else ~mask | torch.eye(T).bool(), p, mask is None"),
-)
-attention.mistake(
-    "The softmax is over the queries. Each query shares itself out over the keys.",
-    in_the_open("scores.masked_fill(~seen, -math.inf).softmax(-2)"),
-)
-attention.mistake(
+    "with −∞ before.": in_the_open("scores.softmax(-1) * seen"),
+    "The mask that you are given is ignored; padding is attended to.": fused(
+        "q, k, v, dropout_p=p, is_causal=True"
+    ),
+    "Your mask is upside down: True means *may attend*.": fused(
+        "q, k, v, None if mask is None else ~mask | torch.eye(T).bool(), p, mask is None"
+    ),
+    "The softmax is over the queries. Each query shares itself out over the keys.": in_the_open(
+        "scores.masked_fill(~seen, -math.inf).softmax(-2)"
+    ),
     "The heads were split by view alone, (B, H, T, d), without a transpose: heads are then made of "
-    "positions. View as (B, T, H, d), then transpose(1, 2).",
-    replace(HEADS, "part.reshape(B, self.n_head, T, D // self.n_head)"),
-)
-attention.mistake(
+    "positions. View as (B, T, H, d), then transpose(1, 2).": replace(
+        HEADS, "part.reshape(B, self.n_head, T, D // self.n_head)"
+    ),
     "The features were split as H × 3 × d. In GPT-2's checkpoints c_attn gives all queries, then all "
-    "keys, then all values.",
-    replace(SPLIT, "self.c_attn(x).view(B, T, self.n_head, 3, -1).unbind(3)"),
-)
-attention.mistake(
-    "The features of a head were taken as every H-th one; a head is d neighbours: view(B, T, H, d).",
-    replace(HEADS, "part.view(B, T, D // self.n_head, self.n_head).permute(0, 3, 1, 2)"),
-)
-attention.mistake(
-    "The order is k, q, v. c_attn gives q, k, v.", replace("q, k, v = (", "k, q, v = (")
-)
-attention.mistake(
-    "The order is v, q, k. c_attn gives q, k, v.", replace("q, k, v = (", "v, q, k = (")
-)
-attention.mistake(
-    "The heads were merged without bringing them next to their features. transpose(1, 2) first.",
-    replace(MERGED, "y.reshape(B, T, D)"),
-)
-attention.mistake(
-    "c_proj is not used: what the heads found never mixes.",
-    replace(f"self.c_proj({MERGED})", MERGED),
-)
-attention.mistake(
+    "keys, then all values.": replace(
+        SPLIT, "self.c_attn(x).view(B, T, self.n_head, 3, -1).unbind(3)"
+    ),
+    "The features of a head were taken as every H-th one; a head is d neighbours: view(B, T, H, d).": replace(
+        HEADS, "part.view(B, T, D // self.n_head, self.n_head).permute(0, 3, 1, 2)"
+    ),
+    "The order is k, q, v. c_attn gives q, k, v.": replace("q, k, v = (", "k, q, v = ("),
+    "The order is v, q, k. c_attn gives q, k, v.": replace("q, k, v = (", "v, q, k = ("),
+    "The heads were merged without bringing them next to their features. transpose(1, 2) first.": replace(
+        MERGED, "y.reshape(B, T, D)"
+    ),
+    "c_proj is not used: what the heads found never mixes.": replace(
+        f"self.c_proj({MERGED})", MERGED
+    ),
     "The attention weights are dropped in eval mode too. dropout_p is a number, whatever the mode: give "
-    "0.0 unless self.training.",
-    replace("self.dropout if self.training else 0.0", "self.dropout"),
-)
-attention.mistake(
-    "The attention weights are never dropped: dropout_p is missing.",
-    replace("self.dropout if self.training else 0.0", "0.0"),
-)
-attention.mistake(
-    "There is no dropout after c_proj.",
-    replace("self.resid_dropout(self.c_proj", "(self.c_proj"),
-)
-attention.mistake(
-    "x is added at the end. The block does that; here it is added twice.",
-    replace("return self", "return x + self"),
-)
-attention.mistake(
+    "0.0 unless self.training.": replace("self.dropout if self.training else 0.0", "self.dropout"),
+    "The attention weights are never dropped: dropout_p is missing.": replace(
+        "self.dropout if self.training else 0.0", "0.0"
+    ),
+    "There is no dropout after c_proj.": replace("self.resid_dropout(self.c_proj", "(self.c_proj"),
+    "x is added at the end. The block does that; here it is added twice.": replace(
+        "return self", "return x + self"
+    ),
     "The mask is saved with the weights: a checkpoint that has only weights no longer fits. Register it "
-    "with persistent=False, or let is_causal do it.",
-    replace(
+    "with persistent=False, or let is_causal do it.": replace(
         "super().__init__()",
         "super().__init__()\n"
         '        self.register_buffer("bias", torch.ones(config.n_positions, config.n_positions).tril())',
     ),
-)
-attention.mistake(
-    "There are no biases. GPT-2's linear layers all have one, the head aside.",
-    replace(
+    "There are no biases. GPT-2's linear layers all have one, the head aside.": replace(
         "3 * config.n_embd)",
         "3 * config.n_embd, bias=False)",
         ", config.n_embd)",
         ", config.n_embd, bias=False)",
     ),
-)
+}.items():
+    attention.mistake(says, edit)
+
 attention.mistake(
     "The values are right, but the scores are a tensor of (T, T) for each head: at 1,024 positions and "
     "12 heads 50 MB for one sequence and layer. F.scaled_dot_product_attention with is_causal makes "
@@ -497,6 +462,31 @@ attention.mistake(
     ),
     cost=True,
 )
+
+
+for says, edit in {
+    "is_causal=True stands beside a mask, which torch refuses. The mask has the causal rule in it.": fused(
+        "q, k, v, mask, p, True"
+    ),
+    "There is one head over all D features. Split q, k and v into n_head heads of d features.": replace(
+        HEADS, "part.unsqueeze(1)"
+    ),
+    "The mask is off by one: a position may not see itself, and the first, which sees nothing, gets zeros.": instead_of_causal(
+        triangle(-1)
+    ),
+    "The causal mask is made once, for the first length that comes. Each call needs its own T.": replace(
+        FUSED,
+        f"self.seen = getattr(self, 'seen', {triangle()})\n        y = F.scaled_dot_product_attention(q, k, v, self.seen if mask is None else mask, p)",
+    ),
+    "A mask is kept: it holds in later calls, which are given none.": replace(
+        FUSED,
+        f"mask = self.seen = mask if mask is not None else getattr(self, 'seen', None)\n        {FUSED}",
+    ),
+    "The dropout is before c_proj. GPT-2 drops what leaves c_proj.": replace(
+        f"self.resid_dropout(self.c_proj({MERGED}))", f"self.c_proj(self.resid_dropout({MERGED}))"
+    ),
+}.items():
+    attention.mistake(says, edit)
 
 
 @attention.alternative("three axes at once with unflatten and unbind")
@@ -597,8 +587,8 @@ def _(draw):
     weights = weights_of(dict.fromkeys(STAND_IN_WEIGHTS, (D,)), seed)
     x, y = (normal(B, T, D, dtype=torch.float64, seed=seed + s) for s in (90, 91))
     mask = padding_mask(B, T, draw(draws.indices((B,), T + 1, 1)))
-    steps = ("train", x), ("train", y, mask), ("eval", x, mask), ("reload",), ("eval", y)
-    yield call({"config": config, "parts": STANDING_IN}, weights, *steps)
+    steps = ("train", x[:, 1:]), ("train", x), ("eval", y, mask), ("eval", y), ("reload",)
+    yield call({"config": config, "parts": STANDING_IN}, weights, *steps, ("eval", x, mask))
 
 
 @block.cases(3)
@@ -628,67 +618,59 @@ def _():
 
 ATTEND, THINK = "x + self.attn(self.ln_1(x), *given)", "x + self.mlp(self.ln_2(x))"
 
-block.mistake(
+for says, edit in {
     "The norms come after (post-LN, as in the first transformer). GPT-2 norms what a branch reads and "
-    "leaves the stream itself alone; deep post-LN stacks need a long warm-up to train at all.",
-    replace(ATTEND, "self.ln_1(x + self.attn(x, *given))", THINK, "self.ln_2(x + self.mlp(x))"),
-)
-block.mistake(
-    "The first residual is missing: attention replaces the stream, and is to be added.",
-    replace("x + self.attn", "self.attn"),
-)
-block.mistake(
-    "The second residual is missing: the MLP replaces the stream, and is to be added.",
-    replace("x + self.mlp", "self.mlp"),
-)
-block.mistake(
-    "The residual is the normed x. Keep x itself: the stream goes through a block without a norm.",
-    replace(
+    "leaves the stream itself alone; deep post-LN stacks need a long warm-up to train at all.": replace(
+        ATTEND, "self.ln_1(x + self.attn(x, *given))", THINK, "self.ln_2(x + self.mlp(x))"
+    ),
+    "The first residual is missing: attention replaces the stream, and is to be added.": replace(
+        "x + self.attn", "self.attn"
+    ),
+    "The second residual is missing: the MLP replaces the stream, and is to be added.": replace(
+        "x + self.mlp", "self.mlp"
+    ),
+    "The residual is the normed x. Keep x itself: the stream goes through a block without a norm.": replace(
         ATTEND,
         "self.ln_1(x) + self.attn(self.ln_1(x), *given)",
         THINK,
         "self.ln_2(x) + self.mlp(self.ln_2(x))",
     ),
-)
-block.mistake(
     "Both branches read the block's input (as in GPT-J). In GPT-2 the MLP reads what attention has "
-    "written.",
-    replace(f"x = {ATTEND}\n        return {THINK}", f"return {ATTEND} + self.mlp(self.ln_2(x))"),
-)
-block.mistake(
-    "The MLP comes first; attention does.",
-    replace(f"x = {ATTEND}\n        return {THINK}", f"x = {THINK}\n        return {ATTEND}"),
-)
-block.mistake("ln_1 is used twice, and ln_2 never trains.", replace("self.ln_2(x)", "self.ln_1(x)"))
-block.mistake(
-    "ln_1 and ln_2 have changed places.",
-    replace(
+    "written.": replace(
+        f"x = {ATTEND}\n        return {THINK}", f"return {ATTEND} + self.mlp(self.ln_2(x))"
+    ),
+    "The MLP comes first; attention does.": replace(
+        f"x = {ATTEND}\n        return {THINK}", f"x = {THINK}\n        return {ATTEND}"
+    ),
+    "ln_1 is used twice, and ln_2 never trains.": replace("self.ln_2(x)", "self.ln_1(x)"),
+    "ln_1 and ln_2 have changed places.": replace(
         "self.attn(self.ln_1(x)",
         "self.attn(self.ln_2(x)",
         "self.mlp(self.ln_2(x)",
         "self.mlp(self.ln_1(x)",
     ),
-)
-block.mistake("There are no norms.", replace("self.ln_1(x)", "x", "self.ln_2(x)", "x"))
-block.mistake("The mask does not reach the attention.", replace(", *given", ""))
-block.mistake(
+    "There are no norms.": replace("self.ln_1(x)", "x", "self.ln_2(x)", "x"),
+    "The mask does not reach the attention.": replace(", *given", ""),
     "The attention gets a second argument even where there is no mask. Chapter 8's takes one, but not "
-    "every attention does.",
-    replace("*given", "mask"),
-)
-block.mistake(
-    "The parts are ignored: whatever is given, the block builds its own.",
-    replace("super().__init__()", "super().__init__()\n        parts = Parts()"),
-)
-block.mistake(
-    "config.layer_norm_epsilon does not reach the norms.",
-    replace(
+    "every attention does.": replace("*given", "mask"),
+    "The parts are ignored: whatever is given, the block builds its own.": replace(
+        "super().__init__()", "super().__init__()\n        parts = Parts()"
+    ),
+    "config.layer_norm_epsilon does not reach the norms.": replace(
         "self.ln_1 = parts.layer_norm(config.n_embd, config.layer_norm_epsilon)",
         "self.ln_1 = parts.layer_norm(config.n_embd)",
         "self.ln_2 = parts.layer_norm(config.n_embd, config.layer_norm_epsilon)",
         "self.ln_2 = parts.layer_norm(config.n_embd)",
     ),
-)
+    "x is changed in place (`x += …`). It belongs to the caller: x = x + …": replace(
+        "x = x + self.attn", "x += self.attn"
+    ),
+    "ln_1 and ln_2 are one norm under two names. Make two.": replace(
+        "self.ln_2 = parts.layer_norm(config.n_embd, config.layer_norm_epsilon)",
+        "self.ln_2 = self.ln_1",
+    ),
+}.items():
+    block.mistake(says, edit)
 
 
 @block.alternative("the stream in place of a name for each stage, and the branches in a list")
@@ -764,43 +746,33 @@ def _():
 
 ATTENTION, MLP = "D * 3 * D + 3 * D + D * D + D", "D * 4 * D + 4 * D + 4 * D * D + D"
 
-parameter_count.mistake(
+for says, edit in {
     "The head is counted again. It is the embedding under a second name: 163,037,184 is the number of an "
-    "untied GPT-2.",
-    replace("sum(count.values())", 'sum(count.values()) + count["wte"]'),
-)
-parameter_count.mistake(
-    "The biases of attention are missing: 3 D for q, k and v, and D for c_proj.",
-    replace(ATTENTION, "D * 3 * D + D * D"),
-)
-parameter_count.mistake(
-    "The biases of the MLP are missing: 4 D for c_fc, and D for c_proj.",
-    replace(MLP, "D * 4 * D + 4 * D * D"),
-)
-parameter_count.mistake(
-    "The last norm is missing: two in each block, and ln_f.", replace("2 * L + 1", "2 * L")
-)
-parameter_count.mistake(
-    "A norm holds a weight and a bias, 2 D numbers; you counted D.", replace(") * 2 * D", ") * D")
-)
-parameter_count.mistake(
-    "There is one norm in each block in your count; there are two.", replace("2 * L + 1", "L + 1")
-)
-parameter_count.mistake(
+    "untied GPT-2.": replace("sum(count.values())", 'sum(count.values()) + count["wte"]'),
+    "The biases of attention are missing: 3 D for q, k and v, and D for c_proj.": replace(
+        ATTENTION, "D * 3 * D + D * D"
+    ),
+    "The biases of the MLP are missing: 4 D for c_fc, and D for c_proj.": replace(
+        MLP, "D * 4 * D + 4 * D * D"
+    ),
+    "The last norm is missing: two in each block, and ln_f.": replace("2 * L + 1", "2 * L"),
+    "A norm holds a weight and a bias, 2 D numbers; you counted D.": replace(") * 2 * D", ") * D"),
+    "There is one norm in each block in your count; there are two.": replace("2 * L + 1", "L + 1"),
     "Each head is counted with D × D of its own. The heads share D: together they have D × D each for "
-    "q, k and v.",
-    replace("D * 3 * D +", "D * 3 * D * config.n_head +"),
-)
-parameter_count.mistake(
-    "c_proj of the attention is missing.", replace(ATTENTION, "D * 3 * D + 3 * D")
-)
-parameter_count.mistake(
-    "The embedding of positions is missing.", replace("config.n_positions * D", "0")
-)
-parameter_count.mistake(
-    "attention, mlp: the numbers of one block. There are n_layer of them.",
-    replace(f"L * ({ATTENTION})", ATTENTION, f"L * ({MLP})", MLP),
-)
+    "q, k and v.": replace("D * 3 * D +", "D * 3 * D * config.n_head +"),
+    "c_proj of the attention is missing.": replace(ATTENTION, "D * 3 * D + 3 * D"),
+    "The embedding of positions is missing.": replace("config.n_positions * D", "0"),
+    "attention, mlp: the numbers of one block. There are n_layer of them.": replace(
+        f"L * ({ATTENTION})", ATTENTION, f"L * ({MLP})", MLP
+    ),
+    "c_attn is counted as D × D. It gives q, k and v: D × 3 D weights.": replace(
+        "D * 3 * D", "D * D"
+    ),
+    "One of the MLP's matrices is missing: c_fc has D × 4 D, c_proj as many.": replace(
+        "4 * D * D + D)", "D)"
+    ),
+}.items():
+    parameter_count.mistake(says, edit)
 
 
 @parameter_count.alternative("built on the meta device, and counted by name")
@@ -866,16 +838,17 @@ def one_block(n_layer):
 
 @init_weights.by_hand
 def _():
-    flat = {"ln": ("norm", 2), "fc": ("linear", 100, 100), "c_proj": ("linear", 100, 100)}
+    square = ("linear", 100, 100)
+    small = {"ln_f": ("norm", 2), "mlp": {"c_fc": square, "c_proj": square}}
     yield (
-        call(flat, 2),
+        call(small, 2),
         {
             "returns": None,
-            "`ln.weight`: values": torch.ones(2),
-            "`ln.bias`: values": torch.zeros(2),
-            "`fc.weight`: standard deviation": 0.02,
-            "`fc.bias`: values": torch.zeros(100),
-            "`c_proj.weight`: standard deviation": 0.01,
+            "`ln_f.weight`: values": torch.ones(2),
+            "`ln_f.bias`: values": torch.zeros(2),
+            "`mlp.c_fc.weight`: standard deviation": 0.02,
+            "`mlp.c_fc.bias`: values": torch.zeros(100),
+            "`mlp.c_proj.weight`: standard deviation": 0.01,
         },
     )
 
@@ -892,74 +865,59 @@ def _(draw):
 
 @init_weights.edge
 def _():
-    yield call({"ln": ("norm", 3)}, 4), "norms alone"
-    yield call({"head": ("linear", 100, 100, False)}, 4), "no bias"
+    yield call({"ln_1": ("norm", 3)}, 4), "norms alone"
+    yield call({"lm_head": ("linear", 100, 100, False)}, 4), "no bias"
+    frozen = {"c_fc": ("linear", 100, 100), "frozen": ["c_fc.weight", "c_fc.bias"]}
+    yield call({"mlp": frozen}, 4), "frozen ones start so, too, and stay frozen"
     yield call({}, 2), "no parameters"
 
 
 SIGMA = "0.02 / math.sqrt(2 * n_layer) if residual else 0.02"
 
-init_weights.mistake(
+for says, edit in {
     "The depth is not looked at: c_proj starts as wide as everything else, and the variance of the "
-    "stream grows with every block. Its σ is 0.02 / √(2 L).",
-    replace(SIGMA, "0.02"),
-)
-init_weights.mistake(
-    "σ of c_proj is 0.02 / √L. Each block writes twice, after attention and after the MLP: √(2 L).",
-    replace("2 * n_layer", "n_layer"),
-)
-init_weights.mistake(
-    "σ of c_proj is 0.02 / (2 L). Variances add up, so that the root is due: 0.02 / √(2 L).",
-    replace("math.sqrt(2 * n_layer)", "(2 * n_layer)"),
-)
-init_weights.mistake(
-    "Only the attention's c_proj is scaled. The MLP's writes to the stream as well.",
-    replace('"c_proj.weight"', '"attn.c_proj.weight"'),
-)
-init_weights.mistake(
-    "Only the MLP's c_proj is scaled. The attention's writes to the stream as well.",
-    replace('"c_proj.weight"', '"mlp.c_proj.weight"'),
-)
-init_weights.mistake(
-    "Every matrix is scaled by depth. Only those that write to the stream are: both c_proj.",
-    replace('name.endswith("c_proj.weight")', "True"),
-)
-init_weights.mistake(
-    "The biases are not zero: they keep what they had.", replace("parameter.zero_()", "pass")
-)
-init_weights.mistake(
-    "The biases are drawn like the weights. They start at zero.",
-    replace("parameter.zero_()", "parameter.normal_(0.0, 0.02)"),
-)
-init_weights.mistake(
-    "The norms keep what they had. Whatever there was: one for the weight, zero for the bias.",
-    replace("parameter.fill_(1.0)", "pass"),
-)
-init_weights.mistake(
-    "The norms' weights are zero: nothing would get through. They start at one.",
-    replace("parameter.fill_(1.0)", "parameter.fill_(0.0)"),
-)
-init_weights.mistake(
-    "The norms' weights are drawn like matrices. They start at one.",
-    replace("parameter.fill_(1.0)", "parameter.normal_(0.0, 0.02)"),
-)
-init_weights.mistake(
-    "The embeddings keep what they had; they are drawn like the other matrices.",
-    replace("else:", 'elif not name.endswith(("wte.weight", "wpe.weight")):'),
-)
-init_weights.mistake(
+    "stream grows with every block. Its σ is 0.02 / √(2 L).": replace(SIGMA, "0.02"),
+    "σ of c_proj is 0.02 / √L. Each block writes twice, after attention and after the MLP: √(2 L).": replace(
+        "2 * n_layer", "n_layer"
+    ),
+    "σ of c_proj is 0.02 / (2 L). Variances add up, so that the root is due: 0.02 / √(2 L).": replace(
+        "math.sqrt(2 * n_layer)", "(2 * n_layer)"
+    ),
+    "Only the attention's c_proj is scaled. The MLP's writes to the stream as well.": replace(
+        '"c_proj.weight"', '"attn.c_proj.weight"'
+    ),
+    "Only the MLP's c_proj is scaled. The attention's writes to the stream as well.": replace(
+        '"c_proj.weight"', '"mlp.c_proj.weight"'
+    ),
+    "Every matrix is scaled by depth. Only those that write to the stream are: both c_proj.": replace(
+        'name.endswith("c_proj.weight")', "True"
+    ),
+    "The biases are not zero: they keep what they had.": replace("parameter.zero_()", "pass"),
+    "The biases are drawn like the weights. They start at zero.": replace(
+        "parameter.zero_()", "parameter.normal_(0.0, 0.02)"
+    ),
+    "The norms keep what they had. Whatever there was: one for the weight, zero for the bias.": replace(
+        "parameter.fill_(1.0)", "pass"
+    ),
+    "The norms' weights are zero: nothing would get through. They start at one.": replace(
+        "parameter.fill_(1.0)", "parameter.fill_(0.0)"
+    ),
+    "The norms' weights are drawn like matrices. They start at one.": replace(
+        "parameter.fill_(1.0)", "parameter.normal_(0.0, 0.02)"
+    ),
+    "The embeddings keep what they had; they are drawn like the other matrices.": replace(
+        "else:", 'elif not name.endswith(("wte.weight", "wpe.weight")):'
+    ),
     "The embedding of positions has σ = 0.01, as in OpenAI's first code. Here, as in transformers, every "
-    "embedding has 0.02.",
-    replace(SIGMA, f'{SIGMA} / (1 + name.endswith("wpe.weight"))'),
-)
-init_weights.mistake(
-    "The variance is 0.02, not the standard deviation: everything is 7 times as wide.",
-    replace(SIGMA, f"math.sqrt(0.02) / 0.02 * ({SIGMA})"),
-)
-init_weights.mistake(
-    "A uniform distribution of the right variance; a normal one is asked for.",
-    replace(f"normal_(0.0, {SIGMA})", f"uniform_(-1, 1).mul_(3**0.5 * ({SIGMA}))"),
-)
+    "embedding has 0.02.": replace(SIGMA, f'{SIGMA} / (1 + name.endswith("wpe.weight"))'),
+    "The variance is 0.02, not the standard deviation: everything is 7 times as wide.": replace(
+        SIGMA, f"math.sqrt(0.02) / 0.02 * ({SIGMA})"
+    ),
+    "A uniform distribution of the right variance; a normal one is asked for.": replace(
+        f"normal_(0.0, {SIGMA})", f"uniform_(-1, 1).mul_(3**0.5 * ({SIGMA}))"
+    ),
+}.items():
+    init_weights.mistake(says, edit)
 
 
 @init_weights.mistake(
@@ -971,6 +929,21 @@ def _(model, n_layer):
     for module in model.modules():
         for name, p in list(module.named_parameters(recurse=False)):
             setattr(module, name, nn.Parameter(p.detach().clone()))
+
+
+for says, edit in {
+    "σ of c_proj is 0.02 · √(2 L), wider with depth. Divide by √(2 L).": replace(
+        "0.02 / math", "0.02 * math"
+    ),
+    "Frozen parameters keep what they had. Whether one is trained does not matter here.": replace(
+        "        if name",
+        "        if not parameter.requires_grad:\n            continue\n        if name",
+    ),
+    "In-place changes of a parameter are recorded, which torch refuses: `with torch.no_grad():`.": replace(
+        "@torch.no_grad()\n", ""
+    ),
+}.items():
+    init_weights.mistake(says, edit)
 
 
 @init_weights.alternative("by type with nn.init, and c_proj once more")
@@ -1061,7 +1034,8 @@ def _(draw):
     config = sizes(n_embd=H * d, n_head=H, n_layer=draw(draws.sizes(1, 3)), layer_norm_epsilon=0.1)
     ids, other = some_ids(B, T, seed=draw(seeds)), some_ids(B, T, seed=draw(seeds))
     mask = torch.arange(T) >= T - draw(draws.indices((B,), T + 1, 1))[:, None]
-    yield call(config, {}, draw(seeds), ("train", ids), ("eval", other, mask), ("steps", ids, 2))
+    steps = ("train", ids[:, 1:]), ("eval", other, mask), ("eval", ids), ("steps", ids, 2)
+    yield call(config, {}, draw(seeds), *steps)
 
 
 @whole.edge
@@ -1070,6 +1044,7 @@ def _():
     yield call(sizes(), {}, 1, ("eval", some_ids(1, 8))), "as many tokens as there are positions"
     yield call(sizes(), {}, 1, ("eval", some_ids(1, 9))), "one too many: ValueError"
     yield call(sizes(), {}, 1, ("eval", torch.tensor([[0, 11]]))), "an id outside: IndexError"
+    yield call(sizes(), {}, 1, ("eval", torch.tensor([[0, -1]]))), "a negative id: IndexError"
     yield call(sizes(), {}, 1, ("eval", ids[:, :1])), "one token"
     yield call(sizes(n_layer=0), {}, 1, ("train", ids)), "no blocks"
     yield call(sizes(dropout=0.5), {}, 1, ("eval", ids)), "dropout in eval mode"
@@ -1109,89 +1084,67 @@ TIE = "self.lm_head.weight = self.transformer.wte.weight"
 INPUT = "self.drop(self.wte(ids) + self.wpe(positions))"
 BLOCKS = "nn.ModuleList(block(config, parts) for _ in range(config.n_layer))"
 
-whole.mistake(
+for says, edit in {
     "The head is not tied: it has a weight of its own, V · D parameters more, and no published checkpoint "
-    "of this form fits.",
-    replace(TIE, "pass"),
-)
-whole.mistake(
+    "of this form fits.": replace(TIE, "pass"),
     "The head's weight shares the embedding's memory (`.data`), but is a parameter of its own: it is "
-    "counted, averaged and stepped twice. Assign the parameter itself.",
-    replace(TIE, "self.lm_head.weight.data = self.transformer.wte.weight.data"),
-)
-whole.mistake("The head has a bias; GPT-2's has none.", replace("bias=False", "bias=True"))
-whole.mistake(
-    "The positions are not added: without them attention sees a bag of earlier tokens, in no order.",
-    replace(" + self.wpe(positions)", ""),
-)
-whole.mistake(
-    "The positions start at 1. The first is 0; yours leaves row 0 unused and the context one short.",
-    replace("torch.arange(T,", "torch.arange(1, T + 1,"),
-)
-whole.mistake(
-    "The positions are those at the end of the context. They start again at 0 in every sequence.",
-    replace("torch.arange(T,", "torch.arange(C - T, C,"),
-)
-whole.mistake(
-    "The embeddings are multiplied by √D, as in the first transformer. GPT-2 takes them as they are.",
-    replace("self.wte(ids)", "self.wte(ids) * self.wte.embedding_dim**0.5"),
-)
-whole.mistake(
-    "ln_f is not used: the stream reaches the head as wide as the blocks have made it.",
-    replace("return self.ln_f(x)", "return x"),
-)
-whole.mistake(
-    "The dropout after the embeddings is missing.", replace("self.drop(self.wte", "(self.wte")
-)
-whole.mistake(
+    "counted, averaged and stepped twice. Assign the parameter itself.": replace(
+        TIE, "self.lm_head.weight.data = self.transformer.wte.weight.data"
+    ),
+    "The head has a bias; GPT-2's has none.": replace("bias=False", "bias=True"),
+    "The positions are not added: without them attention sees a bag of earlier tokens, in no order.": replace(
+        " + self.wpe(positions)", ""
+    ),
+    "The positions start at 1. The first is 0; yours leaves row 0 unused and the context one short.": replace(
+        "torch.arange(T,", "torch.arange(1, T + 1,"
+    ),
+    "The positions are those at the end of the context. They start again at 0 in every sequence.": replace(
+        "torch.arange(T,", "torch.arange(C - T, C,"
+    ),
+    "The embeddings are multiplied by √D, as in the first transformer. GPT-2 takes them as they are.": replace(
+        "self.wte(ids)", "self.wte(ids) * self.wte.embedding_dim**0.5"
+    ),
+    "ln_f is not used: the stream reaches the head as wide as the blocks have made it.": replace(
+        "return self.ln_f(x)", "return x"
+    ),
+    "The dropout after the embeddings is missing.": replace("self.drop(self.wte", "(self.wte"),
     "The dropout after the embeddings stays on in eval mode. Use nn.Dropout, or "
-    "training=self.training.",
-    replace(INPUT, "F.dropout(self.wte(ids) + self.wpe(positions), self.drop.p)"),
-)
-whole.mistake(
+    "training=self.training.": replace(
+        INPUT, "F.dropout(self.wte(ids) + self.wpe(positions), self.drop.p)"
+    ),
     "Too long a sequence ends in the embedding's IndexError, or on a GPU in an assertion of a kernel. "
-    "Raise ValueError, and say how many positions there are.",
-    replace("if C < T:", "if False:"),
-)
-whole.mistake(
-    "There is one block, used n_layer times: [block] * n is n names of one object. Build one for each.",
-    replace(BLOCKS, "nn.ModuleList([block(config, parts)] * config.n_layer)"),
-)
-whole.mistake(
-    "The blocks are in a Python list, where no module finds them: they are neither trained nor saved.",
-    replace(BLOCKS, "[block(config, parts) for _ in range(config.n_layer)]"),
-)
-whole.mistake(
-    "The mask that the blocks get has no causal rule in it: only padding is left out.",
-    replace("attention_mask(mask)", "mask[:, None, None, :] | torch.eye(T).bool()"),
-)
-whole.mistake(
-    "The padding mask is not passed on: padding is attended to.",
-    replace("attention_mask(mask)", "None"),
-)
-whole.mistake(
-    "The weights start as torch's layers do: init_weights is not called.",
-    replace("init_weights(self, config.n_layer)", "pass"),
-)
-whole.mistake(
-    "The parts do not reach blocks and norm.",
-    replace("block = parts.block or Block", "block, parts = parts.block or Block, Parts()"),
-)
-whole.mistake(
-    "parts.block is ignored; where it is given, the blocks are made by it.",
-    replace("parts.block or Block", "Block"),
-)
-whole.mistake(
-    "config.layer_norm_epsilon does not reach ln_f.", replace(", config.layer_norm_epsilon", "")
-)
-whole.mistake(
-    "`config` is not kept; generate asks it for the context.",
-    replace("self.config = config", "pass"),
-)
-whole.mistake(
-    "These are probabilities, or their logarithms. Logits are asked for: the loss takes the softmax.",
-    replace("self.transformer(ids, mask))", "self.transformer(ids, mask)).log_softmax(-1)"),
-)
+    "Raise ValueError, and say how many positions there are.": replace("if C < T:", "if False:"),
+    "There is one block, used n_layer times: [block] * n is n names of one object. Build one for each.": replace(
+        BLOCKS, "nn.ModuleList([block(config, parts)] * config.n_layer)"
+    ),
+    "The blocks are in a Python list, where no module finds them: they are neither trained nor saved.": replace(
+        BLOCKS, "[block(config, parts) for _ in range(config.n_layer)]"
+    ),
+    "The mask that the blocks get has no causal rule in it: only padding is left out.": replace(
+        "attention_mask(mask)", "mask[:, None, None, :] | torch.eye(T).bool()"
+    ),
+    "The padding mask is not passed on: padding is attended to.": replace(
+        "attention_mask(mask)", "None"
+    ),
+    "The weights start as torch's layers do: init_weights is not called.": replace(
+        "init_weights(self, config.n_layer)", "pass"
+    ),
+    "The parts do not reach blocks and norm.": replace(
+        "block = parts.block or Block", "block, parts = parts.block or Block, Parts()"
+    ),
+    "parts.block is ignored; where it is given, the blocks are made by it.": replace(
+        "parts.block or Block", "Block"
+    ),
+    "config.layer_norm_epsilon does not reach ln_f.": replace(", config.layer_norm_epsilon", ""),
+    "`config` is not kept; generate asks it for the context.": replace(
+        "self.config = config", "pass"
+    ),
+    "These are probabilities, or their logarithms. Logits are asked for: the loss takes the softmax.": replace(
+        "self.transformer(ids, mask))", "self.transformer(ids, mask)).log_softmax(-1)"
+    ),
+}.items():
+    whole.mistake(says, edit)
+
 whole.mistake(
     "The values are right, but Python goes through the positions. nn.Embedding looks all of them up at "
     "once.",
@@ -1201,6 +1154,26 @@ whole.mistake(
     ),
     cost=True,
 )
+
+
+for says, edit in {
+    "A sequence as long as the context is refused. Only one that is longer has no positions.": replace(
+        "C < T", "C <= T"
+    ),
+    "Too long a sequence ends in an AssertionError. Raise ValueError.": replace(
+        "raise ValueError(", "raise AssertionError("
+    ),
+    "The dropout is on the token's embedding alone. It is on the sum of the two embeddings.": replace(
+        INPUT, "self.drop(self.wte(ids)) + self.wpe(positions)"
+    ),
+    "The mask of padding, (B, T), goes to the blocks as it is. They take attention_mask(mask).": replace(
+        "attention_mask(mask)", "mask"
+    ),
+    "A negative id takes a row from the table's end: `wte.weight[ids]` does. Call wte(ids).": replace(
+        "self.wte(ids)", "self.wte.weight[ids]"
+    ),
+}.items():
+    whole.mistake(says, edit)
 
 
 class _Transformer(nn.Module):
@@ -1222,8 +1195,8 @@ class _Transformer(nn.Module):
         x = F.embedding(ids, self.wte.weight) + self.wpe.weight[:T]
         x = F.dropout(x, self.drop.p, self.training)
         if mask is not None:
-            past = torch.ones(T, T, dtype=torch.bool).tril()
-            mask = (past & mask.view(B, 1, 1, T)) | torch.eye(T, dtype=torch.bool)
+            past = mask.new_ones(T, T).tril()
+            mask = (past & mask.view(B, 1, 1, T)) | past.triu()
         for block in self.h:
             x = block(x, mask)
         return self.ln_f(x)
@@ -1374,97 +1347,79 @@ COPY = "parameter.copy_(given[name])"
 SAME = "given[name].shape != mine[name].shape"
 MESSAGE = '"the checkpoint does not fit this model:\\n  " + "\\n  ".join(problems)'
 
-load.mistake(
-    "Nothing is transposed. The checkpoints hold x W + b (`Conv1D`, (in, out)), nn.Linear (out, in).",
-    replace(TURNED, "False"),
-)
-load.mistake(
+for says, edit in {
+    "Nothing is transposed. The checkpoints hold x W + b (`Conv1D`, (in, out)), nn.Linear (out, in).": replace(
+        TURNED, "False"
+    ),
     "The attention's c_proj is not transposed. It is square, so that no shape complains: the model loads, "
-    "and talks nonsense. Transpose by name, not by shape.",
-    replace(TURNED, f'{TURNED} and "attn.c_proj" not in name'),
-)
-load.mistake(
-    "Every matrix is transposed, the embeddings too. Only the four linear layers are.",
-    replace(TURNED, "x.ndim == 2"),
-)
-load.mistake(
+    "and talks nonsense. Transpose by name, not by shape.": replace(
+        TURNED, f'{TURNED} and "attn.c_proj" not in name'
+    ),
+    "Every matrix is transposed, the embeddings too. Only the four linear layers are.": replace(
+        TURNED, "x.ndim == 2"
+    ),
     "The masks of older checkpoints, attn.bias and attn.masked_bias, are taken for weights. They are "
-    "buffers that this model does not have: leave them out.",
-    replace(" if not name.endswith(NOT_WEIGHTS)", ""),
-)
-load.mistake(
-    "c_attn.bias is left out with the masks: it ends with attn.bias as well. Look for .attn.bias.",
-    replace("name.endswith(NOT_WEIGHTS)", 'name.endswith(("attn.bias", "attn.masked_bias"))'),
-)
-load.mistake(
-    "Names without the prefix `transformer.` are not known. The published file has none.",
-    replace("full_name(name)", "name"),
-)
-load.mistake(
-    "lm_head.weight must be there. It is the embedding; the published file does not hold it twice.",
-    replace(
+    "buffers that this model does not have: leave them out.": replace(
+        " if not name.endswith(NOT_WEIGHTS)", ""
+    ),
+    "c_attn.bias is left out with the masks: it ends with attn.bias as well. Look for .attn.bias.": replace(
+        "name.endswith(NOT_WEIGHTS)", 'name.endswith(("attn.bias", "attn.masked_bias"))'
+    ),
+    "Names without the prefix `transformer.` are not known. The published file has none.": replace(
+        "full_name(name)", "name"
+    ),
+    "lm_head.weight must be there. It is the embedding; the published file does not hold it twice.": replace(
         "named_parameters()",
         "named_parameters(remove_duplicate=False)",
         'given.pop("lm_head.weight", None)',
         'given.get("lm_head.weight")',
     ),
-)
-load.mistake(
     "An untied head is loaded in silence: its weight is dropped, and the logits are those of another "
-    "model. Compare it with the embedding.",
-    replace("not torch.equal(head, embedding)", "False"),
-)
-load.mistake(
-    "Missing tensors go unsaid: those parameters keep their random values.",
-    replace(
+    "model. Compare it with the embedding.": replace("not torch.equal(head, embedding)", "False"),
+    "Missing tensors go unsaid: those parameters keep their random values.": replace(
         "if name not in given]", "if False]", COPY, "parameter.copy_(given.get(name, parameter))"
     ),
-)
-load.mistake(
-    "Unknown tensors go unsaid. They are the sign of another model, or of a renamed layer.",
-    replace("if name not in mine]", "if False]"),
-)
-load.mistake(
-    "Only the first problem is named. Whoever mends a checkpoint wants them all.",
-    replace("join(problems)", "join(problems[:1])"),
-)
-load.mistake(
-    "The message names no tensor: say which are missing, unknown or of another shape.",
-    replace(MESSAGE, '"the checkpoint does not fit this model"'),
-)
-load.mistake(
-    "Some tensors were copied before it raised. Look for every problem first.",
-    replace(
+    "Unknown tensors go unsaid. They are the sign of another model, or of a renamed layer.": replace(
+        "if name not in mine]", "if False]"
+    ),
+    "Only the first problem is named. Whoever mends a checkpoint wants them all.": replace(
+        "join(problems)", "join(problems[:1])"
+    ),
+    "The message names no tensor: say which are missing, unknown or of another shape.": replace(
+        MESSAGE, '"the checkpoint does not fit this model"'
+    ),
+    "Some tensors were copied before it raised. Look for every problem first.": replace(
         "    problems = [",
         "    for name in mine.keys() & given.keys():\n"
         "        if given[name].shape == mine[name].shape:\n"
         "            mine[name].data.copy_(given[name])\n"
         "    problems = [",
     ),
-)
-load.mistake(
     "The numbers of elements are compared, not the shapes; where one is copied all the same, it comes "
-    "scrambled.",
-    replace(
+    "scrambled.": replace(
         SAME,
         "given[name].numel() != mine[name].numel()",
         COPY,
         "parameter.copy_(given[name].reshape(parameter.shape))",
     ),
-)
-load.mistake(
-    "Shapes are compared up to broadcasting: a vector of one number fills a whole norm, in silence.",
-    replace(SAME, f"{SAME} and given[name].numel() > 1"),
-)
-load.mistake(
+    "Shapes are compared up to broadcasting: a vector of one number fills a whole norm, in silence.": replace(
+        SAME, f"{SAME} and given[name].numel() > 1"
+    ),
     "The parameters share the checkpoint's memory (`p.data = x`): whoever trains the model changes the "
-    "dict that it came from, and half precision comes in with it. Copy the values.",
-    replace(COPY, "parameter.data = given[name]"),
-)
-load.mistake(
-    "The state that you were given is changed. It belongs to the caller.",
-    replace("    mine = dict(", "    state.clear()\n    state.update(given)\n    mine = dict("),
-)
+    "dict that it came from, and half precision comes in with it. Copy the values.": replace(
+        COPY, "parameter.data = given[name]"
+    ),
+    "The state that you were given is changed. It belongs to the caller.": replace(
+        "    mine = dict(", "    state.clear()\n    state.update(given)\n    mine = dict("
+    ),
+    "A missing tensor ends in a KeyError. Collect the names, then raise ValueError.": replace(
+        "if name not in given]", "if False]"
+    ),
+    "It raises RuntimeError, as load_state_dict does. Raise ValueError.": replace(
+        "raise ValueError(", "raise RuntimeError("
+    ),
+}.items():
+    load.mistake(says, edit)
 
 
 @load.alternative("load_state_dict, strict, after every check")

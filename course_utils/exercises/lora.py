@@ -106,47 +106,34 @@ def _():
 
 SIZE, MEANT = "sum(weight_of(layer).shape)", "is_target(name, targets)"
 
-lora_parameter_count.mistake(
-    "You count W's own in · out numbers. They are frozen: what trains is A, r · in, and B, out · r.",
-    replace(f"r * {SIZE}", "weight_of(layer).numel()"),
-)
-lora_parameter_count.mistake(
-    "You count A alone. B, (out, r), trains too.", replace(SIZE, "weight_of(layer).size(1)")
-)
-lora_parameter_count.mistake(
-    "You count B alone. A, (r, in), trains too.", replace(SIZE, "weight_of(layer).size(0)")
-)
-lora_parameter_count.mistake(
-    "You count r · in · out for each layer. The two factors stand beside one another: r · in and out · r.",
-    replace(SIZE, "weight_of(layer).numel()"),
-)
-lora_parameter_count.mistake(
-    "You add the base layer's out biases. LoRA leaves the bias alone; only A and B train.",
-    replace(SIZE, f"{SIZE} + weight_of(layer).size(0)"),
-)
-lora_parameter_count.mistake(
+for says, edit in {
+    "You count W's own in · out numbers. They are frozen: what trains is A, r · in, and B, out · r.": replace(
+        f"r * {SIZE}", "weight_of(layer).numel()"
+    ),
+    "You count A alone. B, (out, r), trains too.": replace(SIZE, "weight_of(layer).size(1)"),
+    "You count B alone. A, (r, in), trains too.": replace(SIZE, "weight_of(layer).size(0)"),
+    "You count r · in · out for each layer. The two factors stand beside one another: r · in and out · r.": replace(
+        SIZE, "weight_of(layer).numel()"
+    ),
+    "You add the base layer's out biases. LoRA leaves the bias alone; only A and B train.": replace(
+        SIZE, f"{SIZE} + weight_of(layer).size(0)"
+    ),
     "You match any name that ends in the target's letters: xc_attn is not c_attn. The name is the "
-    "target, or ends in a dot and the target.",
-    replace(MEANT, "name.endswith(tuple(targets))"),
-)
-lora_parameter_count.mistake(
+    "target, or ends in a dot and the target.": replace(MEANT, "name.endswith(tuple(targets))"),
     "You compare the target with the last part of the name alone, so a longer target such as "
-    "mlp.c_proj matches nothing.",
-    replace(MEANT, 'name.rpartition(".")[2] in targets'),
-)
-lora_parameter_count.mistake(
-    'You look for the target anywhere in the name: "attn" then means all that is inside of attn.',
-    replace(MEANT, "any(target in name for target in targets)"),
-)
-lora_parameter_count.mistake(
+    "mlp.c_proj matches nothing.": replace(MEANT, 'name.rpartition(".")[2] in targets'),
+    'You look for the target anywhere in the name: "attn" then means all that is inside of attn.': replace(
+        MEANT, "any(target in name for target in targets)"
+    ),
     "You go through the targets one by one, so a layer that two of them match is counted twice. It "
-    "gets one adapter.",
-    replace(f"if {MEANT}", "for target in targets if is_target(name, [target])"),
-)
-lora_parameter_count.mistake(
-    "You count nn.Linear alone. transformers' GPT-2 is made of Conv1D, and `linear_layers` gives both.",
-    replace(MEANT, f"isinstance(layer, nn.Linear) and {MEANT}"),
-)
+    "gets one adapter.": replace(
+        f"if {MEANT}", "for target in targets if is_target(name, [target])"
+    ),
+    "You count nn.Linear alone. transformers' GPT-2 is made of Conv1D, and `linear_layers` gives both.": replace(
+        MEANT, f"isinstance(layer, nn.Linear) and {MEANT}"
+    ),
+}.items():
+    lora_parameter_count.mistake(says, edit)
 
 
 @lora_parameter_count.alternative("inject into a copy and count what trains")
@@ -263,108 +250,77 @@ def _():
     yield layer_case("linear", 3, 5, (2,), dtype=BF16, r=2, alpha=4.0), "bfloat16"
     large = layer_case("linear", 2000, 3, (2,), r=8, alpha=4.0)
     yield large, "large enough to see how A is drawn"
-    W, b, build, A, B, x = (
-        large.args[1][:, :3],
-        large.args[2],
-        {"r": 2, "alpha": 3.0},
-        *(normal(2, 3), normal(3, 2), normal(3, 4, 2).permute(1, 2, 0)),
-    )
-    yield call("linear", W.clone(), b, build, A, B, x), "an input that is not contiguous"
+    *given, x = layer_case("linear", 3, 5, (4, 2), r=2, alpha=3.0).args
+    yield call(*given, draws.scattered(x)), "an input that is not contiguous"
 
 
 SCALE = "alpha / (math.sqrt(r) if rslora else r)"
 DRAWN = "nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))"
 ENTERS, ADDED = "F.linear(self.dropout(x), self.lora_A)", "self.scaling * F.linear(h, self.lora_B)"
 
-LoRALinear.mistake(
+for says, edit in {
     "Your update is not divided by r: the scale is α / r. Without it each rank asks for a learning rate "
-    "of its own, and adapters of other libraries come out r times too strong.",
-    replace(SCALE, "alpha / (math.sqrt(r) if rslora else 1)"),
-)
-LoRALinear.mistake(
-    "Your scale is α · r. It is α divided by r.",
-    replace(SCALE, "alpha / math.sqrt(r) if rslora else alpha * r"),
-)
-LoRALinear.mistake(
-    "Your scale is r / α: it is the other way round, α / r.",
-    replace(SCALE, "(math.sqrt(r) if rslora else r) / alpha"),
-)
-LoRALinear.mistake(
-    "Your scale is α / √r always. That is rsLoRA's; without `rslora` it is α / r.",
-    replace(SCALE, "alpha / math.sqrt(r)"),
-)
-LoRALinear.mistake("You ignore `rslora`: with it the scale is α / √r.", replace(SCALE, "alpha / r"))
-LoRALinear.mistake(
+    "of its own, and adapters of other libraries come out r times too strong.": replace(
+        SCALE, "alpha / (math.sqrt(r) if rslora else 1)"
+    ),
+    "Your scale is α · r. It is α divided by r.": replace(
+        SCALE, "alpha / math.sqrt(r) if rslora else alpha * r"
+    ),
+    "Your scale is r / α: it is the other way round, α / r.": replace(
+        SCALE, "(math.sqrt(r) if rslora else r) / alpha"
+    ),
+    "Your scale is α / √r always. That is rsLoRA's; without `rslora` it is α / r.": replace(
+        SCALE, "alpha / math.sqrt(r)"
+    ),
+    "You ignore `rslora`: with it the scale is α / √r.": replace(SCALE, "alpha / r"),
     "`forward` does not multiply by the scale, though `delta` does: merged and not merged are then two "
-    "different models.",
-    replace(ADDED, "F.linear(h, self.lora_B)"),
-)
-LoRALinear.mistake(
+    "different models.": replace(ADDED, "F.linear(h, self.lora_B)"),
     "`delta` leaves the scale out, though `forward` has it: merged and not merged are then two "
-    "different models.",
-    replace("self.scaling * (self.lora_B @ self.lora_A)", "self.lora_B @ self.lora_A"),
-)
-LoRALinear.mistake(
+    "different models.": replace(
+        "self.scaling * (self.lora_B @ self.lora_A)", "self.lora_B @ self.lora_A"
+    ),
     "A starts at zero and B at random. The update is zero as it should be, but the file's format, PEFT "
-    "and the paper have it the other way round: A random, B zero.",
-    replace(DRAWN, f"nn.init.zeros_(self.lora_A)\n        {DRAWN.replace('lora_A', 'lora_B')}"),
-)
-LoRALinear.mistake(
+    "and the paper have it the other way round: A random, B zero.": replace(
+        DRAWN, f"nn.init.zeros_(self.lora_A)\n        {DRAWN.replace('lora_A', 'lora_B')}"
+    ),
     "A and B both start at zero. Then each one's gradient, which has the other as a factor, is zero too, "
-    "and nothing ever trains.",
-    replace(DRAWN, "nn.init.zeros_(self.lora_A)"),
-)
-LoRALinear.mistake(
-    "A and B are both random at first: the model is changed before the first step. B starts at zero.",
-    replace(DRAWN, f"{DRAWN}\n        {DRAWN.replace('lora_A', 'lora_B')}"),
-)
-LoRALinear.mistake(
+    "and nothing ever trains.": replace(DRAWN, "nn.init.zeros_(self.lora_A)"),
+    "A and B are both random at first: the model is changed before the first step. B starts at zero.": replace(
+        DRAWN, f"{DRAWN}\n        {DRAWN.replace('lora_A', 'lora_B')}"
+    ),
     "A is drawn √6 times too wide: nn.Linear's start is `kaiming_uniform_` with a = √5, uniform up to "
-    "1 / √in.",
-    replace(DRAWN, "nn.init.kaiming_uniform_(self.lora_A)"),
-)
-LoRALinear.mistake(
-    "The base layer still requires a gradient. It is to be frozen: only A and B train.",
-    replace("base_layer.requires_grad_(False)", "base_layer"),
-)
-LoRALinear.mistake(
-    "You freeze the base layer's weight, but not its bias. Only A and B train.",
-    replace(
+    "1 / √in.": replace(DRAWN, "nn.init.kaiming_uniform_(self.lora_A)"),
+    "The base layer still requires a gradient. It is to be frozen: only A and B train.": replace(
+        "base_layer.requires_grad_(False)", "base_layer"
+    ),
+    "You freeze the base layer's weight, but not its bias. Only A and B train.": replace(
         "base_layer.requires_grad_(False)",
         "base_layer\n        base_layer.weight.requires_grad_(False)",
     ),
-)
-LoRALinear.mistake(
     "Your dropout acts on what enters the base layer too. The frozen layer sees x whole; only what "
-    "enters A is dropped.",
-    replace("y = self", "x = self.dropout(x)\n        y = self", "self.dropout(x),", "x,"),
-)
-LoRALinear.mistake(
-    "Your dropout acts on the update as it comes out of B. It acts on what enters A.",
-    replace(
+    "enters A is dropped.": replace(
+        "y = self", "x = self.dropout(x)\n        y = self", "self.dropout(x),", "x,"
+    ),
+    "Your dropout acts on the update as it comes out of B. It acts on what enters A.": replace(
         "self.dropout(x)", "x", "F.linear(h, self.lora_B)", "self.dropout(F.linear(h, self.lora_B))"
     ),
-)
-LoRALinear.mistake(
-    "Your dropout acts between A and B. It acts on what enters A.",
-    replace(ENTERS, "self.dropout(F.linear(x, self.lora_A))"),
-)
-LoRALinear.mistake("You leave out the dropout on what enters A.", replace("self.dropout(x)", "x"))
-LoRALinear.mistake(
-    "You take (out, in) from `base_layer.weight.shape`. A Conv1D holds W as (in, out): ask `weight_of`.",
-    replace("weight_of(base_layer)", "base_layer.weight"),
-)
-LoRALinear.mistake(
-    "A and B are float32 whatever W is. Make them of W's dtype, on W's device: `weight.new_zeros(…)`.",
-    replace("weight.new_empty", "torch.empty", "weight.new_zeros", "torch.zeros"),
-)
-LoRALinear.mistake(
-    "When the update is in W already (`merged`), you add it once more. Then the base layer's answer is all.",
-    replace("if self.merged:", "if False:"),
-)
-LoRALinear.mistake(
-    "A rank below 1 is no update at all: raise ValueError.", replace("if r < 1:", "if False:")
-)
+    "Your dropout acts between A and B. It acts on what enters A.": replace(
+        ENTERS, "self.dropout(F.linear(x, self.lora_A))"
+    ),
+    "You leave out the dropout on what enters A.": replace("self.dropout(x)", "x"),
+    "You take (out, in) from `base_layer.weight.shape`. A Conv1D holds W as (in, out): ask `weight_of`.": replace(
+        "weight_of(base_layer)", "base_layer.weight"
+    ),
+    "A and B are float32 whatever W is. Make them of W's dtype, on W's device: `weight.new_zeros(…)`.": replace(
+        "weight.new_empty", "torch.empty", "weight.new_zeros", "torch.zeros"
+    ),
+    "When the update is in W already (`merged`), you add it once more. Then the base layer's answer is all.": replace(
+        "if self.merged:", "if False:"
+    ),
+    "A rank below 1 is no update at all: raise ValueError.": replace("if r < 1:", "if False:"),
+}.items():
+    LoRALinear.mistake(says, edit)
+
 LoRALinear.mistake(
     "Your forward is right but multiplies B A out, an (out, in) tensor as large as W. (x Aᵀ) Bᵀ gives "
     "the same through r numbers a position.",
@@ -373,13 +329,35 @@ LoRALinear.mistake(
 )
 
 
-@LoRALinear.alternative("plain products in forward")
-class _(lora.LoRALinear):
-    def forward(self, x):
-        y = self.base_layer(x)
-        if not self.merged:
-            y = y + self.scaling * (self.dropout(x) @ self.lora_A.T @ self.lora_B.T)
-        return y
+for says, edit in {
+    "`delta` is (in, out). ΔW has W's own shape, (out, in): s · B A.": replace(
+        "self.scaling * (self.lora_B @ self.lora_A)", "self.scaling * (self.lora_B @ self.lora_A).T"
+    ),
+    "A is drawn from N(0, 1). It starts as nn.Linear's weights do, uniform up to 1 / √in.": replace(
+        DRAWN, "nn.init.normal_(self.lora_A)"
+    ),
+    "A and B have W's dtype, but are on the default device. Make them where W is.": replace(
+        "weight.new_empty(r, in_features)",
+        "torch.empty(r, in_features, dtype=weight.dtype)",
+        "weight.new_zeros(out_features, r)",
+        "torch.zeros(out_features, r, dtype=weight.dtype)",
+    ),
+    "x is flattened by `view`, which a layout such as a transposed one refuses. No view is due.": replace(
+        ENTERS,
+        "F.linear(self.dropout(x).view(-1, x.size(-1)), self.lora_A).view(*x.shape[:-1], self.lora_A.size(0))",
+    ),
+    "Your dropout writes into x (inplace=True), which belongs to the caller.": replace(
+        "nn.Dropout(dropout)", "nn.Dropout(dropout, inplace=True)"
+    ),
+    "The update is added in place to what the base layer returned, which a hook may hold: y + …": replace(
+        f"return y + {ADDED}", f"return y.add_({ADDED})"
+    ),
+    "`delta` is computed once and kept: it is that of an A and a B of earlier steps.": replace(
+        "return self.scaling * (self.lora_B @ self.lora_A)",
+        "self.kept = getattr(self, 'kept', self.scaling * (self.lora_B @ self.lora_A).detach())\n        return self.kept",
+    ),
+}.items():
+    LoRALinear.mistake(says, edit)
 
 
 @LoRALinear.alternative("einsum, and A and B from nn.Linear's own start")
@@ -483,6 +461,8 @@ def _():
     yield call(ALIKE, ["c_attn"], r=2), "xc_attn ends in c_attn, but is another name"
     yield call(GPT, ["c_attn"], r=0), "no rank: an error, and nothing changed"
     yield call(GPT, ["c_attn"], r=-1), "a negative rank: an error, and nothing changed"
+    yield call(GPT, ["c_attn"], dropout=1.5), "no probability: an error, and nothing changed"
+    yield call(GPT, ["c_attn"], "eval", dropout=0.5), "a model in eval mode stays in it"
     yield call(CONVS, ["c_attn", "c_fc"], r=3, alpha=2.0), "transformers' Conv1D"
     yield call({**GPT, "frozen": ["wte.weight"]}, ["lm_head"], r=1), "part of it was frozen already"
 
@@ -490,69 +470,58 @@ def _():
 FOUND, FROZEN = "    found = [", "    model.requires_grad_(False)\n"
 UNKNOWN = "if not any(is_target(name, [target]) for name, _ in found)"
 
-inject_lora.mistake(
+for says, edit in {
     "You do not freeze the rest of the model: embeddings, norms and the layers without an adapter still "
-    "train.",
-    replace(FROZEN, ""),
-)
-inject_lora.mistake(
-    "You freeze the model when the adapters are in it, and so the adapters too: nothing trains.",
-    replace("return model", "return model.requires_grad_(False)"),
-)
-inject_lora.mistake(
+    "train.": replace(FROZEN, ""),
+    "You freeze the model when the adapters are in it, and so the adapters too: nothing trains.": replace(
+        "return model", "return model.requires_grad_(False)"
+    ),
     "A target that matches nothing passes in silence: a slip in a name, and a part of the model is "
-    "never adapted. Raise ValueError.",
-    replace(UNKNOWN, "if False"),
-)
-inject_lora.mistake(
-    "You raise only if no target at all matches. Each of them has to match something.",
-    replace(UNKNOWN, "if not found"),
-)
-inject_lora.mistake(
+    "never adapted. Raise ValueError.": replace(UNKNOWN, "if False"),
+    "You raise only if no target at all matches. Each of them has to match something.": replace(
+        UNKNOWN, "if not found"
+    ),
     "You freeze the model before you check, so an error leaves it frozen. Find and check first, then "
-    "change.",
-    replace(FOUND, FROZEN + FOUND),
-)
-inject_lora.mistake(
+    "change.": replace(FOUND, FROZEN + FOUND),
     "You replace layers before every target is checked, so an error leaves half of the work done. Find "
-    "and check first, then change.",
-    replace(
+    "and check first, then change.": replace(
         FOUND,
         "    known = [t for t in targets if any(is_target(n, [t]) for n, _ in linear_layers(model))]\n"
         "    if len(known) < len(targets):\n"
         "        inject_lora(model, known, r, alpha, dropout, rslora)\n" + FOUND,
     ),
-)
-inject_lora.mistake(
-    "You match any name that ends in the target's letters: xc_attn is not c_attn.",
-    replace(
+    "You match any name that ends in the target's letters: xc_attn is not c_attn.": replace(
         "if is_target(name, targets)",
         "if name.endswith(tuple(targets))",
         "is_target(name, [target])",
         "name.endswith(target)",
     ),
-)
-inject_lora.mistake(
-    "You pass over transformers' Conv1D, of which its GPT-2 is made.",
-    replace("if is_target(name, t", "if isinstance(layer, nn.Linear) and is_target(name, t"),
-)
-inject_lora.mistake(
-    "You do not pass `alpha` on: every adapter has the default's scale.",
-    replace("r, alpha, dropout", "r, 16.0, dropout"),
-)
-inject_lora.mistake(
-    "You do not pass `dropout` on.", replace("alpha, dropout, rslora", "alpha, rslora=rslora")
-)
-inject_lora.mistake("You do not pass `rslora` on.", replace("dropout, rslora", "dropout"))
-inject_lora.mistake(
-    "You return nothing. Return the model, so that calls can be chained.",
-    replace("return model", "return None"),
-)
-inject_lora.mistake(
+    "You pass over transformers' Conv1D, of which its GPT-2 is made.": replace(
+        "if is_target(name, t", "if isinstance(layer, nn.Linear) and is_target(name, t"
+    ),
+    "You do not pass `alpha` on: every adapter has the default's scale.": replace(
+        "r, alpha, dropout", "r, 16.0, dropout"
+    ),
+    "You do not pass `dropout` on.": replace("alpha, dropout, rslora", "alpha, rslora=rslora"),
+    "You do not pass `rslora` on.": replace("dropout, rslora", "dropout"),
+    "You return nothing. Return the model, so that calls can be chained.": replace(
+        "return model", "return None"
+    ),
     "You adapt a copy and leave the model that you were given as it was. The change is in place: an "
-    "optimizer made before, and memory for one model only, rely on it.",
-    replace(FOUND, f"    import copy\n\n    model = copy.deepcopy(model)\n{FOUND}"),
-)
+    "optimizer made before, and memory for one model only, rely on it.": replace(
+        FOUND, f"    import copy\n\n    model = copy.deepcopy(model)\n{FOUND}"
+    ),
+    "New adapters are in train mode in a model that is in eval mode: their dropout drops.": replace(
+        ".train(layer.training)", ""
+    ),
+    "setattr takes no dotted name: find the parent, model.get_submodule(parent), and set the last part.": replace(
+        "setattr(model.get_submodule(parent), last", "setattr(model, name"
+    ),
+    "A dropout that is no probability raises when the model is frozen already. Check, then change.": replace(
+        "not 0 <= dropout <= 1", "False"
+    ),
+}.items():
+    inject_lora.mistake(says, edit)
 
 
 @inject_lora.alternative("recursion over named_children")
@@ -688,69 +657,57 @@ ADD, SUBTRACT = "weight_of(layer.base_layer).add_(layer", "weight_of(layer.base_
 SCALELESS = ".lora_B @ layer.lora_A"
 ANEW = "layer.base_layer.weight = nn.Parameter(layer.base_layer.weight.clone(), False)"
 
-merge.mistake(
+for says, edit in {
     "A layer that is merged already is merged once more, and its update is in W twice. Look at "
-    "`layer.merged` first, in both functions.",
-    replace("if not layer.merged:", "if True:", "if layer.merged:", "if True:"),
-)
-merge.mistake(
-    "`unmerge` takes out what was never added: look at `layer.merged` first.",
-    replace("if layer.merged:", "if True:"),
-)
-merge.mistake(
-    "You forget to set `layer.merged`: forward still adds the update, to a W that has it.",
-    replace("layer.merged = True", "pass", "layer.merged = False", "pass"),
-)
-merge.mistake(
-    "You add B A without the scale. `layer.delta()` is s · B A.",
-    replace(f"{ADD}.delta()", ADD + SCALELESS, f"{SUBTRACT}.delta()", SUBTRACT + SCALELESS),
-)
-merge.mistake(
-    "The update goes through bfloat16 on its way, and W keeps 8 bits of it. Add it in W's own dtype.",
-    replace(
+    "`layer.merged` first, in both functions.": replace(
+        "if not layer.merged:", "if True:", "if layer.merged:", "if True:"
+    ),
+    "`unmerge` takes out what was never added: look at `layer.merged` first.": replace(
+        "if layer.merged:", "if True:"
+    ),
+    "You forget to set `layer.merged`: forward still adds the update, to a W that has it.": replace(
+        "layer.merged = True", "pass", "layer.merged = False", "pass"
+    ),
+    "You add B A without the scale. `layer.delta()` is s · B A.": replace(
+        f"{ADD}.delta()", ADD + SCALELESS, f"{SUBTRACT}.delta()", SUBTRACT + SCALELESS
+    ),
+    "The update goes through bfloat16 on its way, and W keeps 8 bits of it. Add it in W's own dtype.": replace(
         f"{ADD}.delta()",
         f"{ADD}.delta().bfloat16()",
         f"{SUBTRACT}.delta()",
         f"{SUBTRACT}.delta().bfloat16()",
     ),
-)
-merge.mistake(
-    "`unmerge` leaves W rounded to bfloat16. It is to be what it was, up to the rounding of W's own dtype.",
-    replace(
+    "`unmerge` leaves W rounded to bfloat16. It is to be what it was, up to the rounding of W's own dtype.": replace(
         "layer.merged = False",
         "layer.merged = False\n            W = weight_of(layer.base_layer)\n            W.copy_(W.bfloat16())",
     ),
-)
-merge.mistake(
-    "`unmerge` clears the flag but leaves the update in W. Subtract `layer.delta()`.",
-    replace(f"{SUBTRACT}.delta())", "pass"),
-)
-merge.mistake(
+    "`unmerge` clears the flag but leaves the update in W. Subtract `layer.delta()`.": replace(
+        f"{SUBTRACT}.delta())", "pass"
+    ),
     "Your addition is recorded for backward, and W, which was frozen, requires a gradient: wrap it in "
-    "`with torch.no_grad():`.",
-    replace(
+    "`with torch.no_grad():`.": replace(
         f"with torch.no_grad():\n                {ADD}",
         f"if True:\n                {ADD}",
         f"with torch.no_grad():\n                {SUBTRACT}",
         f"if True:\n                {SUBTRACT}",
     ),
-)
-merge.mistake(
     "You add ΔW, which is (out, in), to a Conv1D's weight, which is (in, out). `weight_of` gives a view "
-    "that fits.",
-    replace(
+    "that fits.": replace(
         ADD, "layer.base_layer.weight.add_(layer", SUBTRACT, "layer.base_layer.weight.sub_(layer"
     ),
-)
-merge.mistake(
     "You put a new parameter in W's place. Whoever shares W, a tied head say, still has the old one: "
-    "change it in place.",
-    replace(ADD, f"{ANEW}\n                {ADD}", SUBTRACT, f"{ANEW}\n                {SUBTRACT}"),
-)
-merge.mistake(
-    "`merge` sets B to zero afterwards: then there is nothing left to take out again, and nothing to save.",
-    replace("layer.merged = True", "layer.merged = True\n            nn.init.zeros_(layer.lora_B)"),
-)
+    "change it in place.": replace(
+        ADD, f"{ANEW}\n                {ADD}", SUBTRACT, f"{ANEW}\n                {SUBTRACT}"
+    ),
+    "`merge` sets B to zero afterwards: then there is nothing left to take out again, and nothing to save.": replace(
+        "layer.merged = True", "layer.merged = True\n            nn.init.zeros_(layer.lora_B)"
+    ),
+    "`W.add(…)` returns a sum that is thrown away; W is as it was. `add_` changes it.": replace(
+        ADD, ADD.replace("add_", "add"), SUBTRACT, SUBTRACT.replace("sub_", "sub")
+    ),
+    "`unmerge` adds the update once more. Subtract it.": replace(SUBTRACT, ADD),
+}.items():
+    merge.mistake(says, edit)
 
 
 def through_data(model, on):
@@ -827,40 +784,34 @@ def _():
         "a layer without an adapter whose name contains lora_",
     )
     yield call({"fc": ("linear", W22, None, *ADAPTER, True)}), "merged: A and B are the same"
+    halves = (x.bfloat16() for x in ADAPTER[:2])
+    yield call({"fc": ("linear", W22.bfloat16(), None, *halves, 0.5)}), "bfloat16 stays bfloat16"
 
 
 NAMED = "{name: tensor.detach()"
 
-lora_state_dict.mistake(
+for says, edit in {
     "The base model's weights are in your state, too. Then the file is as large as the model; it is to "
-    "hold A and B alone.",
-    replace(
+    "hold A and B alone.": replace(
         "    return tensors",
         "    base = {n: p.detach() for n, p in model.named_parameters() if '.lora_' not in n}\n"
         "    return tensors | {f'{PEFT_PREFIX}{n}': p for n, p in base.items()}",
     ),
-)
-lora_state_dict.mistake(
-    "Your tensors still require a gradient: a state that is kept keeps a graph's leaves. Detach them.",
-    replace(".detach()", ""),
-)
-lora_state_dict.mistake(
-    "Your names lack PEFT's prefix, base_model.model. — its loader would find none of them.",
-    replace(NAMED, "{name.removeprefix(PEFT_PREFIX): tensor.detach()"),
-)
-lora_state_dict.mistake(
-    "Your names end in lora_A and lora_B. In PEFT those are layers with a weight each: .lora_A.weight.",
-    replace(NAMED, '{name.removesuffix(".weight"): tensor.detach()'),
-)
-lora_state_dict.mistake(
+    "Your tensors still require a gradient: a state that is kept keeps a graph's leaves. Detach them.": replace(
+        ".detach()", ""
+    ),
+    "Your names lack PEFT's prefix, base_model.model. — its loader would find none of them.": replace(
+        NAMED, "{name.removeprefix(PEFT_PREFIX): tensor.detach()"
+    ),
+    "Your names end in lora_A and lora_B. In PEFT those are layers with a weight each: .lora_A.weight.": replace(
+        NAMED, '{name.removesuffix(".weight"): tensor.detach()'
+    ),
     "The adapter's name, default, is in your names. PEFT has it in memory and leaves it out of files, so "
-    "that an adapter can be loaded under any name.",
-    replace(NAMED, '{name.replace(".weight", ".default.weight"): tensor.detach()'),
-)
-lora_state_dict.mistake(
+    "that an adapter can be loaded under any name.": replace(
+        NAMED, '{name.replace(".weight", ".default.weight"): tensor.detach()'
+    ),
     "You save s · B. The scale is no part of the tensors: who loads them has α and r from the config, "
-    "and would apply it twice.",
-    replace(
+    "and would apply it twice.": replace(
         "    if not tensors",
         "    for name, layer in lora_layers(model):\n"
         "        tensors[f'{PEFT_PREFIX}{name}.lora_B.weight'] *= layer.scaling\n"
@@ -868,21 +819,24 @@ lora_state_dict.mistake(
         "tensor.detach()",
         "tensor.detach().clone()",
     ),
-)
-lora_state_dict.mistake(
-    "For a model without adapters you return an empty state. Raise ValueError.",
-    replace("if not tensors:", "if False:"),
-)
-lora_state_dict.mistake(
-    "You choose names that contain lora_ anywhere. A layer of the base model may be called so, too.",
-    replace(
+    "For a model without adapters you return an empty state. Raise ValueError.": replace(
+        "if not tensors:", "if False:"
+    ),
+    "You choose names that contain lora_ anywhere. A layer of the base model may be called so, too.": replace(
         "    return tensors",
         "    for name, p in model.named_parameters():\n"
         "        if 'lora_' in name and not name.endswith(('lora_A', 'lora_B')):\n"
         "            tensors[PEFT_PREFIX + name] = p.detach()\n"
         "    return tensors",
     ),
-)
+    "Your tensors are float32, whatever the adapters are. They are saved as they are.": replace(
+        ".detach()", ".detach().float()"
+    ),
+    "A and B have changed places.": replace(
+        NAMED, "{name.translate({65: 66, 66: 65}): tensor.detach()"
+    ),
+}.items():
+    lora_state_dict.mistake(says, edit)
 
 
 @lora_state_dict.alternative("from named_parameters, by the end of the name, as copies")
@@ -958,8 +912,9 @@ def _():
     yield call(logits, ids, n([6, 6]), n([6, 6])), "no answer at all: an error"
     yield call(logits, ids, n([3, 2]), n([3, 2])), "nothing but padding after the prompts: an error"
     yield call(logits[:, :2], ids[:, :2], n([1, 1]), n([2, 2])), "one token each"
-    wide = normal(5, 2, 6).permute(1, 2, 0)
+    wide = draws.scattered(normal(2, 6, 5))
     yield call(wide, ids, n([2, 1]), n([5, 3])), "logits that are not contiguous"
+    yield call(logits, ids.int(), n([2, 1]).int(), n([5, 3]).int()), "ids and lengths in int32"
     yield call(logits * 100, ids, n([2, 1]), n([5, 3])), "very sure logits"
 
 
@@ -968,64 +923,60 @@ LEFT_OUT = "masked_fill(~answer"
 MEAN = "F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), targets.flatten())"
 EACH = 'F.cross_entropy(logits[:, :-1].float().mT, targets, reduction="none")'
 
-masked_instruction_loss.mistake(
-    "The prompts' tokens are in your loss, too: the model is trained to write the questions.",
-    replace(LEFT_OUT, f"masked_fill({PAST_END}"),
-)
-masked_instruction_loss.mistake(
-    "The padding is in your loss, too: the model is trained to write nothing after nothing.",
-    replace(LEFT_OUT, f"masked_fill({IN_PROMPT}"),
-)
-masked_instruction_loss.mistake(
+for says, edit in {
+    "The prompts' tokens are in your loss, too: the model is trained to write the questions.": replace(
+        LEFT_OUT, f"masked_fill({PAST_END}"
+    ),
+    "The padding is in your loss, too: the model is trained to write nothing after nothing.": replace(
+        LEFT_OUT, f"masked_fill({IN_PROMPT}"
+    ),
     "You compare the logits after position t with the token at t, which the model has just read. They "
-    "are its guess of the token at t + 1.",
-    replace("torch.arange(1, ", "torch.arange(", "ids[:, 1:]", "ids", "logits[:, :-1]", "logits"),
-)
-masked_instruction_loss.mistake(
+    "are its guess of the token at t + 1.": replace(
+        "torch.arange(1, ", "torch.arange(", "ids[:, 1:]", "ids", "logits[:, :-1]", "logits"
+    ),
     "The first token of each answer is missing from your loss. It is predicted from the prompt's last "
-    "position, and is the one that decides most.",
-    replace(LEFT_OUT, f"{LEFT_OUT} | (position == prompt_lengths[:, None])"),
-)
-masked_instruction_loss.mistake(
+    "position, and is the one that decides most.": replace(
+        LEFT_OUT, f"{LEFT_OUT} | (position == prompt_lengths[:, None])"
+    ),
     "The last token of each prompt is in your loss. The mask is about the token that is predicted, not "
-    "the position that predicts it.",
-    replace(LEFT_OUT, f"masked_fill((position + 1 < prompt_lengths[:, None]) | {PAST_END}"),
-)
-masked_instruction_loss.mistake(
-    "The last token of each answer, often the one that says it ends, is missing from your loss.",
-    replace(LEFT_OUT, f"{LEFT_OUT} | (position == lengths[:, None] - 1)"),
-)
-masked_instruction_loss.mistake(
-    "The first token of the padding is in your loss: the answer ends before position lengths[b].",
-    replace(LEFT_OUT, f"masked_fill({IN_PROMPT} | (position > lengths[:, None])"),
-)
-masked_instruction_loss.mistake(
+    "the position that predicts it.": replace(
+        LEFT_OUT, f"masked_fill((position + 1 < prompt_lengths[:, None]) | {PAST_END}"
+    ),
+    "The last token of each answer, often the one that says it ends, is missing from your loss.": replace(
+        LEFT_OUT, f"{LEFT_OUT} | (position == lengths[:, None] - 1)"
+    ),
+    "The first token of the padding is in your loss: the answer ends before position lengths[b].": replace(
+        LEFT_OUT, f"masked_fill({IN_PROMPT} | (position > lengths[:, None])"
+    ),
     "You take the mean of each sequence, then the mean of those: a token of a short answer then counts "
-    "more than one of a long answer. Every answer token of the batch counts the same.",
-    replace(MEAN, f"({EACH}.sum(1) / answer.sum(1))[answer.any(1)].mean()"),
-)
-masked_instruction_loss.mistake(
-    "You divide by all positions, masked ones too: the more padding, the smaller the loss and the step.",
-    replace(MEAN, f"{EACH}.mean()"),
-)
-masked_instruction_loss.mistake(
-    "You return the sum. The loss is the mean over the answers' tokens.",
-    replace(MEAN, f"{EACH}.sum()"),
-)
-masked_instruction_loss.mistake(
-    "You compute in the logits' own dtype: bfloat16 keeps three digits of a loss. Take float32.",
-    replace(".float()", ""),
-)
-masked_instruction_loss.mistake(
+    "more than one of a long answer. Every answer token of the batch counts the same.": replace(
+        MEAN, f"({EACH}.sum(1) / answer.sum(1))[answer.any(1)].mean()"
+    ),
+    "You divide by all positions, masked ones too: the more padding, the smaller the loss and the step.": replace(
+        MEAN, f"{EACH}.mean()"
+    ),
+    "You return the sum. The loss is the mean over the answers' tokens.": replace(
+        MEAN, f"{EACH}.sum()"
+    ),
+    "You compute in the logits' own dtype: bfloat16 keeps three digits of a loss. Take float32.": replace(
+        ".float()", ""
+    ),
     "You take token 0 for padding wherever it stands. The lengths say where padding is; a 0 inside an "
-    "answer is a token like any other.",
-    replace(LEFT_OUT, f"{LEFT_OUT} | (ids[:, 1:] == 0)"),
-)
-masked_instruction_loss.mistake(
+    "answer is a token like any other.": replace(LEFT_OUT, f"{LEFT_OUT} | (ids[:, 1:] == 0)"),
     "Without a single answer token you return NaN, 0 / 0, and one step with it ruins the model. Raise "
-    "ValueError.",
-    replace("if not answer.any():", "if False:"),
-)
+    "ValueError.": replace("if not answer.any():", "if False:"),
+    "Logits and tokens are shifted the wrong way: the logits at t are compared with the token at t − 1.": replace(
+        "ids[:, 1:]", "ids[:, :-1]", "logits[:, :-1]", "logits[:, 1:]"
+    ),
+    "The mask is that of the position that predicts: both of its ends are one late. Mask by the token that is predicted, at 1 … T − 1.": replace(
+        "torch.arange(1, ids.size(1)", "torch.arange(ids.size(1) - 1"
+    ),
+    "You take lengths[b] for the answer's own length. The answer ends at position lengths[b], prompt included.": replace(
+        LEFT_OUT, f"masked_fill({IN_PROMPT} | (position >= (prompt_lengths + lengths)[:, None])"
+    ),
+    "Targets of int32 are refused by F.cross_entropy: ids.long().": replace(".long()", ""),
+}.items():
+    masked_instruction_loss.mistake(says, edit)
 
 
 @masked_instruction_loss.mistake(
@@ -1134,6 +1085,7 @@ def _():
     yield call(torch.empty(0), 4), "empty"
     yield call(normal(64 * 2 + 1)), "64 is the default; the last block holds one number"
     yield call(normal(6, 5).T, 4), "row-major order of what is shown, not of the storage"
+    yield call(draws.scattered(normal(3, 4, 5)), 4), "not contiguous: no view flattens it"
     yield call(normal(5), 3), "an odd block: an error"
     yield call(normal(5), 0), "an empty block: an error"
     yield call(normal(5), 1), "a block of one: an error"
@@ -1141,6 +1093,7 @@ def _():
     yield call(lora.NF4 * 3, 16), "numbers that are on the grid"
     yield call(-normal(8).abs() - 0.1, 4), "negative numbers alone"
     yield call(normal(8, dtype=BF16), 4), "bfloat16: the scales are float32"
+    yield call(normal(64, 64, dtype=BF16)), "bfloat16, divided in float32"
     yield call(torch.tensor([1e-30, 2e-30, 1e30, -3e30]), 2), "very small and very large"
 
 
@@ -1148,63 +1101,54 @@ LARGEST, SAFE = "blocks.abs().amax(dim=1)", "torch.where(scales == 0, 1.0, scale
 CUT = "code = code[: x.numel() + x.numel() % 2]"
 BYTE = "code[::2] << 4 | code[1::2]"
 
-nf4_quantize.mistake(
+for says, edit in {
     "You divide [−1, 1] into sixteen equal steps. NF4's levels are `NF4`: quantiles of a normal "
-    "distribution, dense where weights are.",
-    replace("NF4.to(x.device)", "torch.linspace(-1, 1, 16)"),
-)
-nf4_quantize.mistake(
+    "distribution, dense where weights are.": replace(
+        "NF4.to(x.device)", "torch.linspace(-1, 1, 16)"
+    ),
     "You take one scale for the whole tensor, so one large weight makes every other coarse. Each block "
-    "has its own.",
-    replace(LARGEST, f"{LARGEST}\n    scales[:] = max(scales, default=0)"),
-)
-nf4_quantize.mistake(
-    "The two codes of a byte are swapped: the first belongs in the high half.",
-    replace(BYTE, "code[1::2] << 4 | code[::2]"),
-)
-nf4_quantize.mistake(
-    "You take the level below each number, not the nearest one: every weight moves downwards.",
-    replace("(levels[1:] + levels[:-1]) / 2", "levels[1:], right=True"),
-)
-nf4_quantize.mistake(
+    "has its own.": replace(LARGEST, f"{LARGEST}\n    scales[:] = max(scales, default=0)"),
+    "The two codes of a byte are swapped: the first belongs in the high half.": replace(
+        BYTE, "code[1::2] << 4 | code[::2]"
+    ),
+    "You take the level below each number, not the nearest one: every weight moves downwards.": replace(
+        "(levels[1:] + levels[:-1]) / 2", "levels[1:], right=True"
+    ),
     "Your scale is the largest number of a block, not the largest magnitude: blocks whose extreme is "
-    "negative are cut off.",
-    replace(LARGEST, "blocks.amax(dim=1)"),
-)
-nf4_quantize.mistake(
-    "Your scale is a block's root mean square. It is its largest magnitude, so that nothing lies beyond ±1.",
-    replace(LARGEST, "blocks.pow(2).mean(dim=1).sqrt()"),
-)
-nf4_quantize.mistake(
+    "negative are cut off.": replace(LARGEST, "blocks.amax(dim=1)"),
+    "Your scale is a block's root mean square. It is its largest magnitude, so that nothing lies beyond ±1.": replace(
+        LARGEST, "blocks.pow(2).mean(dim=1).sqrt()"
+    ),
     "A block of zeros gives 0 / 0, NaN, and NaN's place is after the last level: its zeros come back as "
-    "anything once the scale is not exactly 0. Divide by 1 there.",
-    replace(SAFE, "scales"),
-)
-nf4_quantize.mistake(
-    "An odd last code is paired with code 0, which stands for −1. Zero's code is 7.",
-    replace(CUT, "code = F.pad(code[: x.numel()], (0, x.numel() % 2))"),
-)
-nf4_quantize.mistake(
+    "anything once the scale is not exactly 0. Divide by 1 there.": replace(SAFE, "scales"),
+    "An odd last code is paired with code 0, which stands for −1. Zero's code is 7.": replace(
+        CUT, "code = F.pad(code[: x.numel()], (0, x.numel() % 2))"
+    ),
     "You go through the storage in its own order. Blocks run in row-major order of the tensor as it is "
-    "shown.",
-    replace("x.flatten()", "x.as_strided((x.numel(),), (1,))"),
-)
-nf4_quantize.mistake(
-    "An odd block size is an error, and one below 2, too: raise ValueError.",
-    replace("if block_size <= 0 or block_size % 2:", "if False:"),
-)
-nf4_quantize.mistake(
-    "You do not divide by the scale before you look for the nearest level: what lies beyond ±1 is cut off.",
-    replace(f"blocks / {SAFE}[:, None]", "blocks"),
-)
-nf4_quantize.mistake(
-    "The scales have x's dtype. They are float32 whatever x is.",
-    replace(f"{BYTE}, scales", f"{BYTE}, scales.to(x.dtype)"),
-)
-nf4_quantize.mistake(
-    "One code a byte, the other half empty: eight bits a weight, not four. Put two in each.",
-    replace(f"return {BYTE}", "return code[: x.numel()]"),
-)
+    "shown.": replace("x.flatten()", "x.as_strided((x.numel(),), (1,))"),
+    "An odd block size is an error, and one below 2, too: raise ValueError.": replace(
+        "if block_size <= 0 or block_size % 2:", "if False:"
+    ),
+    "You do not divide by the scale before you look for the nearest level: what lies beyond ±1 is cut off.": replace(
+        f"blocks / {SAFE}[:, None]", "blocks"
+    ),
+    "The scales have x's dtype. They are float32 whatever x is.": replace(
+        f"{BYTE}, scales", f"{BYTE}, scales.to(x.dtype)"
+    ),
+    "One code a byte, the other half empty: eight bits a weight, not four. Put two in each.": replace(
+        f"return {BYTE}", "return code[: x.numel()]"
+    ),
+    "The bytes are not uint8: `torch.bucketize` and `argmin` give int64.": replace(
+        ".to(torch.uint8)", ""
+    ),
+    "You divide in x's own dtype: in bfloat16 some numbers are rounded past the middle of two levels.": replace(
+        f"blocks / {SAFE}[:, None]", f"(blocks.to(x.dtype) / {SAFE}[:, None].to(x.dtype)).float()"
+    ),
+    "x is flattened by `view`, which no layout but a contiguous one is sure to allow. Take `reshape`.": replace(
+        "x.flatten()", "x.view(-1)"
+    ),
+}.items():
+    nf4_quantize.mistake(says, edit)
 
 
 @nf4_quantize.mistake(

@@ -202,7 +202,7 @@ class Pretrained(nn.Module):
 class GPT2(Pretrained):
     """Token ids in, logits of the next token out. The head's weight is the token embedding's.
 
-    Submodules: `transformer`; `lm_head`, an nn.Linear from D to V without bias. `config` is kept, too.
+    Submodules: `transformer`; `lm_head`, an nn.Linear from D to V without bias. `config` is kept.
     """
 
     def __init__(self, config: GPT2Config, parts: Parts = Parts()) -> None:
@@ -219,7 +219,7 @@ class GPT2(Pretrained):
     ) -> Float[Tensor, "B T V"]:
         """Logits after each position. mask: False where a token is padding, to which nobody attends.
 
-        Raises ValueError for more positions than embeddings, IndexError for an id that is not 0 … V - 1.
+        Raises ValueError for more positions than embeddings, IndexError for an id not in 0 … V − 1.
         """
         return self.lm_head(self.transformer(ids, mask))
 
@@ -239,8 +239,9 @@ def attention_mask(mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
 def init_weights(model: nn.Module, n_layer: int) -> None:
     """GPT-2's initialisation, whatever there was: normal with σ = 0.02, biases zero, norms one and zero.
 
-    In place, of every parameter, also of one that requires no gradient. The two projections that write to the residual stream of each block have σ / √(2 L), so that its
-    variance does not grow with depth (Radford et al. 2019, section 2.3, scale by 1/√N).
+    In place, of every parameter, also of one that requires no gradient. The two projections that write
+    to the residual stream of each block have σ / √(2 L), so that its variance does not grow with depth
+    (Radford et al. 2019, section 2.3, scale by 1/√N).
     """
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
@@ -255,7 +256,7 @@ def init_weights(model: nn.Module, n_layer: int) -> None:
 def gpt2_parameter_count(config: GPT2Config) -> dict[str, int]:
     """How many numbers each part holds; the tied head adds none.
 
-    The parts: "wte", "wpe", "attention" and "mlp" of all blocks, "layer_norm"; and their sum, "total".
+    Keys: "wte", "wpe", "attention" and "mlp" of all blocks, "layer_norm", and their sum, "total".
     """
     D, L = config.n_embd, config.n_layer
     count = {

@@ -20,10 +20,10 @@ class LoRALinear(nn.Module):
     """A frozen layer y = x Wᵀ + b and, beside it, a trained update of low rank: y + s · x Aᵀ Bᵀ.
 
     base_layer: an nn.Linear, or a `Conv1D` of transformers, which holds W as (in, out); it no longer
-    trains. lora_A: (r, in), starts as nn.Linear's weights do. lora_B: (out, r), starts at zero, so
-    that nothing changes at first. Both are where W is and of its dtype. scaling: s = α / r; with
-    rslora α / √r (Kalajdzievski, 2023). merged: False until `merge` adds the update to W; then the
-    base layer alone is the answer. What the base layer returns is not written to. Source: Hu et al. (2021), section 4.1.
+    trains, and what it returns is not written to. lora_A: (r, in), starts as nn.Linear's weights do.
+    lora_B: (out, r), starts at zero, so that nothing changes at first. Both are where W is and of its
+    dtype. scaling: s = α / r; with rslora α / √r (Kalajdzievski, 2023). merged: False until `merge`
+    adds the update to W; then the base layer alone is the answer. Source: Hu et al. (2021), section 4.1.
     """
 
     def __init__(
@@ -300,8 +300,9 @@ def masked_instruction_loss(
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy in nats, float32, of the answers' tokens, each predicted by the one before it.
 
-    ids[b], of any integer type, is a prompt of prompt_lengths[b] ≥ 1 tokens, an answer up to position lengths[b], then
-    padding. Every answer token of the batch counts the same. Raises ValueError if there is none.
+    ids[b], of any integer type: a prompt of prompt_lengths[b] ≥ 1 tokens, an answer up to position
+    lengths[b], then padding. Every answer token of the batch counts the same. Raises ValueError if
+    there is none.
     """
     position = torch.arange(1, ids.size(1), device=ids.device)
     answer = (position >= prompt_lengths[:, None]) & (position < lengths[:, None])
