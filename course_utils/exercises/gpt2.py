@@ -17,7 +17,7 @@ from course_utils.grading.pytrees.tree import tensors
 from course_utils.reference import gpt2
 from course_utils.reference.gpt2 import GPT2Config, Parts
 
-BOOK = Parts()
+BOOK, F64 = Parts(), torch.float64
 
 
 def normal(*shape, dtype=torch.float32, seed=0):
@@ -31,7 +31,7 @@ def sizes(**given):
     return {**small, "dropout": 0.0, **given}
 
 
-def weights_of(shapes, seed, dtype=torch.float64):
+def weights_of(shapes, seed, dtype=F64):
     """Normal weights by name, halved where they are matrices."""
     return {
         name: normal(*shape, dtype=dtype, seed=seed + i) / (2 if len(shape) > 1 else 1)
@@ -90,70 +90,67 @@ def _():
     """One feature: the first of the four hidden ones is x, the second −2 x, the others nothing."""
     build = {"config": sizes(n_embd=1, n_head=1)}
     weights = {
-        "c_fc.weight": torch.tensor([[1.0], [-2.0], [0.0], [0.0]], dtype=torch.float64),
-        "c_fc.bias": torch.zeros(4, dtype=torch.float64),
-        "c_proj.weight": torch.tensor([[1.0, 10.0, 0.0, 0.0]], dtype=torch.float64),
-        "c_proj.bias": torch.tensor([100.0], dtype=torch.float64),
+        "c_fc.weight": torch.tensor([[1.0], [-2.0], [0.0], [0.0]], dtype=F64),
+        "c_fc.bias": torch.zeros(4, dtype=F64),
+        "c_proj.weight": torch.tensor([[1.0, 10.0, 0.0, 0.0]], dtype=F64),
+        "c_proj.bias": torch.tensor([100.0], dtype=F64),
     }
-    x = torch.tensor([[[1.0], [-1.0]]], dtype=torch.float64)
+    x = torch.tensor([[[1.0], [-1.0]]], dtype=F64)
     out = [100 + tanh_gelu(v) + 10 * tanh_gelu(-2 * v) for v in (1.0, -1.0)]
-    out = torch.tensor(out, dtype=torch.float64).view(1, 2, 1)
+    out = torch.tensor(out, dtype=F64).view(1, 2, 1)
     yield call(build, weights, ("eval", x)), {"step 1 (eval): output": out}
 
 
 @mlp.cases(8)
 def _(draw):
     B, T, D = draw(draws.distinct_sizes(3, 2, 6))
-    dtype, seed = draw(st.sampled_from([torch.float32, torch.float64])), draw(seeds)
+    dtype, seed = draw(st.sampled_from([torch.float32, F64])), draw(seeds)
     build = {"config": sizes(n_embd=D, n_head=1)}
     x, y = (normal(B, T, D, dtype=dtype, seed=seed + s) for s in (90, 91))
     steps = ("train", x), ("train", y), ("eval", x), ("reload",), ("eval", y)
     yield call(build, weights_of(mlp_shapes(D), seed, dtype), *steps)
 
 
-def mlp_dropped(p):
-    weights = weights_of(mlp_shapes(8), 5)
-    x = normal(4000, 1, 8, dtype=torch.float64, seed=3)
-    return call({"config": sizes(n_embd=8, dropout=p)}, weights, ("dropped", x, 2))
-
-
 @mlp.edge
 def _():
     build, weights = {"config": sizes()}, weights_of(mlp_shapes(6), 1)
-    x = normal(2, 3, 6, dtype=torch.float64)
+    dropped = {"config": sizes(n_embd=8, dropout=0.4)}
+    x, ones = normal(2, 3, 6, dtype=F64), normal(4000, 1, 8, dtype=F64, seed=3)
     yield call(build, weights, ("train", x[0, 0])), "one vector"
     yield call(build, weights, ("train", x[:0])), "an empty batch"
     yield call(build, weights, ("train", draws.scattered(x))), "not contiguous"
     yield call(build, weights, ("train", 40 * x)), "large: GELU is x or 0"
     yield call({"config": sizes(dropout=0.4)}, weights, ("eval", x)), "dropout in eval mode"
-    yield mlp_dropped(0.4), "dropout in train mode"
+    step = ("dropped", ones, 2)
+    yield call(dropped, weights_of(mlp_shapes(8), 5), step), "dropout in train mode"
 
 
 GELU = 'F.gelu(self.c_fc(x), approximate="tanh")'
 
 for says, edit in {
-    "This is the exact GELU, x · Φ(x). GPT-2 was trained with its tanh form; the difference of up to "
-    "0.0005 for each hidden feature adds up over the layers of a published checkpoint.": replace(
+    "This is the exact GELU, x · Φ(x). GPT-2 was trained with its tanh form; the difference of up "
+    "to 0.0005 for each hidden feature adds up over the layers of a published checkpoint.": replace(
         ', approximate="tanh"', ""
     ),
     "This is x · σ(1.702 x), the other approximation of GELU. The tanh form is asked for.": replace(
         GELU, "self.c_fc(x)", "self.c_proj(h)", "self.c_proj(h * torch.sigmoid(1.702 * h))"
     ),
     "This is ReLU; GPT-2 has GELU in its tanh form.": replace(GELU, "F.relu(self.c_fc(x))"),
-    "There is nothing between the two layers: two linear layers in a row are one linear layer.": replace(
-        GELU, "self.c_fc(x)"
-    ),
+    "There is nothing between the two layers: "
+    "two linear layers in a row are one linear layer.": replace(GELU, "self.c_fc(x)"),
     "GELU comes after the second layer. It belongs between the two, on the 4 D features.": replace(
         GELU, "self.c_fc(x)", "self.c_proj(h)", 'F.gelu(self.c_proj(h), approximate="tanh")'
     ),
-    "There is a GELU after the second layer, too. What a block adds to the residual stream must be able "
-    "to be negative.": replace("self.c_proj(h)", 'F.gelu(self.c_proj(h), approximate="tanh")'),
+    "There is a GELU after the second layer, too. "
+    "What a block adds to the residual stream must be able to be negative.": replace(
+        "self.c_proj(h)", 'F.gelu(self.c_proj(h), approximate="tanh")'
+    ),
     "x is added at the end. The block does that; here it is added twice.": replace(
         "return self", "return x + self"
     ),
     "There is no dropout.": replace("self.dropout(self.c_proj(h))", "self.c_proj(h)"),
-    "The dropout stays on in eval mode: F.dropout does not know the mode of your module. Use nn.Dropout, "
-    "or give it training=self.training.": replace(
+    "The dropout stays on in eval mode: F.dropout does not know the mode of your module. "
+    "Use nn.Dropout, or give it training=self.training.": replace(
         "self.dropout(self.c_proj(h))", "F.dropout(self.c_proj(h), self.dropout.p)"
     ),
     "The dropout is on the hidden features. GPT-2 drops what leaves the MLP.": replace(
@@ -192,20 +189,6 @@ class _(nn.Module):
         return F.dropout(self.c_proj(0.5 * h * (1 + inner.tanh())), self.p, self.training)
 
 
-@mlp.alternative("nn.GELU as a submodule")
-class _(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd)
-        self.gelu = nn.GELU(approximate="tanh")
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, x):
-        x = self.gelu(self.c_fc(x))
-        return self.dropout(F.linear(x, self.c_proj.weight, self.c_proj.bias))
-
-
 # ------------------------------------------------------------------------------ CausalSelfAttention
 
 attention = Exercise(
@@ -242,22 +225,16 @@ def attention_shapes(D):
 @attention.by_hand
 def _():
     """Queries are zero, so that attention is even; values and the projection are identities."""
-    eye, zero = torch.eye(2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
+    eye, zero = torch.eye(2, dtype=F64), torch.zeros(2, 2, dtype=F64)
     weights = {"c_attn.weight": torch.cat([zero, eye, eye]), "c_proj.weight": eye}
-    weights |= {
-        "c_attn.bias": zero.new_zeros(6),
-        "c_proj.bias": torch.tensor([0.0, 10.0]).double(),
-    }
-    x = torch.tensor([[[2.0, 0.0], [4.0, 6.0], [0.0, 3.0]]], dtype=torch.float64)
-    means = torch.tensor([[[2.0, 10.0], [3.0, 13.0], [2.0, 13.0]]], dtype=torch.float64)
+    weights |= {"c_attn.bias": zero.new_zeros(6), "c_proj.bias": torch.tensor([0.0, 10.0]).double()}
+    x = torch.tensor([[[2.0, 0.0], [4.0, 6.0], [0.0, 3.0]]], dtype=F64)
+    means = torch.tensor([[[2.0, 10.0], [3.0, 13.0], [2.0, 13.0]]], dtype=F64)
     build = {"config": sizes(n_embd=2, n_head=1)}
     yield call(build, weights, ("eval", x)), {"step 1 (eval): output": means}
     mask = torch.tensor([[True, False, False], [False, True, False], [False, True, True]])
-    later = torch.tensor([[[2.0, 10.0], [4.0, 16.0], [2.0, 14.5]]], dtype=torch.float64)
-    yield (
-        call(build, weights, ("eval", x, mask[None, None])),
-        {"step 1 (eval): output": later},
-    )
+    later = torch.tensor([[[2.0, 10.0], [4.0, 16.0], [2.0, 14.5]]], dtype=F64)
+    yield call(build, weights, ("eval", x, mask[None, None])), {"step 1 (eval): output": later}
 
 
 def padding_mask(B, T, lengths):
@@ -271,7 +248,7 @@ def padding_mask(B, T, lengths):
 def _(draw):
     B, T = draw(draws.distinct_sizes(2, 2, 5))
     H, d = draw(st.sampled_from([(2, 3), (3, 2), (2, 4), (4, 2), (3, 4)]))
-    dtype, seed = torch.float64, draw(seeds)
+    dtype, seed = F64, draw(seeds)
     build = {"config": sizes(n_embd=H * d, n_head=H)}
     x, y = (normal(B, T, H * d, dtype=dtype, seed=seed + s) for s in (90, 91))
     mask = padding_mask(B, T, draw(draws.indices((B,), T + 1, 1)))
@@ -285,32 +262,25 @@ def attention_dropped(p):
     weights = weights_of(attention_shapes(16), 5)
     pairs = torch.eye(8).repeat_interleave(2, 0).repeat_interleave(2, 1).double()
     weights |= {"c_proj.weight": pairs, "c_proj.bias": torch.zeros(16).double()}
-    x = normal(4000, 1, 16, dtype=torch.float64, seed=3)
+    x = normal(4000, 1, 16, dtype=F64, seed=3)
     return call({"config": sizes(n_embd=16, dropout=p)}, weights, ("dropped", x, 2))
 
 
 @attention.edge
 def _():
-    build, weights = {"config": sizes(n_embd=4)}, weights_of(attention_shapes(4), 1)
-    x = normal(4, 4, 4, dtype=torch.float64)
-    yield call(build, weights, ("train", x[:1, :1])), "one position: it attends to itself"
-    yield call(build, weights, ("train", x)), "all axes of one size"
-    yield call(build, weights, ("train", draws.scattered(x[:3]))), "not contiguous"
-    yield (
-        call({"config": sizes(n_embd=4, n_head=4)}, weights, ("train", x[:2, :3])),
-        "heads of one feature",
-    )
-    yield (
-        call({"config": sizes(n_embd=4, n_head=1)}, weights, ("train", x[:2, :3])),
-        "one head",
-    )
-    large = {name: 60 * value for name, value in weights.items()}
-    yield call(build, large, ("eval", x[:2, :3])), "scores in the thousands: exp overflows"
-    yield (
-        call({"config": sizes(n_embd=4, dropout=0.4)}, weights, ("eval", x[:2])),
-        "dropout in eval mode",
-    )
+    def of(*step, **config):
+        return call({"config": sizes(n_embd=4, **config)}, weights, step)
+
+    weights, x = weights_of(attention_shapes(4), 1), normal(4, 4, 4, dtype=F64)
+    yield of("train", x[:1, :1]), "one position: it attends to itself"
+    yield of("train", x), "all axes of one size"
+    yield of("train", draws.scattered(x[:3])), "not contiguous"
+    yield of("train", x[:2, :3], n_head=4), "heads of one feature"
+    yield of("train", x[:2, :3], n_head=1), "one head"
+    yield of("eval", x[:2], dropout=0.4), "dropout in eval mode"
     yield attention_dropped(0.5), "dropout in train mode: of the attention weights, and at the end"
+    weights = {name: 60 * value for name, value in weights.items()}
+    yield of("eval", x[:2, :3]), "scores in the thousands: exp overflows"
 
 
 def attention_cost(n_head, T=24, B=1, D=16):
@@ -369,18 +339,20 @@ for says, edit in {
     "The scores are not scaled. Divide by √d, or leave it to torch's function.": fused(
         "q, k, v, mask, p, mask is None, scale=1.0"
     ),
-    "The scores are scaled twice: F.scaled_dot_product_attention divides by √d, and so did you. The "
-    "softmax becomes nearly even.": fused(
+    "The scores are scaled twice: F.scaled_dot_product_attention divides by √d, and so did you. "
+    "The softmax becomes nearly even.": fused(
         "q / math.sqrt(D // self.n_head), k, v, mask, p, mask is None"
     ),
-    "The scores are divided by √D of the whole model. A head has d = D / n_head features: √d is due.": fused(
+    "The scores are divided by √D of the whole model. "
+    "A head has d = D / n_head features: √d is due.": fused(
         "q, k, v, mask, p, mask is None, scale=D**-0.5"
     ),
-    "The mask is off by one: each position sees the next token, the very one it is to predict. The "
-    "training loss looks wonderful. Forbid what lies above the main diagonal.": instead_of_causal(
+    "The mask is off by one: each position sees the next token, the very one it is to predict. "
+    "The training loss looks wonderful. Forbid what lies above the main diagonal.": instead_of_causal(
         triangle(1)
     ),
-    "The mask is off by one: a position may not see itself, and the first sees nothing, which is NaN.": in_the_open(
+    "The mask is off by one: "
+    "a position may not see itself, and the first sees nothing, which is NaN.": in_the_open(
         "scores.masked_fill(~seen, -math.inf).softmax(-1)"
     )
     + replace("tril(0)", "tril(-1)"),
@@ -390,8 +362,8 @@ for says, edit in {
     "Forbidden scores are 0, not −∞: exp(0) = 1 is a share like any other.": in_the_open(
         "scores.masked_fill(~seen, 0.0).softmax(-1)"
     ),
-    "The mask comes after the softmax: what is forbidden has already taken its share. Fill the scores "
-    "with −∞ before.": in_the_open("scores.softmax(-1) * seen"),
+    "The mask comes after the softmax: what is forbidden has already taken its share. "
+    "Fill the scores with −∞ before.": in_the_open("scores.softmax(-1) * seen"),
     "The mask that you are given is ignored; padding is attended to.": fused(
         "q, k, v, dropout_p=p, is_causal=True"
     ),
@@ -401,27 +373,29 @@ for says, edit in {
     "The softmax is over the queries. Each query shares itself out over the keys.": in_the_open(
         "scores.masked_fill(~seen, -math.inf).softmax(-2)"
     ),
-    "The heads were split by view alone, (B, H, T, d), without a transpose: heads are then made of "
-    "positions. View as (B, T, H, d), then transpose(1, 2).": replace(
+    "The heads were split by view alone, (B, H, T, d), without a transpose: "
+    "heads are then made of positions. View as (B, T, H, d), then transpose(1, 2).": replace(
         HEADS, "part.reshape(B, self.n_head, T, D // self.n_head)"
     ),
-    "The features were split as H × 3 × d. In GPT-2's checkpoints c_attn gives all queries, then all "
-    "keys, then all values.": replace(
+    "The features were split as H × 3 × d. "
+    "In GPT-2's checkpoints c_attn gives all queries, then all keys, then all values.": replace(
         SPLIT, "self.c_attn(x).view(B, T, self.n_head, 3, -1).unbind(3)"
     ),
-    "The features of a head were taken as every H-th one; a head is d neighbours: view(B, T, H, d).": replace(
+    "The features of a head were taken as every H-th one; "
+    "a head is d neighbours: view(B, T, H, d).": replace(
         HEADS, "part.view(B, T, D // self.n_head, self.n_head).permute(0, 3, 1, 2)"
     ),
     "The order is k, q, v. c_attn gives q, k, v.": replace("q, k, v = (", "k, q, v = ("),
     "The order is v, q, k. c_attn gives q, k, v.": replace("q, k, v = (", "v, q, k = ("),
-    "The heads were merged without bringing them next to their features. transpose(1, 2) first.": replace(
-        MERGED, "y.reshape(B, T, D)"
-    ),
+    "The heads were merged without bringing them next to their features. "
+    "transpose(1, 2) first.": replace(MERGED, "y.reshape(B, T, D)"),
     "c_proj is not used: what the heads found never mixes.": replace(
         f"self.c_proj({MERGED})", MERGED
     ),
-    "The attention weights are dropped in eval mode too. dropout_p is a number, whatever the mode: give "
-    "0.0 unless self.training.": replace("self.dropout if self.training else 0.0", "self.dropout"),
+    "The attention weights are dropped in eval mode too. "
+    "dropout_p is a number, whatever the mode: give 0.0 unless self.training.": replace(
+        "self.dropout if self.training else 0.0", "self.dropout"
+    ),
     "The attention weights are never dropped: dropout_p is missing.": replace(
         "self.dropout if self.training else 0.0", "0.0"
     ),
@@ -429,8 +403,8 @@ for says, edit in {
     "x is added at the end. The block does that; here it is added twice.": replace(
         "return self", "return x + self"
     ),
-    "The mask is saved with the weights: a checkpoint that has only weights no longer fits. Register it "
-    "with persistent=False, or let is_causal do it.": replace(
+    "The mask is saved with the weights: a checkpoint that has only weights no longer fits. "
+    "Register it with persistent=False, or let is_causal do it.": replace(
         "super().__init__()",
         "super().__init__()\n"
         '        self.register_buffer("bias", torch.ones(config.n_positions, config.n_positions).tril())',
@@ -465,16 +439,14 @@ attention.mistake(
 
 
 for says, edit in {
-    "is_causal=True stands beside a mask, which torch refuses. The mask has the causal rule in it.": fused(
-        "q, k, v, mask, p, True"
-    ),
-    "There is one head over all D features. Split q, k and v into n_head heads of d features.": replace(
-        HEADS, "part.unsqueeze(1)"
-    ),
-    "The mask is off by one: a position may not see itself, and the first, which sees nothing, gets zeros.": instead_of_causal(
+    "There is one head over all D features. "
+    "Split q, k and v into n_head heads of d features.": replace(HEADS, "part.unsqueeze(1)"),
+    "The mask is off by one: "
+    "a position may not see itself, and the first, which sees nothing, gets zeros.": instead_of_causal(
         triangle(-1)
     ),
-    "The causal mask is made once, for the first length that comes. Each call needs its own T.": replace(
+    "The causal mask is made once, for the first length that comes. "
+    "Each call needs its own T.": replace(
         FUSED,
         f"self.seen = getattr(self, 'seen', {triangle()})\n        y = F.scaled_dot_product_attention(q, k, v, self.seen if mask is None else mask, p)",
     ),
@@ -573,9 +545,9 @@ def block_shapes(D):
 def _():
     """The norm halves, attention adds up all positions so far, the MLP squares."""
     build = {"config": sizes(n_embd=2, n_head=1, layer_norm_epsilon=0.0), "parts": STANDING_IN}
-    x = torch.tensor([[[2.0, 0.0], [4.0, 8.0]]], dtype=torch.float64)
+    x = torch.tensor([[[2.0, 0.0], [4.0, 8.0]]], dtype=F64)
     # attention adds (1, 0) and (3, 4): the stream is (3, 0) and (7, 12); the MLP adds its half squared
-    out = torch.tensor([[[5.25, 0.0], [19.25, 48.0]]], dtype=torch.float64)
+    out = torch.tensor([[[5.25, 0.0], [19.25, 48.0]]], dtype=F64)
     yield call(build, {}, ("eval", x)), {"step 1 (eval): output": out}
 
 
@@ -585,7 +557,7 @@ def _(draw):
     seed, eps = draw(seeds), draw(st.sampled_from([0.25, 0.5]))
     config = sizes(n_embd=D, n_head=1, layer_norm_epsilon=eps)
     weights = weights_of(dict.fromkeys(STAND_IN_WEIGHTS, (D,)), seed)
-    x, y = (normal(B, T, D, dtype=torch.float64, seed=seed + s) for s in (90, 91))
+    x, y = (normal(B, T, D, dtype=F64, seed=seed + s) for s in (90, 91))
     mask = padding_mask(B, T, draw(draws.indices((B,), T + 1, 1)))
     steps = ("train", x[:, 1:]), ("train", x), ("eval", y, mask), ("eval", y), ("reload",)
     yield call({"config": config, "parts": STANDING_IN}, weights, *steps, ("eval", x, mask))
@@ -596,7 +568,7 @@ def _(draw):
     B, T = draw(draws.distinct_sizes(2, 2, 5))
     H, d = draw(st.sampled_from([(2, 3), (3, 2), (2, 4)]))
     seed = draw(seeds)
-    x, y = (normal(B, T, H * d, dtype=torch.float64, seed=seed + s) for s in (90, 91))
+    x, y = (normal(B, T, H * d, dtype=F64, seed=seed + s) for s in (90, 91))
     weights = weights_of(block_shapes(H * d), seed)
     mask = padding_mask(B, T, draw(draws.indices((B,), T + 1, 1)))
     config = sizes(n_embd=H * d, n_head=H, layer_norm_epsilon=0.1)
@@ -605,22 +577,19 @@ def _(draw):
 
 @block.edge
 def _():
-    x = normal(2, 3, 6, dtype=torch.float64)
+    x, build = normal(2, 3, 6, dtype=F64), {"config": sizes(), "parts": STANDING_IN}
     weights = weights_of(dict.fromkeys(STAND_IN_WEIGHTS, (6,)), 3)
-    alone = {**STANDING_IN, "attention": "alone"}
-    yield (
-        call({"config": sizes(), "parts": alone}, weights, ("train", x)),
-        "an attention that takes no mask, and none is given",
-    )
-    yield call({"config": sizes(), "parts": STANDING_IN}, weights, ("train", x[:0])), "no sequences"
+    alone = build | {"parts": {**STANDING_IN, "attention": "alone"}}
+    yield call(alone, weights, ("train", x)), "an attention that takes no mask, and none is given"
+    yield call(build, weights, ("train", x[:0])), "no sequences"
     yield call({"config": sizes()}, weights_of(block_shapes(6), 2), ("train", x[:, :1])), "T = 1"
 
 
 ATTEND, THINK = "x + self.attn(self.ln_1(x), *given)", "x + self.mlp(self.ln_2(x))"
 
 for says, edit in {
-    "The norms come after (post-LN, as in the first transformer). GPT-2 norms what a branch reads and "
-    "leaves the stream itself alone; deep post-LN stacks need a long warm-up to train at all.": replace(
+    "The norms come after (post-LN, as in the first transformer). GPT-2 norms what a branch reads "
+    "and leaves the stream itself alone; deep post-LN stacks need a long warm-up to train at all.": replace(
         ATTEND, "self.ln_1(x + self.attn(x, *given))", THINK, "self.ln_2(x + self.mlp(x))"
     ),
     "The first residual is missing: attention replaces the stream, and is to be added.": replace(
@@ -629,14 +598,15 @@ for says, edit in {
     "The second residual is missing: the MLP replaces the stream, and is to be added.": replace(
         "x + self.mlp", "self.mlp"
     ),
-    "The residual is the normed x. Keep x itself: the stream goes through a block without a norm.": replace(
+    "The residual is the normed x. "
+    "Keep x itself: the stream goes through a block without a norm.": replace(
         ATTEND,
         "self.ln_1(x) + self.attn(self.ln_1(x), *given)",
         THINK,
         "self.ln_2(x) + self.mlp(self.ln_2(x))",
     ),
-    "Both branches read the block's input (as in GPT-J). In GPT-2 the MLP reads what attention has "
-    "written.": replace(
+    "Both branches read the block's input (as in GPT-J). "
+    "In GPT-2 the MLP reads what attention has written.": replace(
         f"x = {ATTEND}\n        return {THINK}", f"return {ATTEND} + self.mlp(self.ln_2(x))"
     ),
     "The MLP comes first; attention does.": replace(
@@ -651,8 +621,8 @@ for says, edit in {
     ),
     "There are no norms.": replace("self.ln_1(x)", "x", "self.ln_2(x)", "x"),
     "The mask does not reach the attention.": replace(", *given", ""),
-    "The attention gets a second argument even where there is no mask. Chapter 8's takes one, but not "
-    "every attention does.": replace("*given", "mask"),
+    "The attention gets a second argument even where there is no mask. "
+    "Chapter 8's takes one, but not every attention does.": replace("*given", "mask"),
     "The parts are ignored: whatever is given, the block builds its own.": replace(
         "super().__init__()", "super().__init__()\n        parts = Parts()"
     ),
@@ -706,28 +676,15 @@ parameter_count = Exercise(
 )
 
 
+NAMES = ("wte", "wpe", "attention", "mlp", "layer_norm", "total")
+
+
 @parameter_count.by_hand
 def _():
-    yield (
-        call(sizes(vocab_size=5, n_positions=3, n_embd=2, n_layer=1, n_head=1)),
-        {
-            "wte": 10,
-            "wpe": 6,
-            "attention": 24,
-            "mlp": 42,
-            "layer_norm": 12,
-            "total": 94,
-        },
-    )
-    published = {
-        "wte": 38_597_376,
-        "wpe": 786_432,
-        "attention": 28_348_416,
-        "mlp": 56_669_184,
-        "layer_norm": 38_400,
-        "total": 124_439_808,
-    }
-    yield call({}), published
+    small = sizes(vocab_size=5, n_positions=3, n_embd=2, n_layer=1, n_head=1)
+    yield call(small), dict(zip(NAMES, (10, 6, 24, 42, 12, 94), strict=True))
+    published = (38_597_376, 786_432, 28_348_416, 56_669_184, 38_400, 124_439_808)
+    yield call({}), dict(zip(NAMES, published, strict=True))
 
 
 @parameter_count.cases(12)
@@ -747,8 +704,10 @@ def _():
 ATTENTION, MLP = "D * 3 * D + 3 * D + D * D + D", "D * 4 * D + 4 * D + 4 * D * D + D"
 
 for says, edit in {
-    "The head is counted again. It is the embedding under a second name: 163,037,184 is the number of an "
-    "untied GPT-2.": replace("sum(count.values())", 'sum(count.values()) + count["wte"]'),
+    "The head is counted again. "
+    "It is the embedding under a second name: 163,037,184 is the number of an untied GPT-2.": replace(
+        "sum(count.values())", 'sum(count.values()) + count["wte"]'
+    ),
     "The biases of attention are missing: 3 D for q, k and v, and D for c_proj.": replace(
         ATTENTION, "D * 3 * D + D * D"
     ),
@@ -758,8 +717,10 @@ for says, edit in {
     "The last norm is missing: two in each block, and ln_f.": replace("2 * L + 1", "2 * L"),
     "A norm holds a weight and a bias, 2 D numbers; you counted D.": replace(") * 2 * D", ") * D"),
     "There is one norm in each block in your count; there are two.": replace("2 * L + 1", "L + 1"),
-    "Each head is counted with D × D of its own. The heads share D: together they have D × D each for "
-    "q, k and v.": replace("D * 3 * D +", "D * 3 * D * config.n_head +"),
+    "Each head is counted with D × D of its own. "
+    "The heads share D: together they have D × D each for q, k and v.": replace(
+        "D * 3 * D +", "D * 3 * D * config.n_head +"
+    ),
     "c_proj of the attention is missing.": replace(ATTENTION, "D * 3 * D + 3 * D"),
     "The embedding of positions is missing.": replace("config.n_positions * D", "0"),
     "attention, mlp: the numbers of one block. There are n_layer of them.": replace(
@@ -786,21 +747,6 @@ def _(config: GPT2Config):
         found[part] += p.numel()
     found["total"] = sum(found.values())
     return found
-
-
-@parameter_count.alternative("a helper for a linear layer, one block at a time")
-def _(config):
-    def linear(into, out):
-        return out * (into + 1)
-
-    D, total = config.n_embd, {"wte": 0, "wpe": 0, "attention": 0, "mlp": 0, "layer_norm": 2}
-    total["layer_norm"] *= D
-    total["wte"], total["wpe"] = D * config.vocab_size, D * config.n_positions
-    for _ in range(config.n_layer):
-        total["attention"] += linear(D, 3 * D) + linear(D, D)
-        total["mlp"] += linear(D, 4 * D) + linear(4 * D, D)
-        total["layer_norm"] += 4 * D
-    return {**total, "total": sum(total.values())}
 
 
 # ------------------------------------------------------------------------------ init_weights
@@ -875,12 +821,16 @@ def _():
 SIGMA = "0.02 / math.sqrt(2 * n_layer) if residual else 0.02"
 
 for says, edit in {
-    "The depth is not looked at: c_proj starts as wide as everything else, and the variance of the "
-    "stream grows with every block. Its σ is 0.02 / √(2 L).": replace(SIGMA, "0.02"),
-    "σ of c_proj is 0.02 / √L. Each block writes twice, after attention and after the MLP: √(2 L).": replace(
+    "The depth is not looked at: c_proj starts as wide as everything else, "
+    "and the variance of the stream grows with every block. Its σ is 0.02 / √(2 L).": replace(
+        SIGMA, "0.02"
+    ),
+    "σ of c_proj is 0.02 / √L. "
+    "Each block writes twice, after attention and after the MLP: √(2 L).": replace(
         "2 * n_layer", "n_layer"
     ),
-    "σ of c_proj is 0.02 / (2 L). Variances add up, so that the root is due: 0.02 / √(2 L).": replace(
+    "σ of c_proj is 0.02 / (2 L). "
+    "Variances add up, so that the root is due: 0.02 / √(2 L).": replace(
         "math.sqrt(2 * n_layer)", "(2 * n_layer)"
     ),
     "Only the attention's c_proj is scaled. The MLP's writes to the stream as well.": replace(
@@ -889,14 +839,16 @@ for says, edit in {
     "Only the MLP's c_proj is scaled. The attention's writes to the stream as well.": replace(
         '"c_proj.weight"', '"mlp.c_proj.weight"'
     ),
-    "Every matrix is scaled by depth. Only those that write to the stream are: both c_proj.": replace(
+    "Every matrix is scaled by depth. "
+    "Only those that write to the stream are: both c_proj.": replace(
         'name.endswith("c_proj.weight")', "True"
     ),
     "The biases are not zero: they keep what they had.": replace("parameter.zero_()", "pass"),
     "The biases are drawn like the weights. They start at zero.": replace(
         "parameter.zero_()", "parameter.normal_(0.0, 0.02)"
     ),
-    "The norms keep what they had. Whatever there was: one for the weight, zero for the bias.": replace(
+    "The norms keep what they had. "
+    "Whatever there was: one for the weight, zero for the bias.": replace(
         "parameter.fill_(1.0)", "pass"
     ),
     "The norms' weights are zero: nothing would get through. They start at one.": replace(
@@ -908,8 +860,10 @@ for says, edit in {
     "The embeddings keep what they had; they are drawn like the other matrices.": replace(
         "else:", 'elif not name.endswith(("wte.weight", "wpe.weight")):'
     ),
-    "The embedding of positions has σ = 0.01, as in OpenAI's first code. Here, as in transformers, every "
-    "embedding has 0.02.": replace(SIGMA, f'{SIGMA} / (1 + name.endswith("wpe.weight"))'),
+    "The embedding of positions has σ = 0.01, as in OpenAI's first code. "
+    "Here, as in transformers, every embedding has 0.02.": replace(
+        SIGMA, f'{SIGMA} / (1 + name.endswith("wpe.weight"))'
+    ),
     "The variance is 0.02, not the standard deviation: everything is 7 times as wide.": replace(
         SIGMA, f"math.sqrt(0.02) / 0.02 * ({SIGMA})"
     ),
@@ -939,9 +893,8 @@ for says, edit in {
         "        if name",
         "        if not parameter.requires_grad:\n            continue\n        if name",
     ),
-    "In-place changes of a parameter are recorded, which torch refuses: `with torch.no_grad():`.": replace(
-        "@torch.no_grad()\n", ""
-    ),
+    "In-place changes of a parameter are recorded, which torch refuses: "
+    "`with torch.no_grad():`.": replace("@torch.no_grad()\n", ""),
 }.items():
     init_weights.mistake(says, edit)
 
@@ -958,20 +911,6 @@ def _(model, n_layer):
     for name, parameter in model.named_parameters():
         if name.endswith("c_proj.weight"):
             nn.init.normal_(parameter, mean=0.0, std=0.02 * (2 * n_layer) ** -0.5)
-
-
-@init_weights.alternative("drawn at unit scale, then multiplied, on .data")
-def _(model, n_layer):
-    for name, p in model.named_parameters():
-        *_, layer, kind = name.split(".")
-        if kind == "bias":
-            p.data *= 0
-        elif p.dim() == 1:
-            p.data = torch.ones_like(p.data)
-        else:
-            p.data.copy_(
-                torch.randn_like(p) * (0.02 / (2 * n_layer) ** 0.5 if layer == "c_proj" else 0.02)
-            )
 
 
 # ------------------------------------------------------------------------------ GPT2
@@ -1009,13 +948,8 @@ def some_ids(B, T, V=11, seed=0):
 def _():
     """Shapes and ties can be told by hand, the values of a whole model cannot."""
     config = sizes(vocab_size=5, n_positions=3, n_embd=2, n_layer=0, n_head=1)
-    outer = {"wte": (5, 2), "wpe": (3, 2), "ln_f": None}
-    parameters = {
-        "transformer.wte.weight": outer["wte"],
-        "transformer.wpe.weight": outer["wpe"],
-        "transformer.ln_f.weight": (2,),
-        "transformer.ln_f.bias": (2,),
-    }
+    shapes = {"wte.weight": (5, 2), "wpe.weight": (3, 2), "ln_f.weight": (2,), "ln_f.bias": (2,)}
+    parameters = {f"transformer.{name}": shape for name, shape in shapes.items()}
     yield (
         call(config, {}, 0),
         {
@@ -1040,30 +974,25 @@ def _(draw):
 
 @whole.edge
 def _():
-    ids = some_ids(2, 4)
-    yield call(sizes(), {}, 1, ("eval", some_ids(1, 8))), "as many tokens as there are positions"
-    yield call(sizes(), {}, 1, ("eval", some_ids(1, 9))), "one too many: ValueError"
-    yield call(sizes(), {}, 1, ("eval", torch.tensor([[0, 11]]))), "an id outside: IndexError"
-    yield call(sizes(), {}, 1, ("eval", torch.tensor([[0, -1]]))), "a negative id: IndexError"
-    yield call(sizes(), {}, 1, ("eval", ids[:, :1])), "one token"
-    yield call(sizes(n_layer=0), {}, 1, ("train", ids)), "no blocks"
-    yield call(sizes(dropout=0.5), {}, 1, ("eval", ids)), "dropout in eval mode"
-    yield (
-        call(sizes(), {**STANDING_IN, "block": "triple"}, 1, ("eval", ids)),
-        "another block in place of Block",
-    )
-    other = {**STANDING_IN, "layer_norm": "half"}
-    mask = torch.tensor([[False, True, True, True], [True, True, True, True]])
-    yield (
-        call(sizes(layer_norm_epsilon=0.5), other, 1, ("eval", ids), ("eval", ids, mask)),
-        "other parts in place of the blocks' own",
-    )
-    config = sizes(n_embd=8, n_layer=1, dropout=0.5, layer_norm_epsilon=0.0)
-    yield call(config, IDENTITY, 1, ("dropped", some_ids(1000, 8))), "dropout in train mode"
-    yield (
-        call(sizes(vocab_size=256, n_embd=64, n_layer=2), {}, 1, ("fresh",)),
-        "how it starts",
-    )
+    def of(*steps, parts=None, **config):
+        return call(sizes(**config), parts or {}, 1, *steps)
+
+    ids, eps = some_ids(2, 4), {"layer_norm_epsilon": 0.5}
+    masked = ("eval", ids, torch.tensor([[False, True, True, True], [True, True, True, True]]))
+    yield of(("eval", some_ids(1, 8))), "as many tokens as there are positions"
+    yield of(("eval", some_ids(1, 9))), "one too many: ValueError"
+    yield of(("eval", torch.tensor([[0, 11]]))), "an id outside: IndexError"
+    yield of(("eval", torch.tensor([[0, -1]]))), "a negative id: IndexError"
+    yield of(("eval", ids[:, :1])), "one token"
+    yield of(("train", ids), n_layer=0), "no blocks"
+    yield of(("eval", ids), dropout=0.5), "dropout in eval mode"
+    block = {**STANDING_IN, "block": "triple"}
+    yield of(("eval", ids), parts=block), "another block in place of Block"
+    yield of(("eval", ids), masked, parts=STANDING_IN, **eps), "other parts in place of its own"
+    config = {"n_embd": 8, "n_layer": 1, "dropout": 0.5, "layer_norm_epsilon": 0.0}
+    step = ("dropped", some_ids(1000, 8))
+    yield of(step, parts=IDENTITY, **config), "dropout in train mode"
+    yield of(("fresh",), vocab_size=256, n_embd=64, n_layer=2), "how it starts"
 
 
 def whole_cost(T):
@@ -1085,39 +1014,47 @@ INPUT = "self.drop(self.wte(ids) + self.wpe(positions))"
 BLOCKS = "nn.ModuleList(block(config, parts) for _ in range(config.n_layer))"
 
 for says, edit in {
-    "The head is not tied: it has a weight of its own, V · D parameters more, and no published checkpoint "
-    "of this form fits.": replace(TIE, "pass"),
-    "The head's weight shares the embedding's memory (`.data`), but is a parameter of its own: it is "
-    "counted, averaged and stepped twice. Assign the parameter itself.": replace(
+    "The head is not tied: it has a weight of its own, V · D parameters more, "
+    "and no published checkpoint of this form fits.": replace(TIE, "pass"),
+    "The head's weight shares the embedding's memory (`.data`), but is a parameter of its own: "
+    "it is counted, averaged and stepped twice. Assign the parameter itself.": replace(
         TIE, "self.lm_head.weight.data = self.transformer.wte.weight.data"
     ),
     "The head has a bias; GPT-2's has none.": replace("bias=False", "bias=True"),
-    "The positions are not added: without them attention sees a bag of earlier tokens, in no order.": replace(
+    "The positions are not added: "
+    "without them attention sees a bag of earlier tokens, in no order.": replace(
         " + self.wpe(positions)", ""
     ),
-    "The positions start at 1. The first is 0; yours leaves row 0 unused and the context one short.": replace(
+    "The positions start at 1. "
+    "The first is 0; yours leaves row 0 unused and the context one short.": replace(
         "torch.arange(T,", "torch.arange(1, T + 1,"
     ),
-    "The positions are those at the end of the context. They start again at 0 in every sequence.": replace(
+    "The positions are those at the end of the context. "
+    "They start again at 0 in every sequence.": replace(
         "torch.arange(T,", "torch.arange(C - T, C,"
     ),
-    "The embeddings are multiplied by √D, as in the first transformer. GPT-2 takes them as they are.": replace(
+    "The embeddings are multiplied by √D, as in the first transformer. "
+    "GPT-2 takes them as they are.": replace(
         "self.wte(ids)", "self.wte(ids) * self.wte.embedding_dim**0.5"
     ),
     "ln_f is not used: the stream reaches the head as wide as the blocks have made it.": replace(
         "return self.ln_f(x)", "return x"
     ),
     "The dropout after the embeddings is missing.": replace("self.drop(self.wte", "(self.wte"),
-    "The dropout after the embeddings stays on in eval mode. Use nn.Dropout, or "
-    "training=self.training.": replace(
+    "The dropout after the embeddings stays on in eval mode. "
+    "Use nn.Dropout, or training=self.training.": replace(
         INPUT, "F.dropout(self.wte(ids) + self.wpe(positions), self.drop.p)"
     ),
-    "Too long a sequence ends in the embedding's IndexError, or on a GPU in an assertion of a kernel. "
-    "Raise ValueError, and say how many positions there are.": replace("if C < T:", "if False:"),
-    "There is one block, used n_layer times: [block] * n is n names of one object. Build one for each.": replace(
+    "Too long a sequence ends in the embedding's IndexError, or on a GPU in an assertion of a "
+    "kernel. Raise ValueError, and say how many positions there are.": replace(
+        "if C < T:", "if False:"
+    ),
+    "There is one block, used n_layer times: [block] * n is n names of one object. "
+    "Build one for each.": replace(
         BLOCKS, "nn.ModuleList([block(config, parts)] * config.n_layer)"
     ),
-    "The blocks are in a Python list, where no module finds them: they are neither trained nor saved.": replace(
+    "The blocks are in a Python list, where no module finds them: "
+    "they are neither trained nor saved.": replace(
         BLOCKS, "[block(config, parts) for _ in range(config.n_layer)]"
     ),
     "The mask that the blocks get has no causal rule in it: only padding is left out.": replace(
@@ -1139,7 +1076,8 @@ for says, edit in {
     "`config` is not kept; generate asks it for the context.": replace(
         "self.config = config", "pass"
     ),
-    "These are probabilities, or their logarithms. Logits are asked for: the loss takes the softmax.": replace(
+    "These are probabilities, or their logarithms. "
+    "Logits are asked for: the loss takes the softmax.": replace(
         "self.transformer(ids, mask))", "self.transformer(ids, mask)).log_softmax(-1)"
     ),
 }.items():
@@ -1157,21 +1095,19 @@ whole.mistake(
 
 
 for says, edit in {
-    "A sequence as long as the context is refused. Only one that is longer has no positions.": replace(
-        "C < T", "C <= T"
-    ),
+    "A sequence as long as the context is refused. "
+    "Only one that is longer has no positions.": replace("C < T", "C <= T"),
     "Too long a sequence ends in an AssertionError. Raise ValueError.": replace(
         "raise ValueError(", "raise AssertionError("
     ),
-    "The dropout is on the token's embedding alone. It is on the sum of the two embeddings.": replace(
+    "The dropout is on the token's embedding alone. "
+    "It is on the sum of the two embeddings.": replace(
         INPUT, "self.drop(self.wte(ids)) + self.wpe(positions)"
     ),
-    "The mask of padding, (B, T), goes to the blocks as it is. They take attention_mask(mask).": replace(
-        "attention_mask(mask)", "mask"
-    ),
-    "A negative id takes a row from the table's end: `wte.weight[ids]` does. Call wte(ids).": replace(
-        "self.wte(ids)", "self.wte.weight[ids]"
-    ),
+    "The mask of padding, (B, T), goes to the blocks as it is. "
+    "They take attention_mask(mask).": replace("attention_mask(mask)", "mask"),
+    "A negative id takes a row from the table's end: `wte.weight[ids]` does. "
+    "Call wte(ids).": replace("self.wte(ids)", "self.wte.weight[ids]"),
 }.items():
     whole.mistake(says, edit)
 
@@ -1289,53 +1225,29 @@ def _():
 def _(draw):
     V, C, D = draw(draws.distinct_sizes(3, 3, 9))
     config = {"vocab_size": V, "n_positions": C, "n_embd": D, "n_layer": draw(draws.sizes(1, 2))}
-    yield call(
-        {**config, "n_head": 1},
-        published(
-            draw(seeds),
-            prefix=draw(st.booleans()),
-            head=draw(st.booleans()),
-            masks=draw(st.booleans()),
-            config=config,
-        ),
-    )
+    prefix, head, masks = (draw(st.booleans()) for _ in range(3))
+    state = published(draw(seeds), prefix=prefix, head=head, masks=masks, config=config)
+    yield call({**config, "n_head": 1}, state)
 
 
 @load.edge
 def _():
-    yield call(SMALL, published(1)), "as transformers saves it"
-    yield (
-        call(SMALL, published(2, prefix=False, head=False, masks=True)),
-        "as it was first published",
-    )
-    yield call(SMALL, published(ln_f__bias=None)), "one tensor is missing"
-    yield call(SMALL, published(h__1__attn__c_attn__bias=None)), "the bias of c_attn is missing"
-    yield (
-        call(SMALL, published(ln_f__bias=None, wpe__weight=None, h__1__ln_2__weight=None)),
-        "three tensors are missing",
-    )
-    yield call(SMALL, published(ln_q__bias=normal(6))), "one tensor is unknown"
-    yield (
-        call(SMALL, published(h__7__ln_1__bias=normal(6), ln_q__bias=normal(6))),
-        "two are unknown",
-    )
-    yield call(SMALL, published(wpe__weight=normal(7, 6))), "another context"
-    yield call(SMALL, published(ln_f__weight=normal(1))), "a shape that would broadcast"
-    yield (
-        call(
-            SMALL,
-            published(ln_f__bias=None, ln_q__bias=normal(6), wpe__weight=normal(7, 6)),
-        ),
-        "a missing, an unknown and a wrong one",
-    )
-    yield (
-        call(SMALL, published(h__1__mlp__c_fc__weight=normal(24, 6))),
-        "c_fc is transposed already",
-    )
-    yield (
-        call(SMALL, published(wte__weight=None)),
-        "the embedding is missing, and the head is there",
-    )
+    def of(*seed, **replaced):
+        return call(SMALL, published(*seed, **replaced))
+
+    b, short, gone = normal(6), normal(7, 6), dict.fromkeys(("ln_f__bias", "wpe__weight"))
+    yield of(1), "as transformers saves it"
+    yield of(2, prefix=False, head=False, masks=True), "as it was first published"
+    yield of(ln_f__bias=None), "one tensor is missing"
+    yield of(h__1__attn__c_attn__bias=None), "the bias of c_attn is missing"
+    yield of(h__1__ln_2__weight=None, **gone), "three tensors are missing"
+    yield of(ln_q__bias=b), "one tensor is unknown"
+    yield of(h__7__ln_1__bias=b, ln_q__bias=b), "two are unknown"
+    yield of(wpe__weight=short), "another context"
+    yield of(ln_f__weight=normal(1)), "a shape that would broadcast"
+    yield of(ln_f__bias=None, ln_q__bias=b, wpe__weight=short), "missing, unknown and wrong ones"
+    yield of(h__1__mlp__c_fc__weight=normal(24, 6)), "c_fc is transposed already"
+    yield of(wte__weight=None), "the embedding is missing, and the head is there"
     yield call(SMALL, published() | {"lm_head.weight": normal(9, 6, seed=99)}), "an untied head"
     yield call(SMALL, {}), "nothing at all"
     half = {name: x.half() for name, x in published(3).items()}
@@ -1348,38 +1260,44 @@ SAME = "given[name].shape != mine[name].shape"
 MESSAGE = '"the checkpoint does not fit this model:\\n  " + "\\n  ".join(problems)'
 
 for says, edit in {
-    "Nothing is transposed. The checkpoints hold x W + b (`Conv1D`, (in, out)), nn.Linear (out, in).": replace(
+    "Nothing is transposed. "
+    "The checkpoints hold x W + b (`Conv1D`, (in, out)), nn.Linear (out, in).": replace(
         TURNED, "False"
     ),
-    "The attention's c_proj is not transposed. It is square, so that no shape complains: the model loads, "
-    "and talks nonsense. Transpose by name, not by shape.": replace(
+    "The attention's c_proj is not transposed. It is square, so that no shape complains: "
+    "the model loads, and talks nonsense. Transpose by name, not by shape.": replace(
         TURNED, f'{TURNED} and "attn.c_proj" not in name'
     ),
     "Every matrix is transposed, the embeddings too. Only the four linear layers are.": replace(
         TURNED, "x.ndim == 2"
     ),
-    "The masks of older checkpoints, attn.bias and attn.masked_bias, are taken for weights. They are "
-    "buffers that this model does not have: leave them out.": replace(
+    "The masks of older checkpoints, attn.bias and attn.masked_bias, are taken for weights. "
+    "They are buffers that this model does not have: leave them out.": replace(
         " if not name.endswith(NOT_WEIGHTS)", ""
     ),
-    "c_attn.bias is left out with the masks: it ends with attn.bias as well. Look for .attn.bias.": replace(
+    "c_attn.bias is left out with the masks: it ends with attn.bias as well. "
+    "Look for .attn.bias.": replace(
         "name.endswith(NOT_WEIGHTS)", 'name.endswith(("attn.bias", "attn.masked_bias"))'
     ),
     "Names without the prefix `transformer.` are not known. The published file has none.": replace(
         "full_name(name)", "name"
     ),
-    "lm_head.weight must be there. It is the embedding; the published file does not hold it twice.": replace(
+    "lm_head.weight must be there. "
+    "It is the embedding; the published file does not hold it twice.": replace(
         "named_parameters()",
         "named_parameters(remove_duplicate=False)",
         'given.pop("lm_head.weight", None)',
         'given.get("lm_head.weight")',
     ),
-    "An untied head is loaded in silence: its weight is dropped, and the logits are those of another "
-    "model. Compare it with the embedding.": replace("not torch.equal(head, embedding)", "False"),
+    "An untied head is loaded in silence: its weight is dropped, "
+    "and the logits are those of another model. Compare it with the embedding.": replace(
+        "not torch.equal(head, embedding)", "False"
+    ),
     "Missing tensors go unsaid: those parameters keep their random values.": replace(
         "if name not in given]", "if False]", COPY, "parameter.copy_(given.get(name, parameter))"
     ),
-    "Unknown tensors go unsaid. They are the sign of another model, or of a renamed layer.": replace(
+    "Unknown tensors go unsaid. "
+    "They are the sign of another model, or of a renamed layer.": replace(
         "if name not in mine]", "if False]"
     ),
     "Only the first problem is named. Whoever mends a checkpoint wants them all.": replace(
@@ -1395,18 +1313,19 @@ for says, edit in {
         "            mine[name].data.copy_(given[name])\n"
         "    problems = [",
     ),
-    "The numbers of elements are compared, not the shapes; where one is copied all the same, it comes "
-    "scrambled.": replace(
+    "The numbers of elements are compared, not the shapes; "
+    "where one is copied all the same, it comes scrambled.": replace(
         SAME,
         "given[name].numel() != mine[name].numel()",
         COPY,
         "parameter.copy_(given[name].reshape(parameter.shape))",
     ),
-    "Shapes are compared up to broadcasting: a vector of one number fills a whole norm, in silence.": replace(
+    "Shapes are compared up to broadcasting: "
+    "a vector of one number fills a whole norm, in silence.": replace(
         SAME, f"{SAME} and given[name].numel() > 1"
     ),
-    "The parameters share the checkpoint's memory (`p.data = x`): whoever trains the model changes the "
-    "dict that it came from, and half precision comes in with it. Copy the values.": replace(
+    "The parameters share the checkpoint's memory (`p.data = x`): whoever trains the model changes "
+    "the dict that it came from, and half precision comes in with it. Copy the values.": replace(
         COPY, "parameter.data = given[name]"
     ),
     "The state that you were given is changed. It belongs to the caller.": replace(

@@ -107,29 +107,37 @@ def _():
 SIZE, MEANT = "sum(weight_of(layer).shape)", "is_target(name, targets)"
 
 for says, edit in {
-    "You count W's own in · out numbers. They are frozen: what trains is A, r · in, and B, out · r.": replace(
+    "You count W's own in · out numbers. "
+    "They are frozen: what trains is A, r · in, and B, out · r.": replace(
         f"r * {SIZE}", "weight_of(layer).numel()"
     ),
     "You count A alone. B, (out, r), trains too.": replace(SIZE, "weight_of(layer).size(1)"),
     "You count B alone. A, (r, in), trains too.": replace(SIZE, "weight_of(layer).size(0)"),
-    "You count r · in · out for each layer. The two factors stand beside one another: r · in and out · r.": replace(
+    "You count r · in · out for each layer. "
+    "The two factors stand beside one another: r · in and out · r.": replace(
         SIZE, "weight_of(layer).numel()"
     ),
     "You add the base layer's out biases. LoRA leaves the bias alone; only A and B train.": replace(
         SIZE, f"{SIZE} + weight_of(layer).size(0)"
     ),
-    "You match any name that ends in the target's letters: xc_attn is not c_attn. The name is the "
-    "target, or ends in a dot and the target.": replace(MEANT, "name.endswith(tuple(targets))"),
-    "You compare the target with the last part of the name alone, so a longer target such as "
-    "mlp.c_proj matches nothing.": replace(MEANT, 'name.rpartition(".")[2] in targets'),
-    'You look for the target anywhere in the name: "attn" then means all that is inside of attn.': replace(
+    "You match any name that ends in the target's letters: xc_attn is not c_attn. "
+    "The name is the target, or ends in a dot and the target.": replace(
+        MEANT, "name.endswith(tuple(targets))"
+    ),
+    "You compare the target with the last part of the name alone, "
+    "so a longer target such as mlp.c_proj matches nothing.": replace(
+        MEANT, 'name.rpartition(".")[2] in targets'
+    ),
+    "You look for the target anywhere in the name: "
+    '"attn" then means all that is inside of attn.': replace(
         MEANT, "any(target in name for target in targets)"
     ),
-    "You go through the targets one by one, so a layer that two of them match is counted twice. It "
-    "gets one adapter.": replace(
+    "You go through the targets one by one, so a layer that two of them match is counted twice. "
+    "It gets one adapter.": replace(
         f"if {MEANT}", "for target in targets if is_target(name, [target])"
     ),
-    "You count nn.Linear alone. transformers' GPT-2 is made of Conv1D, and `linear_layers` gives both.": replace(
+    "You count nn.Linear alone. "
+    "transformers' GPT-2 is made of Conv1D, and `linear_layers` gives both.": replace(
         MEANT, f"isinstance(layer, nn.Linear) and {MEANT}"
     ),
 }.items():
@@ -145,19 +153,6 @@ def _(model, targets, r):
         return 0
     made = lora.inject_lora(copy.deepcopy(model), found, r)
     return sum(p.numel() for p in made.parameters() if p.requires_grad)
-
-
-@lora_parameter_count.alternative("sizes from A and B themselves, names by splitting at the dots")
-def _(model, targets, r):
-    total = 0
-    for name, module in model.named_modules():
-        parts = name.split(".")
-        tails = {".".join(parts[i:]) for i in range(len(parts))}
-        is_linear = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
-        if tails & set(targets) and is_linear:
-            a, b = module.weight.shape
-            total += torch.empty(r, a).numel() + torch.empty(b, r).numel()
-    return total
 
 
 # ------------------------------------------------------------------------------ LoRALinear
@@ -236,21 +231,24 @@ def _(draw):
 
 @LoRALinear.edge
 def _():
-    yield layer_case("linear", 3, 5, (), r=2, alpha=4.0), "one vector, no batch"
-    yield layer_case("linear", 3, 5, (0,), r=2, alpha=4.0), "an empty batch"
-    yield layer_case("linear", 3, 5, (2,), r=0, alpha=4.0), "no rank at all: an error"
-    yield layer_case("linear", 3, 5, (2,), r=1, alpha=4.0), "rank one"
-    yield layer_case("linear", 2, 3, (2,), r=8, alpha=4.0), "a rank beyond both sizes is allowed"
-    yield layer_case("linear", 3, 5, (2,), r=2, alpha=4.0, merged=("merged",)), "in W already"
-    yield (
-        layer_case("linear", 2, 3, (2, 2), r=2, alpha=4.0, dropout=0.5),
-        "dropout on what enters A",
-    )
-    yield layer_case("conv1d", 2, 3, (2,), r=2, alpha=4.0, dropout=0.75), "dropout, much of it"
-    yield layer_case("linear", 3, 5, (2,), dtype=BF16, r=2, alpha=4.0), "bfloat16"
+    def of(*rows, kind="linear", dtype=F32, merged=(), **build):
+        build = {"r": 2, "alpha": 4.0, **build}
+        return layer_case(kind, 3, 5, rows, dtype=dtype, merged=merged, **build)
+
+    yield of(), "one vector, no batch"
+    yield of(0), "an empty batch"
+    yield of(2, r=0), "no rank at all: an error"
+    yield of(2, r=1), "rank one"
+    yield of(2, r=8), "a rank beyond both sizes is allowed"
+    yield of(2, merged=("merged",)), "in W already"
+    yield of(2, dtype=BF16), "bfloat16"
+    dropped = layer_case("linear", 2, 3, (2, 2), r=2, alpha=4.0, dropout=0.5)
+    yield dropped, "dropout on what enters A"
+    dropped = layer_case("conv1d", 2, 3, (2,), r=2, alpha=4.0, dropout=0.75)
+    yield dropped, "dropout, much of it"
     large = layer_case("linear", 2000, 3, (2,), r=8, alpha=4.0)
     yield large, "large enough to see how A is drawn"
-    *given, x = layer_case("linear", 3, 5, (4, 2), r=2, alpha=3.0).args
+    *given, x = of(4, 2).args
     yield call(*given, draws.scattered(x)), "an input that is not contiguous"
 
 
@@ -259,8 +257,8 @@ DRAWN = "nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))"
 ENTERS, ADDED = "F.linear(self.dropout(x), self.lora_A)", "self.scaling * F.linear(h, self.lora_B)"
 
 for says, edit in {
-    "Your update is not divided by r: the scale is α / r. Without it each rank asks for a learning rate "
-    "of its own, and adapters of other libraries come out r times too strong.": replace(
+    "Your update is not divided by r: the scale is α / r. Without it each rank asks for a learning "
+    "rate of its own, and adapters of other libraries come out r times too strong.": replace(
         SCALE, "alpha / (math.sqrt(r) if rslora else 1)"
     ),
     "Your scale is α · r. It is α divided by r.": replace(
@@ -273,23 +271,26 @@ for says, edit in {
         SCALE, "alpha / math.sqrt(r)"
     ),
     "You ignore `rslora`: with it the scale is α / √r.": replace(SCALE, "alpha / r"),
-    "`forward` does not multiply by the scale, though `delta` does: merged and not merged are then two "
-    "different models.": replace(ADDED, "F.linear(h, self.lora_B)"),
-    "`delta` leaves the scale out, though `forward` has it: merged and not merged are then two "
-    "different models.": replace(
+    "`forward` does not multiply by the scale, though `delta` does: "
+    "merged and not merged are then two different models.": replace(
+        ADDED, "F.linear(h, self.lora_B)"
+    ),
+    "`delta` leaves the scale out, though `forward` has it: "
+    "merged and not merged are then two different models.": replace(
         "self.scaling * (self.lora_B @ self.lora_A)", "self.lora_B @ self.lora_A"
     ),
-    "A starts at zero and B at random. The update is zero as it should be, but the file's format, PEFT "
-    "and the paper have it the other way round: A random, B zero.": replace(
+    "A starts at zero and B at random. The update is zero as it should be, but the file's format, "
+    "PEFT and the paper have it the other way round: A random, B zero.": replace(
         DRAWN, f"nn.init.zeros_(self.lora_A)\n        {DRAWN.replace('lora_A', 'lora_B')}"
     ),
-    "A and B both start at zero. Then each one's gradient, which has the other as a factor, is zero too, "
-    "and nothing ever trains.": replace(DRAWN, "nn.init.zeros_(self.lora_A)"),
-    "A and B are both random at first: the model is changed before the first step. B starts at zero.": replace(
-        DRAWN, f"{DRAWN}\n        {DRAWN.replace('lora_A', 'lora_B')}"
+    "A and B both start at zero. Then each one's gradient, which has the other as a factor, "
+    "is zero too, and nothing ever trains.": replace(DRAWN, "nn.init.zeros_(self.lora_A)"),
+    "A and B are both random at first: the model is changed before the first step. "
+    "B starts at zero.": replace(DRAWN, f"{DRAWN}\n        {DRAWN.replace('lora_A', 'lora_B')}"),
+    "A is drawn √6 times too wide: "
+    "nn.Linear's start is `kaiming_uniform_` with a = √5, uniform up to 1 / √in.": replace(
+        DRAWN, "nn.init.kaiming_uniform_(self.lora_A)"
     ),
-    "A is drawn √6 times too wide: nn.Linear's start is `kaiming_uniform_` with a = √5, uniform up to "
-    "1 / √in.": replace(DRAWN, "nn.init.kaiming_uniform_(self.lora_A)"),
     "The base layer still requires a gradient. It is to be frozen: only A and B train.": replace(
         "base_layer.requires_grad_(False)", "base_layer"
     ),
@@ -297,8 +298,8 @@ for says, edit in {
         "base_layer.requires_grad_(False)",
         "base_layer\n        base_layer.weight.requires_grad_(False)",
     ),
-    "Your dropout acts on what enters the base layer too. The frozen layer sees x whole; only what "
-    "enters A is dropped.": replace(
+    "Your dropout acts on what enters the base layer too. "
+    "The frozen layer sees x whole; only what enters A is dropped.": replace(
         "y = self", "x = self.dropout(x)\n        y = self", "self.dropout(x),", "x,"
     ),
     "Your dropout acts on the update as it comes out of B. It acts on what enters A.": replace(
@@ -308,15 +309,16 @@ for says, edit in {
         ENTERS, "self.dropout(F.linear(x, self.lora_A))"
     ),
     "You leave out the dropout on what enters A.": replace("self.dropout(x)", "x"),
-    "You take (out, in) from `base_layer.weight.shape`. A Conv1D holds W as (in, out): ask `weight_of`.": replace(
+    "You take (out, in) from `base_layer.weight.shape`. "
+    "A Conv1D holds W as (in, out): ask `weight_of`.": replace(
         "weight_of(base_layer)", "base_layer.weight"
     ),
-    "A and B are float32 whatever W is. Make them of W's dtype, on W's device: `weight.new_zeros(…)`.": replace(
+    "A and B are float32 whatever W is. "
+    "Make them of W's dtype, on W's device: `weight.new_zeros(…)`.": replace(
         "weight.new_empty", "torch.empty", "weight.new_zeros", "torch.zeros"
     ),
-    "When the update is in W already (`merged`), you add it once more. Then the base layer's answer is all.": replace(
-        "if self.merged:", "if False:"
-    ),
+    "When the update is in W already (`merged`), you add it once more. "
+    "Then the base layer's answer is all.": replace("if self.merged:", "if False:"),
     "A rank below 1 is no update at all: raise ValueError.": replace("if r < 1:", "if False:"),
 }.items():
     LoRALinear.mistake(says, edit)
@@ -342,16 +344,16 @@ for says, edit in {
         "weight.new_zeros(out_features, r)",
         "torch.zeros(out_features, r, dtype=weight.dtype)",
     ),
-    "x is flattened by `view`, which a layout such as a transposed one refuses. No view is due.": replace(
+    "x is flattened by `view`, which a layout such as a transposed one refuses. "
+    "No view is due.": replace(
         ENTERS,
         "F.linear(self.dropout(x).view(-1, x.size(-1)), self.lora_A).view(*x.shape[:-1], self.lora_A.size(0))",
     ),
     "Your dropout writes into x (inplace=True), which belongs to the caller.": replace(
         "nn.Dropout(dropout)", "nn.Dropout(dropout, inplace=True)"
     ),
-    "The update is added in place to what the base layer returned, which a hook may hold: y + …": replace(
-        f"return y + {ADDED}", f"return y.add_({ADDED})"
-    ),
+    "The update is added in place to what the base layer returned, which a hook may hold: "
+    "y + …": replace(f"return y + {ADDED}", f"return y.add_({ADDED})"),
     "`delta` is computed once and kept: it is that of an A and a B of earlier steps.": replace(
         "return self.scaling * (self.lora_B @ self.lora_A)",
         "self.kept = getattr(self, 'kept', self.scaling * (self.lora_B @ self.lora_A).detach())\n        return self.kept",
@@ -471,20 +473,21 @@ FOUND, FROZEN = "    found = [", "    model.requires_grad_(False)\n"
 UNKNOWN = "if not any(is_target(name, [target]) for name, _ in found)"
 
 for says, edit in {
-    "You do not freeze the rest of the model: embeddings, norms and the layers without an adapter still "
-    "train.": replace(FROZEN, ""),
-    "You freeze the model when the adapters are in it, and so the adapters too: nothing trains.": replace(
-        "return model", "return model.requires_grad_(False)"
+    "You do not freeze the rest of the model: "
+    "embeddings, norms and the layers without an adapter still train.": replace(FROZEN, ""),
+    "You freeze the model when the adapters are in it, and so the adapters too: "
+    "nothing trains.": replace("return model", "return model.requires_grad_(False)"),
+    "A target that matches nothing passes in silence: "
+    "a slip in a name, and a part of the model is never adapted. Raise ValueError.": replace(
+        UNKNOWN, "if False"
     ),
-    "A target that matches nothing passes in silence: a slip in a name, and a part of the model is "
-    "never adapted. Raise ValueError.": replace(UNKNOWN, "if False"),
     "You raise only if no target at all matches. Each of them has to match something.": replace(
         UNKNOWN, "if not found"
     ),
-    "You freeze the model before you check, so an error leaves it frozen. Find and check first, then "
-    "change.": replace(FOUND, FROZEN + FOUND),
-    "You replace layers before every target is checked, so an error leaves half of the work done. Find "
-    "and check first, then change.": replace(
+    "You freeze the model before you check, so an error leaves it frozen. "
+    "Find and check first, then change.": replace(FOUND, FROZEN + FOUND),
+    "You replace layers before every target is checked, so an error leaves half of the work done. "
+    "Find and check first, then change.": replace(
         FOUND,
         "    known = [t for t in targets if any(is_target(n, [t]) for n, _ in linear_layers(model))]\n"
         "    if len(known) < len(targets):\n"
@@ -507,19 +510,19 @@ for says, edit in {
     "You return nothing. Return the model, so that calls can be chained.": replace(
         "return model", "return None"
     ),
-    "You adapt a copy and leave the model that you were given as it was. The change is in place: an "
-    "optimizer made before, and memory for one model only, rely on it.": replace(
+    "You adapt a copy and leave the model that you were given as it was. "
+    "The change is in place: an optimizer made before, and memory for one model only, rely on it.": replace(
         FOUND, f"    import copy\n\n    model = copy.deepcopy(model)\n{FOUND}"
     ),
     "New adapters are in train mode in a model that is in eval mode: their dropout drops.": replace(
         ".train(layer.training)", ""
     ),
-    "setattr takes no dotted name: find the parent, model.get_submodule(parent), and set the last part.": replace(
+    "setattr takes no dotted name: "
+    "find the parent, model.get_submodule(parent), and set the last part.": replace(
         "setattr(model.get_submodule(parent), last", "setattr(model, name"
     ),
-    "A dropout that is no probability raises when the model is frozen already. Check, then change.": replace(
-        "not 0 <= dropout <= 1", "False"
-    ),
+    "A dropout that is no probability raises when the model is frozen already. "
+    "Check, then change.": replace("not 0 <= dropout <= 1", "False"),
 }.items():
     inject_lora.mistake(says, edit)
 
@@ -571,64 +574,38 @@ merge = Exercise(
     ),
 )
 
-W22, A12, B21 = (
-    torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
-    torch.tensor([[1.0, 10.0]]),
-    torch.tensor([[1.0], [2.0]]),
-)
+W22 = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+A12, B21 = torch.tensor([[1.0, 10.0]]), torch.tensor([[1.0], [2.0]])
 
 
 @merge.by_hand
 def _():
-    layers = {"fc": ("linear", W22, None, A12, B21, 0.5)}
     added = torch.tensor([[1.5, 7.0], [4.0, 14.0]])
+    own = {"fc.lora_A": A12, "fc.lora_B": B21}
     yield (
-        call(layers, "merge", "unmerge"),
+        call({"fc": ("linear", W22, None, A12, B21, 0.5)}, "merge", "unmerge"),
         {
             "step 1 (merge): merged": {"fc": True},
-            "step 1 (merge): values": {
-                "fc.base_layer.weight": added,
-                "fc.lora_A": A12,
-                "fc.lora_B": B21,
-            },
-            "step 1 (merge): trained": ["fc.lora_A", "fc.lora_B"],
-            "step 2 (unmerge): values": {
-                "fc.base_layer.weight": W22,
-                "fc.lora_A": A12,
-                "fc.lora_B": B21,
-            },
+            "step 1 (merge): values": {"fc.base_layer.weight": added} | own,
+            "step 1 (merge): trained": list(own),
+            "step 2 (unmerge): values": {"fc.base_layer.weight": W22} | own,
         },
     )
-    convs = {"fc": ("conv1d", W22, None, A12, B21, 0.5)}
+    base = {"fc.base_layer.weight": added.T, "fc.base_layer.bias": torch.zeros(2)}
     yield (
-        call(convs, "merge", "merge"),
-        {
-            "step 2 (merge): values": {
-                "fc.base_layer.weight": added.T,
-                "fc.base_layer.bias": torch.zeros(2),
-                "fc.lora_A": A12,
-                "fc.lora_B": B21,
-            }
-        },
+        call({"fc": ("conv1d", W22, None, A12, B21, 0.5)}, "merge", "merge"),
+        {"step 2 (merge): values": base | own},
     )
 
 
 @merge.cases(12)
 def _(draw):
     D, hidden, r = draw(draws.distinct_sizes(3))
-    W1, b1, A1, B1, W2, b2, A2, B2, W3 = several(
-        draw,
-        F32,
-        (hidden, D),
-        (hidden,),
-        (r, D),
-        (hidden, r),
-        (D, hidden),
-        (D,),
-        (r, hidden),
-        (D, r),
-        (3, D),
+    up, down = (
+        ((hidden, D), (hidden,), (r, D), (hidden, r)),
+        ((D, hidden), (D,), (r, hidden), (D, r)),
     )
+    W1, b1, A1, B1, W2, b2, A2, B2, W3 = several(draw, F32, *up, *down, (3, D))
     kind = draw(st.sampled_from(["linear", "conv1d"]))
     layers = {
         "h.0.fc": (kind, W1, b1, A1, B1, 2.0),
@@ -658,8 +635,8 @@ SCALELESS = ".lora_B @ layer.lora_A"
 ANEW = "layer.base_layer.weight = nn.Parameter(layer.base_layer.weight.clone(), False)"
 
 for says, edit in {
-    "A layer that is merged already is merged once more, and its update is in W twice. Look at "
-    "`layer.merged` first, in both functions.": replace(
+    "A layer that is merged already is merged once more, and its update is in W twice. "
+    "Look at `layer.merged` first, in both functions.": replace(
         "if not layer.merged:", "if True:", "if layer.merged:", "if True:"
     ),
     "`unmerge` takes out what was never added: look at `layer.merged` first.": replace(
@@ -671,35 +648,38 @@ for says, edit in {
     "You add B A without the scale. `layer.delta()` is s · B A.": replace(
         f"{ADD}.delta()", ADD + SCALELESS, f"{SUBTRACT}.delta()", SUBTRACT + SCALELESS
     ),
-    "The update goes through bfloat16 on its way, and W keeps 8 bits of it. Add it in W's own dtype.": replace(
+    "The update goes through bfloat16 on its way, and W keeps 8 bits of it. "
+    "Add it in W's own dtype.": replace(
         f"{ADD}.delta()",
         f"{ADD}.delta().bfloat16()",
         f"{SUBTRACT}.delta()",
         f"{SUBTRACT}.delta().bfloat16()",
     ),
-    "`unmerge` leaves W rounded to bfloat16. It is to be what it was, up to the rounding of W's own dtype.": replace(
+    "`unmerge` leaves W rounded to bfloat16. "
+    "It is to be what it was, up to the rounding of W's own dtype.": replace(
         "layer.merged = False",
         "layer.merged = False\n            W = weight_of(layer.base_layer)\n            W.copy_(W.bfloat16())",
     ),
     "`unmerge` clears the flag but leaves the update in W. Subtract `layer.delta()`.": replace(
         f"{SUBTRACT}.delta())", "pass"
     ),
-    "Your addition is recorded for backward, and W, which was frozen, requires a gradient: wrap it in "
-    "`with torch.no_grad():`.": replace(
+    "Your addition is recorded for backward, and W, which was frozen, requires a gradient: "
+    "wrap it in `with torch.no_grad():`.": replace(
         f"with torch.no_grad():\n                {ADD}",
         f"if True:\n                {ADD}",
         f"with torch.no_grad():\n                {SUBTRACT}",
         f"if True:\n                {SUBTRACT}",
     ),
-    "You add ΔW, which is (out, in), to a Conv1D's weight, which is (in, out). `weight_of` gives a view "
-    "that fits.": replace(
+    "You add ΔW, which is (out, in), to a Conv1D's weight, which is (in, out). "
+    "`weight_of` gives a view that fits.": replace(
         ADD, "layer.base_layer.weight.add_(layer", SUBTRACT, "layer.base_layer.weight.sub_(layer"
     ),
-    "You put a new parameter in W's place. Whoever shares W, a tied head say, still has the old one: "
-    "change it in place.": replace(
+    "You put a new parameter in W's place. "
+    "Whoever shares W, a tied head say, still has the old one: change it in place.": replace(
         ADD, f"{ANEW}\n                {ADD}", SUBTRACT, f"{ANEW}\n                {SUBTRACT}"
     ),
-    "`merge` sets B to zero afterwards: then there is nothing left to take out again, and nothing to save.": replace(
+    "`merge` sets B to zero afterwards: "
+    "then there is nothing left to take out again, and nothing to save.": replace(
         "layer.merged = True", "layer.merged = True\n            nn.init.zeros_(layer.lora_B)"
     ),
     "`W.add(…)` returns a sum that is thrown away; W is as it was. `add_` changes it.": replace(
@@ -791,27 +771,28 @@ def _():
 NAMED = "{name: tensor.detach()"
 
 for says, edit in {
-    "The base model's weights are in your state, too. Then the file is as large as the model; it is to "
-    "hold A and B alone.": replace(
+    "The base model's weights are in your state, too. "
+    "Then the file is as large as the model; it is to hold A and B alone.": replace(
         "    return tensors",
         "    base = {n: p.detach() for n, p in model.named_parameters() if '.lora_' not in n}\n"
         "    return tensors | {f'{PEFT_PREFIX}{n}': p for n, p in base.items()}",
     ),
-    "Your tensors still require a gradient: a state that is kept keeps a graph's leaves. Detach them.": replace(
-        ".detach()", ""
-    ),
-    "Your names lack PEFT's prefix, base_model.model. — its loader would find none of them.": replace(
+    "Your tensors still require a gradient: a state that is kept keeps a graph's leaves. "
+    "Detach them.": replace(".detach()", ""),
+    "Your names lack PEFT's prefix, base_model.model. "
+    "— its loader would find none of them.": replace(
         NAMED, "{name.removeprefix(PEFT_PREFIX): tensor.detach()"
     ),
-    "Your names end in lora_A and lora_B. In PEFT those are layers with a weight each: .lora_A.weight.": replace(
+    "Your names end in lora_A and lora_B. "
+    "In PEFT those are layers with a weight each: .lora_A.weight.": replace(
         NAMED, '{name.removesuffix(".weight"): tensor.detach()'
     ),
-    "The adapter's name, default, is in your names. PEFT has it in memory and leaves it out of files, so "
-    "that an adapter can be loaded under any name.": replace(
+    "The adapter's name, default, is in your names. PEFT has it in memory and leaves it out of "
+    "files, so that an adapter can be loaded under any name.": replace(
         NAMED, '{name.replace(".weight", ".default.weight"): tensor.detach()'
     ),
-    "You save s · B. The scale is no part of the tensors: who loads them has α and r from the config, "
-    "and would apply it twice.": replace(
+    "You save s · B. The scale is no part of the tensors: "
+    "who loads them has α and r from the config, and would apply it twice.": replace(
         "    if not tensors",
         "    for name, layer in lora_layers(model):\n"
         "        tensors[f'{PEFT_PREFIX}{name}.lora_B.weight'] *= layer.scaling\n"
@@ -822,7 +803,8 @@ for says, edit in {
     "For a model without adapters you return an empty state. Raise ValueError.": replace(
         "if not tensors:", "if False:"
     ),
-    "You choose names that contain lora_ anywhere. A layer of the base model may be called so, too.": replace(
+    "You choose names that contain lora_ anywhere. "
+    "A layer of the base model may be called so, too.": replace(
         "    return tensors",
         "    for name, p in model.named_parameters():\n"
         "        if 'lora_' in name and not name.endswith(('lora_A', 'lora_B')):\n"
@@ -924,54 +906,59 @@ MEAN = "F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), targets.flatten())
 EACH = 'F.cross_entropy(logits[:, :-1].float().mT, targets, reduction="none")'
 
 for says, edit in {
-    "The prompts' tokens are in your loss, too: the model is trained to write the questions.": replace(
-        LEFT_OUT, f"masked_fill({PAST_END}"
-    ),
-    "The padding is in your loss, too: the model is trained to write nothing after nothing.": replace(
+    "The prompts' tokens are in your loss, too: "
+    "the model is trained to write the questions.": replace(LEFT_OUT, f"masked_fill({PAST_END}"),
+    "The padding is in your loss, too: "
+    "the model is trained to write nothing after nothing.": replace(
         LEFT_OUT, f"masked_fill({IN_PROMPT}"
     ),
-    "You compare the logits after position t with the token at t, which the model has just read. They "
-    "are its guess of the token at t + 1.": replace(
+    "You compare the logits after position t with the token at t, which the model has just read. "
+    "They are its guess of the token at t + 1.": replace(
         "torch.arange(1, ", "torch.arange(", "ids[:, 1:]", "ids", "logits[:, :-1]", "logits"
     ),
-    "The first token of each answer is missing from your loss. It is predicted from the prompt's last "
-    "position, and is the one that decides most.": replace(
+    "The first token of each answer is missing from your loss. "
+    "It is predicted from the prompt's last position, and is the one that decides most.": replace(
         LEFT_OUT, f"{LEFT_OUT} | (position == prompt_lengths[:, None])"
     ),
-    "The last token of each prompt is in your loss. The mask is about the token that is predicted, not "
-    "the position that predicts it.": replace(
+    "The last token of each prompt is in your loss. "
+    "The mask is about the token that is predicted, not the position that predicts it.": replace(
         LEFT_OUT, f"masked_fill((position + 1 < prompt_lengths[:, None]) | {PAST_END}"
     ),
-    "The last token of each answer, often the one that says it ends, is missing from your loss.": replace(
+    "The last token of each answer, often the one that says it ends, "
+    "is missing from your loss.": replace(
         LEFT_OUT, f"{LEFT_OUT} | (position == lengths[:, None] - 1)"
     ),
-    "The first token of the padding is in your loss: the answer ends before position lengths[b].": replace(
+    "The first token of the padding is in your loss: "
+    "the answer ends before position lengths[b].": replace(
         LEFT_OUT, f"masked_fill({IN_PROMPT} | (position > lengths[:, None])"
     ),
-    "You take the mean of each sequence, then the mean of those: a token of a short answer then counts "
-    "more than one of a long answer. Every answer token of the batch counts the same.": replace(
+    "You take the mean of each sequence, then the mean of those: a token of a short answer then "
+    "counts more than one of a long answer. Every answer token of the batch counts the same.": replace(
         MEAN, f"({EACH}.sum(1) / answer.sum(1))[answer.any(1)].mean()"
     ),
-    "You divide by all positions, masked ones too: the more padding, the smaller the loss and the step.": replace(
-        MEAN, f"{EACH}.mean()"
-    ),
+    "You divide by all positions, masked ones too: "
+    "the more padding, the smaller the loss and the step.": replace(MEAN, f"{EACH}.mean()"),
     "You return the sum. The loss is the mean over the answers' tokens.": replace(
         MEAN, f"{EACH}.sum()"
     ),
-    "You compute in the logits' own dtype: bfloat16 keeps three digits of a loss. Take float32.": replace(
-        ".float()", ""
+    "You compute in the logits' own dtype: bfloat16 keeps three digits of a loss. "
+    "Take float32.": replace(".float()", ""),
+    "You take token 0 for padding wherever it stands. "
+    "The lengths say where padding is; a 0 inside an answer is a token like any other.": replace(
+        LEFT_OUT, f"{LEFT_OUT} | (ids[:, 1:] == 0)"
     ),
-    "You take token 0 for padding wherever it stands. The lengths say where padding is; a 0 inside an "
-    "answer is a token like any other.": replace(LEFT_OUT, f"{LEFT_OUT} | (ids[:, 1:] == 0)"),
-    "Without a single answer token you return NaN, 0 / 0, and one step with it ruins the model. Raise "
-    "ValueError.": replace("if not answer.any():", "if False:"),
-    "Logits and tokens are shifted the wrong way: the logits at t are compared with the token at t − 1.": replace(
+    "Without a single answer token you return NaN, 0 / 0, and one step with it ruins the model. "
+    "Raise ValueError.": replace("if not answer.any():", "if False:"),
+    "Logits and tokens are shifted the wrong way: "
+    "the logits at t are compared with the token at t − 1.": replace(
         "ids[:, 1:]", "ids[:, :-1]", "logits[:, :-1]", "logits[:, 1:]"
     ),
-    "The mask is that of the position that predicts: both of its ends are one late. Mask by the token that is predicted, at 1 … T − 1.": replace(
+    "The mask is that of the position that predicts: both of its ends are one late. "
+    "Mask by the token that is predicted, at 1 … T − 1.": replace(
         "torch.arange(1, ids.size(1)", "torch.arange(ids.size(1) - 1"
     ),
-    "You take lengths[b] for the answer's own length. The answer ends at position lengths[b], prompt included.": replace(
+    "You take lengths[b] for the answer's own length. "
+    "The answer ends at position lengths[b], prompt included.": replace(
         LEFT_OUT, f"masked_fill({IN_PROMPT} | (position >= (prompt_lengths + lengths)[:, None])"
     ),
     "Targets of int32 are refused by F.cross_entropy: ids.long().": replace(".long()", ""),
@@ -1102,51 +1089,57 @@ CUT = "code = code[: x.numel() + x.numel() % 2]"
 BYTE = "code[::2] << 4 | code[1::2]"
 
 for says, edit in {
-    "You divide [−1, 1] into sixteen equal steps. NF4's levels are `NF4`: quantiles of a normal "
-    "distribution, dense where weights are.": replace(
+    "You divide [−1, 1] into sixteen equal steps. "
+    "NF4's levels are `NF4`: quantiles of a normal distribution, dense where weights are.": replace(
         "NF4.to(x.device)", "torch.linspace(-1, 1, 16)"
     ),
-    "You take one scale for the whole tensor, so one large weight makes every other coarse. Each block "
-    "has its own.": replace(LARGEST, f"{LARGEST}\n    scales[:] = max(scales, default=0)"),
+    "You take one scale for the whole tensor, so one large weight makes every other coarse. "
+    "Each block has its own.": replace(
+        LARGEST, f"{LARGEST}\n    scales[:] = max(scales, default=0)"
+    ),
     "The two codes of a byte are swapped: the first belongs in the high half.": replace(
         BYTE, "code[1::2] << 4 | code[::2]"
     ),
-    "You take the level below each number, not the nearest one: every weight moves downwards.": replace(
+    "You take the level below each number, not the nearest one: "
+    "every weight moves downwards.": replace(
         "(levels[1:] + levels[:-1]) / 2", "levels[1:], right=True"
     ),
-    "Your scale is the largest number of a block, not the largest magnitude: blocks whose extreme is "
-    "negative are cut off.": replace(LARGEST, "blocks.amax(dim=1)"),
-    "Your scale is a block's root mean square. It is its largest magnitude, so that nothing lies beyond ±1.": replace(
+    "Your scale is the largest number of a block, not the largest magnitude: "
+    "blocks whose extreme is negative are cut off.": replace(LARGEST, "blocks.amax(dim=1)"),
+    "Your scale is a block's root mean square. "
+    "It is its largest magnitude, so that nothing lies beyond ±1.": replace(
         LARGEST, "blocks.pow(2).mean(dim=1).sqrt()"
     ),
-    "A block of zeros gives 0 / 0, NaN, and NaN's place is after the last level: its zeros come back as "
-    "anything once the scale is not exactly 0. Divide by 1 there.": replace(SAFE, "scales"),
+    "A block of zeros gives 0 / 0, NaN, and NaN's place is after the last level: "
+    "its zeros come back as anything once the scale is not exactly 0. Divide by 1 there.": replace(
+        SAFE, "scales"
+    ),
     "An odd last code is paired with code 0, which stands for −1. Zero's code is 7.": replace(
         CUT, "code = F.pad(code[: x.numel()], (0, x.numel() % 2))"
     ),
-    "You go through the storage in its own order. Blocks run in row-major order of the tensor as it is "
-    "shown.": replace("x.flatten()", "x.as_strided((x.numel(),), (1,))"),
+    "You go through the storage in its own order. "
+    "Blocks run in row-major order of the tensor as it is shown.": replace(
+        "x.flatten()", "x.as_strided((x.numel(),), (1,))"
+    ),
     "An odd block size is an error, and one below 2, too: raise ValueError.": replace(
         "if block_size <= 0 or block_size % 2:", "if False:"
     ),
-    "You do not divide by the scale before you look for the nearest level: what lies beyond ±1 is cut off.": replace(
-        f"blocks / {SAFE}[:, None]", "blocks"
-    ),
+    "You do not divide by the scale before you look for the nearest level: "
+    "what lies beyond ±1 is cut off.": replace(f"blocks / {SAFE}[:, None]", "blocks"),
     "The scales have x's dtype. They are float32 whatever x is.": replace(
         f"{BYTE}, scales", f"{BYTE}, scales.to(x.dtype)"
     ),
-    "One code a byte, the other half empty: eight bits a weight, not four. Put two in each.": replace(
-        f"return {BYTE}", "return code[: x.numel()]"
-    ),
+    "One code a byte, the other half empty: eight bits a weight, not four. "
+    "Put two in each.": replace(f"return {BYTE}", "return code[: x.numel()]"),
     "The bytes are not uint8: `torch.bucketize` and `argmin` give int64.": replace(
         ".to(torch.uint8)", ""
     ),
-    "You divide in x's own dtype: in bfloat16 some numbers are rounded past the middle of two levels.": replace(
+    "You divide in x's own dtype: "
+    "in bfloat16 some numbers are rounded past the middle of two levels.": replace(
         f"blocks / {SAFE}[:, None]", f"(blocks.to(x.dtype) / {SAFE}[:, None].to(x.dtype)).float()"
     ),
-    "x is flattened by `view`, which no layout but a contiguous one is sure to allow. Take `reshape`.": replace(
-        "x.flatten()", "x.view(-1)"
-    ),
+    "x is flattened by `view`, which no layout but a contiguous one is sure to allow. "
+    "Take `reshape`.": replace("x.flatten()", "x.view(-1)"),
 }.items():
     nf4_quantize.mistake(says, edit)
 
