@@ -976,7 +976,7 @@ def _(logits, ids, prompt_lengths, lengths):
     for b in range(len(ids)):
         p, n = int(prompt_lengths[b]), int(lengths[b])
         picked.append(logits[b, p - 1 : max(n - 1, p - 1)].float())
-        targets.append(ids[b, p : max(n, p)])
+        targets.append(ids[b, p : max(n, p)].long())
     if not sum(map(len, targets)):
         raise ValueError
     return F.cross_entropy(torch.cat(picked), torch.cat(targets))

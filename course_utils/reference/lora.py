@@ -7,6 +7,7 @@ Dettmers et al. (2023), section 3 and appendix E.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -210,16 +211,16 @@ def add_adapter(
     if adapter in adapter_names(model):
         raise ValueError(f"there is an adapter {adapter!r} already")
     places = list(_adapted(model))
+    kinds: list[Any] = [getattr(place, "kind", type(place)) for _, place in places]
     new = [
-        getattr(place, "kind", type(place))(place.base_layer, r, alpha, dropout, rslora)
-        for _, place in places
+        kind(place.base_layer, r, alpha, dropout, rslora)
+        for kind, (_, place) in zip(kinds, places, strict=True)
     ]
     for (name, place), layer in zip(places, new, strict=True):
-        if not isinstance(place, Adapters):
-            place = Adapters(place)
-            parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, place)
-        place.add(adapter, layer)
+        several = place if isinstance(place, Adapters) else Adapters(place)
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, several)
+        several.add(adapter, layer)
     use_adapter(model, adapter)
     return model
 

@@ -183,7 +183,7 @@ def gpt2_part(subject: Any, case: Case) -> dict[str, Any]:
     return {label: value for label, value in seen.items() if ": buffer `" not in label}
 
 
-_OTHER = {"n_embd": 5, "n_head": 1, "dropout": 0.0}
+_OTHER: dict[str, Any] = {"n_embd": 5, "n_head": 1, "dropout": 0.0}
 
 
 def _dropped(layer: nn.Module, x: Tensor, n_head: int) -> dict[str, Any]:
