@@ -464,6 +464,8 @@ def _():
     yield call(GPT, ["c_attn"], r=0), "no rank: an error, and nothing changed"
     yield call(GPT, ["c_attn"], r=-1), "a negative rank: an error, and nothing changed"
     yield call(GPT, ["c_attn"], dropout=1.5), "no probability: an error, and nothing changed"
+    yield call(GPT, ["c_attn"], dropout=-0.5), "a negative dropout: an error, and nothing changed"
+    yield call(GPT, ["c_attn"], dropout=1.0), "a dropout of all"
     yield call(GPT, ["c_attn"], "eval", dropout=0.5), "a model in eval mode stays in it"
     yield call(CONVS, ["c_attn", "c_fc"], r=3, alpha=2.0), "transformers' Conv1D"
     yield call({**GPT, "frozen": ["wte.weight"]}, ["lm_head"], r=1), "part of it was frozen already"
@@ -916,17 +918,9 @@ for says, edit in {
     "They are its guess of the token at t + 1.": replace(
         "torch.arange(1, ", "torch.arange(", "ids[:, 1:]", "ids", "logits[:, :-1]", "logits"
     ),
-    "The first token of each answer is missing from your loss. "
-    "It is predicted from the prompt's last position, and is the one that decides most.": replace(
-        LEFT_OUT, f"{LEFT_OUT} | (position == prompt_lengths[:, None])"
-    ),
     "The last token of each prompt is in your loss. "
     "The mask is about the token that is predicted, not the position that predicts it.": replace(
         LEFT_OUT, f"masked_fill((position + 1 < prompt_lengths[:, None]) | {PAST_END}"
-    ),
-    "The last token of each answer, often the one that says it ends, "
-    "is missing from your loss.": replace(
-        LEFT_OUT, f"{LEFT_OUT} | (position == lengths[:, None] - 1)"
     ),
     "The first token of the padding is in your loss: "
     "the answer ends before position lengths[b].": replace(
@@ -953,10 +947,6 @@ for says, edit in {
     "the logits at t are compared with the token at t − 1.": replace(
         "ids[:, 1:]", "ids[:, :-1]", "logits[:, :-1]", "logits[:, 1:]"
     ),
-    "The mask is that of the position that predicts: both of its ends are one late. "
-    "Mask by the token that is predicted, at 1 … T − 1.": replace(
-        "torch.arange(1, ids.size(1)", "torch.arange(ids.size(1) - 1"
-    ),
     "You take lengths[b] for the answer's own length. "
     "The answer ends at position lengths[b], prompt included.": replace(
         LEFT_OUT, f"masked_fill({IN_PROMPT} | (position >= (prompt_lengths + lengths)[:, None])"
@@ -964,6 +954,32 @@ for says, edit in {
     "Targets of int32 are refused by F.cross_entropy: ids.long().": replace(".long()", ""),
 }.items():
     masked_instruction_loss.mistake(says, edit)
+
+
+AT_START, AT_END = "position >= prompt_lengths[:, None]", "position < lengths[:, None]"
+
+# Each as it comes where an answer has one token: NaN, or an error where the wrong mask is asked.
+for says, edit, left_out in (
+    (
+        "The first token of each answer is missing from your loss. It is predicted from the prompt's "
+        "last position, and is the one that decides most.",
+        replace(AT_START, "position > prompt_lengths[:, None]"),
+        "~answer | (position == prompt_lengths[:, None])",
+    ),
+    (
+        "The last token of each answer, often the one that says it ends, is missing from your loss.",
+        replace(AT_END, "position < lengths[:, None] - 1"),
+        "~answer | (position == lengths[:, None] - 1)",
+    ),
+    (
+        "The mask is that of the position that predicts, so both its ends are one late. Mask by the "
+        "token that is predicted, at 1 … T − 1.",
+        replace("torch.arange(1, ids.size(1)", "torch.arange(ids.size(1) - 1"),
+        "(position <= prompt_lengths[:, None]) | (position > lengths[:, None])",
+    ),
+):
+    masked_instruction_loss.mistake(says, edit)
+    masked_instruction_loss.mistake(says, replace("~answer", left_out))
 
 
 @masked_instruction_loss.mistake(
