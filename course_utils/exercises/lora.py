@@ -544,7 +544,7 @@ def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
             for target in targets:
                 if ("." + path).endswith("." + target):
                     hits.setdefault(target, []).append((module, name, child))
-    if r < 1 or set(hits) != set(targets):
+    if r < 1 or set(hits) != set(targets) or not 0 <= dropout <= 1:
         raise ValueError("nothing to adapt")
     for p in model.parameters():
         p.requires_grad = False
@@ -553,7 +553,7 @@ def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
         if id(child) not in done:
             done.add(id(child))
             wrapped = lora.LoRALinear(child, r=r, alpha=alpha, dropout=dropout, rslora=rslora)
-            module._modules[name] = wrapped
+            module._modules[name] = wrapped.train(child.training)
     return model
 
 
@@ -1008,7 +1008,7 @@ def _(logits, ids, prompt_lengths, lengths):
     if keep.sum() == 0:
         raise ValueError("nothing to learn")
     logp = logits.float().log_softmax(-1)[:, :-1]
-    return -logp.gather(-1, ids[:, 1:, None])[..., 0][keep].mean()
+    return -logp.gather(-1, ids[:, 1:, None].long())[..., 0][keep].mean()
 
 
 @masked_instruction_loss.alternative("weights of one and zero")
@@ -1017,7 +1017,7 @@ def _(logits, ids, prompt_lengths, lengths):
     weight = ((t >= prompt_lengths.unsqueeze(1)) * (t < lengths.unsqueeze(1))).float()
     if weight.max() == 0:
         raise ValueError
-    each = F.cross_entropy(logits[:, :-1].float().transpose(1, 2), ids[:, 1:], reduction="none")
+    each = F.cross_entropy(logits[:, :-1].float().mT, ids[:, 1:].long(), reduction="none")
     return (each * weight).sum() / weight.sum()
 
 
