@@ -206,7 +206,7 @@ def test_an_adapter_is_in_the_mode_of_its_layer():
     model.train()
     add_adapter(model, "c", r=5, dropout=0.5)
     assert all(module.training for module in model.modules())
-    with pytest.raises(ValueError, match="a probability; came 1.5"):
+    with pytest.raises(ValueError, match=r"a probability; came 1\.5"):
         inject_lora(our_gpt2(), ["c_attn"], dropout=1.5)
 
 
