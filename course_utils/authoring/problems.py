@@ -9,12 +9,11 @@ from nbformat import NotebookNode
 from course_utils import grading
 from course_utils.recordings import cells as gpu_cells
 from course_utils.recordings.stamps import OUTDATED, UNSTAMPED
-from course_utils.source.stub import COSTS
 
 from .notebooks import TITLE, heading, tags
 
 MAX_LINES = 40
-"""A code cell has no more lines than this, not counting what `normalise` writes of costs."""
+"""A code cell has no more lines than this."""
 
 MYST = {
     "a directive": re.compile(r"^\s*(`{3,}|:{3,})\{", re.MULTILINE),
@@ -48,18 +47,10 @@ def _cells(notebook: NotebookNode, kind: str) -> Iterator[tuple[int, NotebookNod
             yield number, cell
 
 
-def _lines_of_costs(cell: NotebookNode) -> int:
-    """How many lines of an exercise's stub say what it may cost."""
-    key = cell.metadata.get("exercise")
-    if not key or COSTS not in cell.source:
-        return 0
-    return len(grading.find(key).contracts) + 2
-
-
 def _cell_problems(notebook: NotebookNode) -> Iterator[str]:
     for number, cell in _cells(notebook, "code"):
         at = _at(number, cell)
-        lines = len(cell.source.splitlines()) - _lines_of_costs(cell)
+        lines = len(cell.source.splitlines())
         if lines > MAX_LINES:
             yield f"{at}: {lines} lines; {MAX_LINES} at most"
         if "gpu" not in tags(cell) and (cell.outputs or cell.execution_count is not None):

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import nn
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.grading.probes import prepared
 from course_utils.grading.probes.chapters.gpt2 import gpt2_tree
 from course_utils.grading.pytrees.tree import tensors
 from course_utils.reference import gpt2
 from course_utils.reference.gpt2 import GPT2Config, Parts
 
-BOOK = Parts()
+BOOK, F64 = Parts(), torch.float64
 
 
 def normal(*shape, dtype=torch.float32, seed=0):
@@ -31,7 +31,7 @@ def sizes(**given):
     return {**small, "dropout": 0.0, **given}
 
 
-def weights_of(shapes, seed, dtype=torch.float64):
+def weights_of(shapes, seed, dtype=F64):
     """Normal weights by name, halved where they are matrices."""
     return {
         name: normal(*shape, dtype=dtype, seed=seed + i) / (2 if len(shape) > 1 else 1)
@@ -90,108 +90,89 @@ def _():
     """One feature: the first of the four hidden ones is x, the second −2 x, the others nothing."""
     build = {"config": sizes(n_embd=1, n_head=1)}
     weights = {
-        "c_fc.weight": torch.tensor([[1.0], [-2.0], [0.0], [0.0]], dtype=torch.float64),
-        "c_fc.bias": torch.zeros(4, dtype=torch.float64),
-        "c_proj.weight": torch.tensor([[1.0, 10.0, 0.0, 0.0]], dtype=torch.float64),
-        "c_proj.bias": torch.tensor([100.0], dtype=torch.float64),
+        "c_fc.weight": torch.tensor([[1.0], [-2.0], [0.0], [0.0]], dtype=F64),
+        "c_fc.bias": torch.zeros(4, dtype=F64),
+        "c_proj.weight": torch.tensor([[1.0, 10.0, 0.0, 0.0]], dtype=F64),
+        "c_proj.bias": torch.tensor([100.0], dtype=F64),
     }
-    x = torch.tensor([[[1.0], [-1.0]]], dtype=torch.float64)
+    x = torch.tensor([[[1.0], [-1.0]]], dtype=F64)
     out = [100 + tanh_gelu(v) + 10 * tanh_gelu(-2 * v) for v in (1.0, -1.0)]
-    out = torch.tensor(out, dtype=torch.float64).view(1, 2, 1)
+    out = torch.tensor(out, dtype=F64).view(1, 2, 1)
     yield call(build, weights, ("eval", x)), {"step 1 (eval): output": out}
 
 
 @mlp.cases(8)
 def _(draw):
     B, T, D = draw(draws.distinct_sizes(3, 2, 6))
-    dtype, seed = draw(st.sampled_from([torch.float32, torch.float64])), draw(seeds)
+    dtype, seed = draw(st.sampled_from([torch.float32, F64])), draw(seeds)
     build = {"config": sizes(n_embd=D, n_head=1)}
     x, y = (normal(B, T, D, dtype=dtype, seed=seed + s) for s in (90, 91))
     steps = ("train", x), ("train", y), ("eval", x), ("reload",), ("eval", y)
     yield call(build, weights_of(mlp_shapes(D), seed, dtype), *steps)
 
 
-def mlp_dropped(p):
-    weights = weights_of(mlp_shapes(8), 5)
-    x = normal(4000, 1, 8, dtype=torch.float64, seed=3)
-    return call({"config": sizes(n_embd=8, dropout=p)}, weights, ("dropped", x, 2))
-
-
 @mlp.edge
 def _():
     build, weights = {"config": sizes()}, weights_of(mlp_shapes(6), 1)
-    x = normal(2, 3, 6, dtype=torch.float64)
+    dropped = {"config": sizes(n_embd=8, dropout=0.4)}
+    x, ones = normal(2, 3, 6, dtype=F64), normal(4000, 1, 8, dtype=F64, seed=3)
     yield call(build, weights, ("train", x[0, 0])), "one vector"
     yield call(build, weights, ("train", x[:0])), "an empty batch"
-    yield call(build, weights, ("train", x.transpose(0, 1))), "not contiguous"
+    yield call(build, weights, ("train", draws.scattered(x))), "not contiguous"
     yield call(build, weights, ("train", 40 * x)), "large: GELU is x or 0"
     yield call({"config": sizes(dropout=0.4)}, weights, ("eval", x)), "dropout in eval mode"
-    yield mlp_dropped(0.4), "dropout in train mode"
+    step = ("dropped", ones, 2)
+    yield call(dropped, weights_of(mlp_shapes(8), 5), step), "dropout in train mode"
 
 
-def mlp_like(**changes):
-    """The MLP with some of its parts replaced by wrong ones."""
+GELU = 'F.gelu(self.c_fc(x), approximate="tanh")'
 
-    class MLP(gpt2.MLP):
-        def forward(self, x):
-            act = changes.get("act", lambda h: F.gelu(h, approximate="tanh"))
-            h = act(self.c_fc(x))
-            if "hidden" in changes:
-                h = changes["hidden"](self, h)
-            y = self.c_proj(h)
-            return changes.get("after", lambda self, x, y: self.dropout(y))(self, x, y)
-
-    return MLP
-
-
-mlp.mistake(
-    "This is the exact GELU, x · Φ(x). GPT-2 was trained with its tanh form; the difference of up to "
-    "0.0005 for each hidden feature adds up over the layers of a published checkpoint."
-)(mlp_like(act=F.gelu))
-mlp.mistake("This is x · σ(1.702 x), the other approximation of GELU. The tanh form is asked for.")(
-    mlp_like(act=lambda h: h * torch.sigmoid(1.702 * h))
-)
-mlp.mistake("This is ReLU; GPT-2 has GELU in its tanh form.")(mlp_like(act=torch.relu))
-mlp.mistake(
-    "There is nothing between the two layers: two linear layers in a row are one linear layer."
-)(mlp_like(act=lambda h: h))
-mlp.mistake("GELU comes after the second layer. It belongs between the two, on the 4 D features.")(
-    mlp_like(
-        act=lambda h: h,
-        after=lambda self, x, y: self.dropout(F.gelu(y, approximate="tanh")),
-    )
-)
-mlp.mistake(
-    "There is a GELU after the second layer, too. What a block adds to the residual stream must be able "
-    "to be negative."
-)(mlp_like(after=lambda self, x, y: self.dropout(F.gelu(y, approximate="tanh"))))
-mlp.mistake("x is added at the end. The block does that; here it is added twice.")(
-    mlp_like(after=lambda self, x, y: x + self.dropout(y))
-)
-mlp.mistake("There is no dropout.")(mlp_like(after=lambda self, x, y: y))
-mlp.mistake(
-    "The dropout stays on in eval mode: F.dropout does not know the mode of your module. Use nn.Dropout, "
-    "or give it training=self.training."
-)(mlp_like(after=lambda self, x, y: F.dropout(y, self.dropout.p)))
-mlp.mistake("The dropout is on the hidden features. GPT-2 drops what leaves the MLP.")(
-    mlp_like(hidden=lambda self, h: self.dropout(h), after=lambda self, x, y: y)
-)
-
-
-@mlp.mistake("There are no biases. GPT-2's linear layers all have one, the head aside.")
-class _(gpt2.MLP):
-    def __init__(self, config):
-        super().__init__(config)
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=False)
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=False)
-
-
-@mlp.mistake("The hidden layer has D features; it has 4 D.")
-class _(gpt2.MLP):
-    def __init__(self, config):
-        super().__init__(config)
-        self.c_fc = nn.Linear(config.n_embd, config.n_embd)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+for says, edit in {
+    "This is the exact GELU, x · Φ(x). GPT-2 was trained with its tanh form; the difference of up "
+    "to 0.0005 for each hidden feature adds up over the layers of a published checkpoint.": replace(
+        ', approximate="tanh"', ""
+    ),
+    "This is x · σ(1.702 x), the other approximation of GELU. The tanh form is asked for.": replace(
+        GELU, "self.c_fc(x)", "self.c_proj(h)", "self.c_proj(h * torch.sigmoid(1.702 * h))"
+    ),
+    "This is ReLU; GPT-2 has GELU in its tanh form.": replace(GELU, "F.relu(self.c_fc(x))"),
+    "There is nothing between the two layers: "
+    "two linear layers in a row are one linear layer.": replace(GELU, "self.c_fc(x)"),
+    "GELU comes after the second layer. It belongs between the two, on the 4 D features.": replace(
+        GELU, "self.c_fc(x)", "self.c_proj(h)", 'F.gelu(self.c_proj(h), approximate="tanh")'
+    ),
+    "There is a GELU after the second layer, too. "
+    "What a block adds to the residual stream must be able to be negative.": replace(
+        "self.c_proj(h)", 'F.gelu(self.c_proj(h), approximate="tanh")'
+    ),
+    "x is added at the end. The block does that; here it is added twice.": replace(
+        "return self", "return x + self"
+    ),
+    "There is no dropout.": replace("self.dropout(self.c_proj(h))", "self.c_proj(h)"),
+    "The dropout stays on in eval mode: F.dropout does not know the mode of your module. "
+    "Use nn.Dropout, or give it training=self.training.": replace(
+        "self.dropout(self.c_proj(h))", "F.dropout(self.c_proj(h), self.dropout.p)"
+    ),
+    "The dropout is on the hidden features. GPT-2 drops what leaves the MLP.": replace(
+        "self.dropout(self.c_proj(h))", "self.c_proj(self.dropout(h))"
+    ),
+    "There are no biases. GPT-2's linear layers all have one, the head aside.": replace(
+        "4 * config.n_embd)",
+        "4 * config.n_embd, bias=False)",
+        ", config.n_embd)",
+        ", config.n_embd, bias=False)",
+    ),
+    "The hidden layer has D features; it has 4 D.": replace(
+        ", 4 * config.n_embd", ", config.n_embd", "(4 * config.n_embd", "(config.n_embd"
+    ),
+    "This is SiLU, x · σ(x); GPT-2 has GELU in its tanh form.": replace(
+        GELU, "F.silu(self.c_fc(x))"
+    ),
+    "The dropout has torch's own p = 0.5. config.dropout is due.": replace(
+        "nn.Dropout(config.dropout)", "nn.Dropout()"
+    ),
+}.items():
+    mlp.mistake(says, edit)
 
 
 @mlp.alternative("the tanh form by its formula, the layers one after the other")
@@ -206,20 +187,6 @@ class _(nn.Module):
         h = self.c_fc(x)
         inner = math.sqrt(2 / math.pi) * (h + 0.044715 * h.pow(3))
         return F.dropout(self.c_proj(0.5 * h * (1 + inner.tanh())), self.p, self.training)
-
-
-@mlp.alternative("nn.GELU as a submodule")
-class _(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd)
-        self.gelu = nn.GELU(approximate="tanh")
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, x):
-        x = self.gelu(self.c_fc(x))
-        return self.dropout(F.linear(x, self.c_proj.weight, self.c_proj.bias))
 
 
 # ------------------------------------------------------------------------------ CausalSelfAttention
@@ -258,22 +225,16 @@ def attention_shapes(D):
 @attention.by_hand
 def _():
     """Queries are zero, so that attention is even; values and the projection are identities."""
-    eye, zero = torch.eye(2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
+    eye, zero = torch.eye(2, dtype=F64), torch.zeros(2, 2, dtype=F64)
     weights = {"c_attn.weight": torch.cat([zero, eye, eye]), "c_proj.weight": eye}
-    weights |= {
-        "c_attn.bias": zero.new_zeros(6),
-        "c_proj.bias": torch.tensor([0.0, 10.0]).double(),
-    }
-    x = torch.tensor([[[2.0, 0.0], [4.0, 6.0], [0.0, 3.0]]], dtype=torch.float64)
-    means = torch.tensor([[[2.0, 10.0], [3.0, 13.0], [2.0, 13.0]]], dtype=torch.float64)
+    weights |= {"c_attn.bias": zero.new_zeros(6), "c_proj.bias": torch.tensor([0.0, 10.0]).double()}
+    x = torch.tensor([[[2.0, 0.0], [4.0, 6.0], [0.0, 3.0]]], dtype=F64)
+    means = torch.tensor([[[2.0, 10.0], [3.0, 13.0], [2.0, 13.0]]], dtype=F64)
     build = {"config": sizes(n_embd=2, n_head=1)}
     yield call(build, weights, ("eval", x)), {"step 1 (eval): output": means}
     mask = torch.tensor([[True, False, False], [False, True, False], [False, True, True]])
-    later = torch.tensor([[[2.0, 10.0], [4.0, 16.0], [2.0, 14.5]]], dtype=torch.float64)
-    yield (
-        call(build, weights, ("eval", x, mask[None, None])),
-        {"step 1 (eval): output": later},
-    )
+    later = torch.tensor([[[2.0, 10.0], [4.0, 16.0], [2.0, 14.5]]], dtype=F64)
+    yield call(build, weights, ("eval", x, mask[None, None])), {"step 1 (eval): output": later}
 
 
 def padding_mask(B, T, lengths):
@@ -287,44 +248,39 @@ def padding_mask(B, T, lengths):
 def _(draw):
     B, T = draw(draws.distinct_sizes(2, 2, 5))
     H, d = draw(st.sampled_from([(2, 3), (3, 2), (2, 4), (4, 2), (3, 4)]))
-    dtype, seed = torch.float64, draw(seeds)
+    dtype, seed = F64, draw(seeds)
     build = {"config": sizes(n_embd=H * d, n_head=H)}
     x, y = (normal(B, T, H * d, dtype=dtype, seed=seed + s) for s in (90, 91))
     mask = padding_mask(B, T, draw(draws.indices((B,), T + 1, 1)))
-    steps = ("train", x), ("train", y, mask), ("eval", x, mask), ("reload",), ("eval", y)
-    yield call(build, weights_of(attention_shapes(H * d), seed), *steps)
+    steps = ("train", x[:, 1:]), ("train", x), ("eval", y, mask), ("eval", y), ("reload",)
+    yield call(build, weights_of(attention_shapes(H * d), seed), *steps, ("eval", x, mask))
 
 
 def attention_dropped(p):
-    """One position, so that its weight is 1 until it is dropped; 2 heads of 8 features."""
+    """One position, so that its weight is 1 until it is dropped; 2 heads of 8 features. c_proj adds
+    two neighbours, so that they are zero together if what enters it is dropped, not what leaves it."""
     weights = weights_of(attention_shapes(16), 5)
-    weights |= {"c_proj.weight": torch.eye(16).double(), "c_proj.bias": torch.zeros(16).double()}
-    x = normal(4000, 1, 16, dtype=torch.float64, seed=3)
+    pairs = torch.eye(8).repeat_interleave(2, 0).repeat_interleave(2, 1).double()
+    weights |= {"c_proj.weight": pairs, "c_proj.bias": torch.zeros(16).double()}
+    x = normal(4000, 1, 16, dtype=F64, seed=3)
     return call({"config": sizes(n_embd=16, dropout=p)}, weights, ("dropped", x, 2))
 
 
 @attention.edge
 def _():
-    build, weights = {"config": sizes(n_embd=4)}, weights_of(attention_shapes(4), 1)
-    x = normal(4, 4, 4, dtype=torch.float64)
-    yield call(build, weights, ("train", x[:1, :1])), "one position: it attends to itself"
-    yield call(build, weights, ("train", x)), "all axes of one size"
-    yield call(build, weights, ("train", x[:3].transpose(0, 1))), "not contiguous"
-    yield (
-        call({"config": sizes(n_embd=4, n_head=4)}, weights, ("train", x[:2, :3])),
-        "heads of one feature",
-    )
-    yield (
-        call({"config": sizes(n_embd=4, n_head=1)}, weights, ("train", x[:2, :3])),
-        "one head",
-    )
-    large = {name: 60 * value for name, value in weights.items()}
-    yield call(build, large, ("eval", x[:2, :3])), "scores in the thousands: exp overflows"
-    yield (
-        call({"config": sizes(n_embd=4, dropout=0.4)}, weights, ("eval", x[:2])),
-        "dropout in eval mode",
-    )
+    def of(*step, **config):
+        return call({"config": sizes(n_embd=4, **config)}, weights, step)
+
+    weights, x = weights_of(attention_shapes(4), 1), normal(4, 4, 4, dtype=F64)
+    yield of("train", x[:1, :1]), "one position: it attends to itself"
+    yield of("train", x), "all axes of one size"
+    yield of("train", draws.scattered(x[:3])), "not contiguous"
+    yield of("train", x[:2, :3], n_head=4), "heads of one feature"
+    yield of("train", x[:2, :3], n_head=1), "one head"
+    yield of("eval", x[:2], dropout=0.4), "dropout in eval mode"
     yield attention_dropped(0.5), "dropout in train mode: of the attention weights, and at the end"
+    weights = {name: 60 * value for name, value in weights.items()}
+    yield of("eval", x[:2, :3]), "scores in the thousands: exp overflows"
 
 
 def attention_cost(n_head, T=24, B=1, D=16):
@@ -349,172 +305,160 @@ attention.contract(
 )
 
 
-def split_heads(z, B, T, H, d):
-    return z.view(B, T, 3, H, d).permute(2, 0, 3, 1, 4)
+HEADS = "part.view(B, T, self.n_head, D // self.n_head).transpose(1, 2)"
+SPLIT = "self.c_attn(x).split(D, dim=2)"
+MERGED = "y.transpose(1, 2).reshape(B, T, D)"
+FUSED = "y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=p, is_causal=mask is None)"
 
 
-def attention_like(**changes):
-    """Attention with some of its parts replaced by wrong ones, its scores in the open."""
-
-    class CausalSelfAttention(gpt2.CausalSelfAttention):
-        def forward(self, x, mask=None):
-            B, T, D = x.shape
-            H, d = self.n_head, D // self.n_head
-            q, k, v = changes.get("split", split_heads)(self.c_attn(x), B, T, H, d)
-            q, k, v = changes.get("order", lambda q, k, v: (q, k, v))(q, k, v)
-            scores = q @ k.transpose(-2, -1) * changes.get("scale", lambda d, D: d**-0.5)(d, D)
-            allowed = torch.ones(T, T, dtype=torch.bool).tril(changes.get("diagonal", 0))
-            if mask is not None:
-                allowed = changes.get("masked", lambda mask, causal: mask)(mask, allowed)
-            fill = changes.get("fill", -math.inf)
-            if changes.get("late"):
-                share = scores.softmax(-1) * allowed
-            else:
-                share = scores.masked_fill(~allowed, fill).softmax(changes.get("axis", -1))
-            share = changes.get("drop", lambda self, w: F.dropout(w, self.dropout, self.training))(
-                self, share
-            )
-            merge = changes.get("merge", lambda y: y.transpose(1, 2).reshape(B, T, D))
-            y = changes.get("project", lambda self, y: self.c_proj(y))(self, merge(share @ v))
-            return changes.get("last", lambda self, y: self.resid_dropout(y))(self, y)
-
-    return CausalSelfAttention
+def fused(given):
+    """The fused function with other arguments."""
+    return replace(FUSED, f"y = F.scaled_dot_product_attention({given})")
 
 
-attention.mistake("The scores are not scaled. Divide by √d, or leave it to torch's function.")(
-    attention_like(scale=lambda d, D: 1.0)
-)
+def triangle(diagonal=0):
+    return f"torch.ones(T, T).tril({diagonal}).bool()"
+
+
+def in_the_open(share):
+    """Attention written out, its weights computed so: scores (B, H, T, T), True in `seen` where allowed."""
+    return replace(
+        FUSED,
+        f"seen = {triangle()} if mask is None else mask\n"
+        "        scores = q @ k.mT / math.sqrt(D // self.n_head)\n"
+        f"        y = F.dropout({share}, p) @ v",
+    )
+
+
+def instead_of_causal(mask):
+    """The fused function with this mask where none is given."""
+    return fused(f"q, k, v, {mask} if mask is None else mask, dropout_p=p")
+
+
+for says, edit in {
+    "The scores are not scaled. Divide by √d, or leave it to torch's function.": fused(
+        "q, k, v, mask, p, mask is None, scale=1.0"
+    ),
+    "The scores are scaled twice: F.scaled_dot_product_attention divides by √d, and so did you. "
+    "The softmax becomes nearly even.": fused(
+        "q / math.sqrt(D // self.n_head), k, v, mask, p, mask is None"
+    ),
+    "The scores are divided by √D of the whole model. "
+    "A head has d = D / n_head features: √d is due.": fused(
+        "q, k, v, mask, p, mask is None, scale=D**-0.5"
+    ),
+    "The mask is off by one: each position sees the next token, the very one it is to predict. "
+    "The training loss looks wonderful. Forbid what lies above the main diagonal.": instead_of_causal(
+        triangle(1)
+    ),
+    "The mask is off by one: "
+    "a position may not see itself, and the first sees nothing, which is NaN.": in_the_open(
+        "scores.masked_fill(~seen, -math.inf).softmax(-1)"
+    )
+    + replace("tril(0)", "tril(-1)"),
+    "There is no causal mask: every position sees all later ones.": fused(
+        "q, k, v, mask, dropout_p=p"
+    ),
+    "Forbidden scores are 0, not −∞: exp(0) = 1 is a share like any other.": in_the_open(
+        "scores.masked_fill(~seen, 0.0).softmax(-1)"
+    ),
+    "The mask comes after the softmax: what is forbidden has already taken its share. "
+    "Fill the scores with −∞ before.": in_the_open("scores.softmax(-1) * seen"),
+    "The mask that you are given is ignored; padding is attended to.": fused(
+        "q, k, v, dropout_p=p, is_causal=True"
+    ),
+    "Your mask is upside down: True means *may attend*.": fused(
+        "q, k, v, None if mask is None else ~mask | torch.eye(T).bool(), p, mask is None"
+    ),
+    "The softmax is over the queries. Each query shares itself out over the keys.": in_the_open(
+        "scores.masked_fill(~seen, -math.inf).softmax(-2)"
+    ),
+    "The heads were split by view alone, (B, H, T, d), without a transpose: "
+    "heads are then made of positions. View as (B, T, H, d), then transpose(1, 2).": replace(
+        HEADS, "part.reshape(B, self.n_head, T, D // self.n_head)"
+    ),
+    "The features were split as H × 3 × d. "
+    "In GPT-2's checkpoints c_attn gives all queries, then all keys, then all values.": replace(
+        SPLIT, "self.c_attn(x).view(B, T, self.n_head, 3, -1).unbind(3)"
+    ),
+    "The features of a head were taken as every H-th one; "
+    "a head is d neighbours: view(B, T, H, d).": replace(
+        HEADS, "part.view(B, T, D // self.n_head, self.n_head).permute(0, 3, 1, 2)"
+    ),
+    "The order is k, q, v. c_attn gives q, k, v.": replace("q, k, v = (", "k, q, v = ("),
+    "The order is v, q, k. c_attn gives q, k, v.": replace("q, k, v = (", "v, q, k = ("),
+    "The heads were merged without bringing them next to their features. "
+    "transpose(1, 2) first.": replace(MERGED, "y.reshape(B, T, D)"),
+    "c_proj is not used: what the heads found never mixes.": replace(
+        f"self.c_proj({MERGED})", MERGED
+    ),
+    "The attention weights are dropped in eval mode too. "
+    "dropout_p is a number, whatever the mode: give 0.0 unless self.training.": replace(
+        "self.dropout if self.training else 0.0", "self.dropout"
+    ),
+    "The attention weights are never dropped: dropout_p is missing.": replace(
+        "self.dropout if self.training else 0.0", "0.0"
+    ),
+    "There is no dropout after c_proj.": replace("self.resid_dropout(self.c_proj", "(self.c_proj"),
+    "x is added at the end. The block does that; here it is added twice.": replace(
+        "return self", "return x + self"
+    ),
+    "The mask is saved with the weights: a checkpoint that has only weights no longer fits. "
+    "Register it with persistent=False, or let is_causal do it.": replace(
+        "super().__init__()",
+        "super().__init__()\n"
+        '        self.register_buffer("bias", torch.ones(config.n_positions, config.n_positions).tril())',
+    ),
+    "There are no biases. GPT-2's linear layers all have one, the head aside.": replace(
+        "3 * config.n_embd)",
+        "3 * config.n_embd, bias=False)",
+        ", config.n_embd)",
+        ", config.n_embd, bias=False)",
+    ),
+}.items():
+    attention.mistake(says, edit)
+
 attention.mistake(
-    "The scores are scaled twice: F.scaled_dot_product_attention divides by √d, and so did you. The "
-    "softmax becomes nearly even."
-)(attention_like(scale=lambda d, D: 1 / d))
-attention.mistake(
-    "The scores are divided by √D of the whole model. A head has d = D / n_head features: √d is due."
-)(attention_like(scale=lambda d, D: D**-0.5))
-attention.mistake(
-    "The mask is off by one: each position sees the next token, the very one it is to predict. The "
-    "training loss looks wonderful. Forbid what lies above the main diagonal."
-)(attention_like(diagonal=1))
-attention.mistake(
-    "The mask is off by one: a position may not see itself, and the first sees nothing, which is NaN."
-)(attention_like(diagonal=-1))
-attention.mistake("There is no causal mask: every position sees all later ones.")(
-    attention_like(diagonal=10**6)
-)
-attention.mistake("Forbidden scores are 0, not −∞: exp(0) = 1 is a share like any other.")(
-    attention_like(fill=0.0)
-)
-attention.mistake(
-    "The mask comes after the softmax: what is forbidden has already taken its share. Fill the scores "
-    "with −∞ before."
-)(attention_like(late=True))
-attention.mistake("The mask that you are given is ignored; padding is attended to.")(
-    attention_like(masked=lambda mask, causal: causal)
-)
-attention.mistake("Your mask is upside down: True means *may attend*.")(
-    attention_like(masked=lambda mask, causal: ~mask | torch.eye(mask.size(-1), dtype=torch.bool))
-)
-attention.mistake("The softmax is over the queries. Each query shares itself out over the keys.")(
-    attention_like(axis=-2)
-)
-attention.mistake(
-    "The heads were split by view alone, (B, H, T, d), without a transpose: heads are then made of "
-    "positions. View as (B, T, H, d), then transpose(1, 2)."
-)(attention_like(split=lambda z, B, T, H, d: [p.reshape(B, H, T, d) for p in z.chunk(3, -1)]))
-attention.mistake(
-    "The features were split as H × 3 × d. In GPT-2's checkpoints c_attn gives all queries, then all "
-    "keys, then all values."
-)(attention_like(split=lambda z, B, T, H, d: z.view(B, T, H, 3, d).permute(3, 0, 2, 1, 4)))
-attention.mistake(
-    "The features of a head were taken as every H-th one; a head is d neighbours: view(B, T, H, d)."
-)(attention_like(split=lambda z, B, T, H, d: z.view(B, T, 3, d, H).permute(2, 0, 4, 1, 3)))
-attention.mistake("The order is k, q, v. c_attn gives q, k, v.")(
-    attention_like(order=lambda q, k, v: (k, q, v))
-)
-attention.mistake("The order is v, q, k. c_attn gives q, k, v.")(
-    attention_like(order=lambda q, k, v: (k, v, q))
-)
-attention.mistake(
-    "The heads were merged without bringing them next to their features. transpose(1, 2) first."
-)(attention_like(merge=lambda y: y.reshape(y.size(0), y.size(2), -1)))
-attention.mistake("c_proj is not used: what the heads found never mixes.")(
-    attention_like(project=lambda self, y: y)
-)
-attention.mistake(
-    "The attention weights are dropped in eval mode too. dropout_p is a number, whatever the mode: give "
-    "0.0 unless self.training."
-)(attention_like(drop=lambda self, w: F.dropout(w, self.dropout)))
-attention.mistake("The attention weights are never dropped: dropout_p is missing.")(
-    attention_like(drop=lambda self, w: w)
-)
-attention.mistake("There is no dropout after c_proj.")(attention_like(last=lambda self, y: y))
-
-
-@attention.mistake("x is added at the end. The block does that; here it is added twice.")
-class _(gpt2.CausalSelfAttention):
-    def forward(self, x, mask=None):
-        return x + super().forward(x, mask)
-
-
-@attention.mistake(
-    "The mask is saved with the weights: a checkpoint that has only weights no longer fits. Register it "
-    "with persistent=False, or let is_causal do it."
-)
-class _(gpt2.CausalSelfAttention):
-    def __init__(self, config):
-        super().__init__(config)
-        self.register_buffer("bias", torch.ones(config.n_positions, config.n_positions).tril())
-
-
-@attention.mistake("There are no biases. GPT-2's linear layers all have one, the head aside.")
-class _(gpt2.CausalSelfAttention):
-    def __init__(self, config):
-        super().__init__(config)
-        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
-
-
-@attention.mistake(
     "The values are right, but the scores are a tensor of (T, T) for each head: at 1,024 positions and "
     "12 heads 50 MB for one sequence and layer. F.scaled_dot_product_attention with is_causal makes "
     "none.",
+    in_the_open("scores.masked_fill(~seen, -math.inf).softmax(-1)"),
     cost=True,
 )
-class _(gpt2.CausalSelfAttention):
-    def forward(self, x, mask=None):
-        T = x.size(1)
-        q, k, v = (
-            part.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
-            for part in self.c_attn(x).chunk(3, -1)
-        )
-        scores = q @ k.mT / math.sqrt(q.size(-1))
-        allowed = torch.ones(T, T, dtype=torch.bool).tril() if mask is None else mask
-        share = scores.masked_fill(~allowed, -math.inf).softmax(-1)
-        share = F.dropout(share, self.dropout, self.training)
-        return self.resid_dropout(self.c_proj((share @ v).transpose(1, 2).flatten(2)))
-
-
-@attention.mistake(
+attention.mistake(
     "The values are right, but Python goes through the heads: n_head calls in place of one. Make the "
     "heads an axis.",
+    replace(
+        FUSED,
+        "each = zip(q.split(1, 1), k.split(1, 1), v.split(1, 1), strict=True)\n"
+        "        y = [F.scaled_dot_product_attention(*h, mask, p, mask is None) for h in each]\n"
+        "        y = torch.cat(y, dim=1)",
+    ),
     cost=True,
 )
-class _(gpt2.CausalSelfAttention):
-    def forward(self, x, mask=None):
-        d = x.size(-1) // self.n_head
-        heads = [part.split(d, dim=-1) for part in self.c_attn(x).chunk(3, dim=-1)]
-        out = [
-            F.scaled_dot_product_attention(
-                q.unsqueeze(1),
-                k.unsqueeze(1),
-                v.unsqueeze(1),
-                attn_mask=mask,
-                is_causal=mask is None,
-                dropout_p=self.dropout * self.training,
-            ).squeeze(1)
-            for q, k, v in zip(*heads, strict=True)
-        ]
-        return self.resid_dropout(self.c_proj(torch.cat(out, dim=-1)))
+
+
+for says, edit in {
+    "There is one head over all D features. "
+    "Split q, k and v into n_head heads of d features.": replace(HEADS, "part.unsqueeze(1)"),
+    "The mask is off by one: "
+    "a position may not see itself, and the first, which sees nothing, gets zeros.": instead_of_causal(
+        triangle(-1)
+    ),
+    "The causal mask is made once, for the first length that comes. "
+    "Each call needs its own T.": replace(
+        FUSED,
+        f"self.seen = getattr(self, 'seen', {triangle()})\n        y = F.scaled_dot_product_attention(q, k, v, self.seen if mask is None else mask, p)",
+    ),
+    "A mask is kept: it holds in later calls, which are given none.": replace(
+        FUSED,
+        f"mask = self.seen = mask if mask is not None else getattr(self, 'seen', None)\n        {FUSED}",
+    ),
+    "The dropout is before c_proj. GPT-2 drops what leaves c_proj.": replace(
+        f"self.resid_dropout(self.c_proj({MERGED}))", f"self.c_proj(self.resid_dropout({MERGED}))"
+    ),
+}.items():
+    attention.mistake(says, edit)
 
 
 @attention.alternative("three axes at once with unflatten and unbind")
@@ -601,9 +545,9 @@ def block_shapes(D):
 def _():
     """The norm halves, attention adds up all positions so far, the MLP squares."""
     build = {"config": sizes(n_embd=2, n_head=1, layer_norm_epsilon=0.0), "parts": STANDING_IN}
-    x = torch.tensor([[[2.0, 0.0], [4.0, 8.0]]], dtype=torch.float64)
+    x = torch.tensor([[[2.0, 0.0], [4.0, 8.0]]], dtype=F64)
     # attention adds (1, 0) and (3, 4): the stream is (3, 0) and (7, 12); the MLP adds its half squared
-    out = torch.tensor([[[5.25, 0.0], [19.25, 48.0]]], dtype=torch.float64)
+    out = torch.tensor([[[5.25, 0.0], [19.25, 48.0]]], dtype=F64)
     yield call(build, {}, ("eval", x)), {"step 1 (eval): output": out}
 
 
@@ -613,10 +557,10 @@ def _(draw):
     seed, eps = draw(seeds), draw(st.sampled_from([0.25, 0.5]))
     config = sizes(n_embd=D, n_head=1, layer_norm_epsilon=eps)
     weights = weights_of(dict.fromkeys(STAND_IN_WEIGHTS, (D,)), seed)
-    x, y = (normal(B, T, D, dtype=torch.float64, seed=seed + s) for s in (90, 91))
+    x, y = (normal(B, T, D, dtype=F64, seed=seed + s) for s in (90, 91))
     mask = padding_mask(B, T, draw(draws.indices((B,), T + 1, 1)))
-    steps = ("train", x), ("train", y, mask), ("eval", x, mask), ("reload",), ("eval", y)
-    yield call({"config": config, "parts": STANDING_IN}, weights, *steps)
+    steps = ("train", x[:, 1:]), ("train", x), ("eval", y, mask), ("eval", y), ("reload",)
+    yield call({"config": config, "parts": STANDING_IN}, weights, *steps, ("eval", x, mask))
 
 
 @block.cases(3)
@@ -624,7 +568,7 @@ def _(draw):
     B, T = draw(draws.distinct_sizes(2, 2, 5))
     H, d = draw(st.sampled_from([(2, 3), (3, 2), (2, 4)]))
     seed = draw(seeds)
-    x, y = (normal(B, T, H * d, dtype=torch.float64, seed=seed + s) for s in (90, 91))
+    x, y = (normal(B, T, H * d, dtype=F64, seed=seed + s) for s in (90, 91))
     weights = weights_of(block_shapes(H * d), seed)
     mask = padding_mask(B, T, draw(draws.indices((B,), T + 1, 1)))
     config = sizes(n_embd=H * d, n_head=H, layer_norm_epsilon=0.1)
@@ -633,127 +577,70 @@ def _(draw):
 
 @block.edge
 def _():
-    x = normal(2, 3, 6, dtype=torch.float64)
+    x, build = normal(2, 3, 6, dtype=F64), {"config": sizes(), "parts": STANDING_IN}
     weights = weights_of(dict.fromkeys(STAND_IN_WEIGHTS, (6,)), 3)
-    alone = {**STANDING_IN, "attention": "alone"}
-    yield (
-        call({"config": sizes(), "parts": alone}, weights, ("train", x)),
-        "an attention that takes no mask, and none is given",
-    )
-    yield call({"config": sizes(), "parts": STANDING_IN}, weights, ("train", x[:0])), "no sequences"
+    alone = build | {"parts": {**STANDING_IN, "attention": "alone"}}
+    yield call(alone, weights, ("train", x)), "an attention that takes no mask, and none is given"
+    yield call(build, weights, ("train", x[:0])), "no sequences"
     yield call({"config": sizes()}, weights_of(block_shapes(6), 2), ("train", x[:, :1])), "T = 1"
 
 
-def block_like(forward, base=gpt2.Block):
-    return type("Block", (base,), {"forward": forward})
+ATTEND, THINK = "x + self.attn(self.ln_1(x), *given)", "x + self.mlp(self.ln_2(x))"
 
-
-def attended(self, x, mask):
-    return self.attn(x) if mask is None else self.attn(x, mask)
-
-
-block.mistake(
-    "The norms come after (post-LN, as in the first transformer). GPT-2 norms what a branch reads and "
-    "leaves the stream itself alone; deep post-LN stacks need a long warm-up to train at all."
-)(
-    block_like(
-        lambda self, x, mask=None: (lambda y: self.ln_2(y + self.mlp(y)))(
-            self.ln_1(x + attended(self, x, mask))
-        )
-    )
-)
-
-
-@block.mistake("The first residual is missing: attention replaces the stream, and is to be added.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = attended(self, self.ln_1(x), mask)
-        return x + self.mlp(self.ln_2(x))
-
-
-@block.mistake("The second residual is missing: the MLP replaces the stream, and is to be added.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + attended(self, self.ln_1(x), mask)
-        return self.mlp(self.ln_2(x))
-
-
-@block.mistake(
-    "The residual is the normed x. Keep x itself: the stream goes through a block without a norm."
-)
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = self.ln_1(x)
-        x = x + attended(self, x, mask)
-        x = self.ln_2(x)
-        return x + self.mlp(x)
-
-
-@block.mistake(
-    "Both branches read the block's input (as in GPT-J). In GPT-2 the MLP reads what attention has "
-    "written."
-)
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        return x + attended(self, self.ln_1(x), mask) + self.mlp(self.ln_2(x))
-
-
-@block.mistake("The MLP comes first; attention does.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + self.mlp(self.ln_2(x))
-        return x + attended(self, self.ln_1(x), mask)
-
-
-@block.mistake("ln_1 is used twice, and ln_2 never trains.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + attended(self, self.ln_1(x), mask)
-        return x + self.mlp(self.ln_1(x))
-
-
-@block.mistake("ln_1 and ln_2 have changed places.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + attended(self, self.ln_2(x), mask)
-        return x + self.mlp(self.ln_1(x))
-
-
-@block.mistake("There are no norms.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + attended(self, x, mask)
-        return x + self.mlp(x)
-
-
-@block.mistake("The mask does not reach the attention.")
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
-
-
-@block.mistake(
-    "The attention gets a second argument even where there is no mask. Chapter 8's takes one, but not "
-    "every attention does."
-)
-class _(gpt2.Block):
-    def forward(self, x, mask=None):
-        x = x + self.attn(self.ln_1(x), mask)
-        return x + self.mlp(self.ln_2(x))
-
-
-@block.mistake("The parts are ignored: whatever is given, the block builds its own.")
-class _(gpt2.Block):
-    def __init__(self, config, parts=BOOK):
-        super().__init__(config)
-
-
-@block.mistake("config.layer_norm_epsilon does not reach the norms.")
-class _(gpt2.Block):
-    def __init__(self, config: GPT2Config, parts: Parts = BOOK):
-        super().__init__(config, parts)
-        self.ln_1, self.ln_2 = parts.layer_norm(config.n_embd), parts.layer_norm(config.n_embd)
+for says, edit in {
+    "The norms come after (post-LN, as in the first transformer). GPT-2 norms what a branch reads "
+    "and leaves the stream itself alone; deep post-LN stacks need a long warm-up to train at all.": replace(
+        ATTEND, "self.ln_1(x + self.attn(x, *given))", THINK, "self.ln_2(x + self.mlp(x))"
+    ),
+    "The first residual is missing: attention replaces the stream, and is to be added.": replace(
+        "x + self.attn", "self.attn"
+    ),
+    "The second residual is missing: the MLP replaces the stream, and is to be added.": replace(
+        "x + self.mlp", "self.mlp"
+    ),
+    "The residual is the normed x. "
+    "Keep x itself: the stream goes through a block without a norm.": replace(
+        ATTEND,
+        "self.ln_1(x) + self.attn(self.ln_1(x), *given)",
+        THINK,
+        "self.ln_2(x) + self.mlp(self.ln_2(x))",
+    ),
+    "Both branches read the block's input (as in GPT-J). "
+    "In GPT-2 the MLP reads what attention has written.": replace(
+        f"x = {ATTEND}\n        return {THINK}", f"return {ATTEND} + self.mlp(self.ln_2(x))"
+    ),
+    "The MLP comes first; attention does.": replace(
+        f"x = {ATTEND}\n        return {THINK}", f"x = {THINK}\n        return {ATTEND}"
+    ),
+    "ln_1 is used twice, and ln_2 never trains.": replace("self.ln_2(x)", "self.ln_1(x)"),
+    "ln_1 and ln_2 have changed places.": replace(
+        "self.attn(self.ln_1(x)",
+        "self.attn(self.ln_2(x)",
+        "self.mlp(self.ln_2(x)",
+        "self.mlp(self.ln_1(x)",
+    ),
+    "There are no norms.": replace("self.ln_1(x)", "x", "self.ln_2(x)", "x"),
+    "The mask does not reach the attention.": replace(", *given", ""),
+    "The attention gets a second argument even where there is no mask. "
+    "Chapter 8's takes one, but not every attention does.": replace("*given", "mask"),
+    "The parts are ignored: whatever is given, the block builds its own.": replace(
+        "super().__init__()", "super().__init__()\n        parts = Parts()"
+    ),
+    "config.layer_norm_epsilon does not reach the norms.": replace(
+        "self.ln_1 = parts.layer_norm(config.n_embd, config.layer_norm_epsilon)",
+        "self.ln_1 = parts.layer_norm(config.n_embd)",
+        "self.ln_2 = parts.layer_norm(config.n_embd, config.layer_norm_epsilon)",
+        "self.ln_2 = parts.layer_norm(config.n_embd)",
+    ),
+    "x is changed in place (`x += …`). It belongs to the caller: x = x + …": replace(
+        "x = x + self.attn", "x += self.attn"
+    ),
+    "ln_1 and ln_2 are one norm under two names. Make two.": replace(
+        "self.ln_2 = parts.layer_norm(config.n_embd, config.layer_norm_epsilon)",
+        "self.ln_2 = self.ln_1",
+    ),
+}.items():
+    block.mistake(says, edit)
 
 
 @block.alternative("the stream in place of a name for each stage, and the branches in a list")
@@ -789,28 +676,15 @@ parameter_count = Exercise(
 )
 
 
+NAMES = ("wte", "wpe", "attention", "mlp", "layer_norm", "total")
+
+
 @parameter_count.by_hand
 def _():
-    yield (
-        call(sizes(vocab_size=5, n_positions=3, n_embd=2, n_layer=1, n_head=1)),
-        {
-            "wte": 10,
-            "wpe": 6,
-            "attention": 24,
-            "mlp": 42,
-            "layer_norm": 12,
-            "total": 94,
-        },
-    )
-    published = {
-        "wte": 38_597_376,
-        "wpe": 786_432,
-        "attention": 28_348_416,
-        "mlp": 56_669_184,
-        "layer_norm": 38_400,
-        "total": 124_439_808,
-    }
-    yield call({}), published
+    small = sizes(vocab_size=5, n_positions=3, n_embd=2, n_layer=1, n_head=1)
+    yield call(small), dict(zip(NAMES, (10, 6, 24, 42, 12, 94), strict=True))
+    published = (38_597_376, 786_432, 28_348_416, 56_669_184, 38_400, 124_439_808)
+    yield call({}), dict(zip(NAMES, published, strict=True))
 
 
 @parameter_count.cases(12)
@@ -827,51 +701,39 @@ def _():
     yield call(sizes(n_embd=6, n_head=3)), "three heads"
 
 
-def counted(config, **changes):
-    """The count with some of its terms replaced by wrong ones."""
-    D, L = config.n_embd, config.n_layer
-    given = {
-        "wte": config.vocab_size * D,
-        "wpe": config.n_positions * D,
-        "attention": L * (4 * D * D + 4 * D),
-        "mlp": L * (8 * D * D + 5 * D),
-        "layer_norm": (2 * L + 1) * 2 * D,
-    }
-    given |= {name: value(config, D, L) for name, value in changes.items() if name in given}
-    return given | {"total": changes.get("total", lambda g, c: sum(g.values()))(given, config)}
+ATTENTION, MLP = "D * 3 * D + 3 * D + D * D + D", "D * 4 * D + 4 * D + 4 * D * D + D"
 
-
-WRONG_COUNTS = {
-    "The head is counted again. It is the embedding under a second name: 163,037,184 is the number of an "
-    "untied GPT-2.": {
-        "total": lambda given, config: sum(given.values()) + config.vocab_size * config.n_embd
-    },
-    "The biases of attention are missing: 3 D for q, k and v, and D for c_proj.": {
-        "attention": lambda c, D, L: L * 4 * D * D
-    },
-    "The biases of the MLP are missing: 4 D for c_fc, and D for c_proj.": {
-        "mlp": lambda c, D, L: L * 8 * D * D
-    },
-    "The last norm is missing: two in each block, and ln_f.": {
-        "layer_norm": lambda c, D, L: 2 * L * 2 * D
-    },
-    "A norm holds a weight and a bias, 2 D numbers; you counted D.": {
-        "layer_norm": lambda c, D, L: (2 * L + 1) * D
-    },
-    "There is one norm in each block in your count; there are two.": {
-        "layer_norm": lambda c, D, L: (L + 1) * 2 * D
-    },
-    "Each head is counted with D × D of its own. The heads share D: together they have D × D each for "
-    "q, k and v.": {"attention": lambda c, D, L: L * (3 * D * D * c.n_head + D * D + 4 * D)},
-    "c_proj of the attention is missing.": {"attention": lambda c, D, L: L * (3 * D * D + 3 * D)},
-    "The embedding of positions is missing.": {"wpe": lambda c, D, L: 0},
-    "attention, mlp: the numbers of one block. There are n_layer of them.": {
-        "attention": lambda c, D, L: 4 * D * D + 4 * D,
-        "mlp": lambda c, D, L: 8 * D * D + 5 * D,
-    },
-}
-for says, changes in WRONG_COUNTS.items():
-    parameter_count.mistake(says)(lambda config, changes=changes: counted(config, **changes))
+for says, edit in {
+    "The head is counted again. "
+    "It is the embedding under a second name: 163,037,184 is the number of an untied GPT-2.": replace(
+        "sum(count.values())", 'sum(count.values()) + count["wte"]'
+    ),
+    "The biases of attention are missing: 3 D for q, k and v, and D for c_proj.": replace(
+        ATTENTION, "D * 3 * D + D * D"
+    ),
+    "The biases of the MLP are missing: 4 D for c_fc, and D for c_proj.": replace(
+        MLP, "D * 4 * D + 4 * D * D"
+    ),
+    "The last norm is missing: two in each block, and ln_f.": replace("2 * L + 1", "2 * L"),
+    "A norm holds a weight and a bias, 2 D numbers; you counted D.": replace(") * 2 * D", ") * D"),
+    "There is one norm in each block in your count; there are two.": replace("2 * L + 1", "L + 1"),
+    "Each head is counted with D × D of its own. "
+    "The heads share D: together they have D × D each for q, k and v.": replace(
+        "D * 3 * D +", "D * 3 * D * config.n_head +"
+    ),
+    "c_proj of the attention is missing.": replace(ATTENTION, "D * 3 * D + 3 * D"),
+    "The embedding of positions is missing.": replace("config.n_positions * D", "0"),
+    "attention, mlp: the numbers of one block. There are n_layer of them.": replace(
+        f"L * ({ATTENTION})", ATTENTION, f"L * ({MLP})", MLP
+    ),
+    "c_attn is counted as D × D. It gives q, k and v: D × 3 D weights.": replace(
+        "D * 3 * D", "D * D"
+    ),
+    "One of the MLP's matrices is missing: c_fc has D × 4 D, c_proj as many.": replace(
+        "4 * D * D + D)", "D)"
+    ),
+}.items():
+    parameter_count.mistake(says, edit)
 
 
 @parameter_count.alternative("built on the meta device, and counted by name")
@@ -885,21 +747,6 @@ def _(config: GPT2Config):
         found[part] += p.numel()
     found["total"] = sum(found.values())
     return found
-
-
-@parameter_count.alternative("a helper for a linear layer, one block at a time")
-def _(config):
-    def linear(into, out):
-        return out * (into + 1)
-
-    D, total = config.n_embd, {"wte": 0, "wpe": 0, "attention": 0, "mlp": 0, "layer_norm": 2}
-    total["layer_norm"] *= D
-    total["wte"], total["wpe"] = D * config.vocab_size, D * config.n_positions
-    for _ in range(config.n_layer):
-        total["attention"] += linear(D, 3 * D) + linear(D, D)
-        total["mlp"] += linear(D, 4 * D) + linear(4 * D, D)
-        total["layer_norm"] += 4 * D
-    return {**total, "total": sum(total.values())}
 
 
 # ------------------------------------------------------------------------------ init_weights
@@ -937,16 +784,17 @@ def one_block(n_layer):
 
 @init_weights.by_hand
 def _():
-    flat = {"ln": ("norm", 2), "fc": ("linear", 100, 100), "c_proj": ("linear", 100, 100)}
+    square = ("linear", 100, 100)
+    small = {"ln_f": ("norm", 2), "mlp": {"c_fc": square, "c_proj": square}}
     yield (
-        call(flat, 2),
+        call(small, 2),
         {
             "returns": None,
-            "`ln.weight`: values": torch.ones(2),
-            "`ln.bias`: values": torch.zeros(2),
-            "`fc.weight`: standard deviation": 0.02,
-            "`fc.bias`: values": torch.zeros(100),
-            "`c_proj.weight`: standard deviation": 0.01,
+            "`ln_f.weight`: values": torch.ones(2),
+            "`ln_f.bias`: values": torch.zeros(2),
+            "`mlp.c_fc.weight`: standard deviation": 0.02,
+            "`mlp.c_fc.bias`: values": torch.zeros(100),
+            "`mlp.c_proj.weight`: standard deviation": 0.01,
         },
     )
 
@@ -963,91 +811,67 @@ def _(draw):
 
 @init_weights.edge
 def _():
-    yield call({"ln": ("norm", 3)}, 4), "norms alone"
-    yield call({"head": ("linear", 100, 100, False)}, 4), "no bias"
+    yield call({"ln_1": ("norm", 3)}, 4), "norms alone"
+    yield call({"lm_head": ("linear", 100, 100, False)}, 4), "no bias"
+    frozen = {"c_fc": ("linear", 100, 100), "frozen": ["c_fc.weight", "c_fc.bias"]}
+    yield call({"mlp": frozen}, 4), "frozen ones start so, too, and stay frozen"
     yield call({}, 2), "no parameters"
 
 
-def init_like(**changes):
-    """The initialisation with some of its rules replaced by wrong ones."""
-    residual, scale = changes.get("residual_name", "c_proj.weight"), changes.get("residual_scale")
-    rules = {
-        "bias": lambda p, L: p.zero_(),
-        "norm": lambda p, L: p.fill_(1.0),
-        "matrix": lambda p, L: p.normal_(0.0, 0.02),
-        "residual": lambda p, L: p.normal_(0.0, 0.02 * (scale(L) if scale else (2 * L) ** -0.5)),
-    }
+SIGMA = "0.02 / math.sqrt(2 * n_layer) if residual else 0.02"
 
-    @torch.no_grad()
-    def init_weights(model, n_layer):
-        for name, p in model.named_parameters():
-            kind = "bias" if name.endswith("bias") else "norm" if p.ndim == 1 else "matrix"
-            if name.endswith(residual):
-                kind = "residual"
-            elif name.endswith("wpe.weight") and "position" in changes:
-                kind = "position"
-            elif name.endswith(("wpe.weight", "wte.weight")) and "embedding" in changes:
-                kind = "embedding"
-            (rules | changes)[kind](p, n_layer)
-
-    return init_weights
-
-
-init_weights.mistake(
-    "The depth is not looked at: c_proj starts as wide as everything else, and the variance of the "
-    "stream grows with every block. Its σ is 0.02 / √(2 L)."
-)(init_like(residual_name="nothing"))
-init_weights.mistake(
-    "σ of c_proj is 0.02 / √L. Each block writes twice, after attention and after the MLP: √(2 L)."
-)(init_like(residual_scale=lambda L: L**-0.5))
-init_weights.mistake(
-    "σ of c_proj is 0.02 / (2 L). Variances add up, so that the root is due: 0.02 / √(2 L)."
-)(init_like(residual_scale=lambda L: 1 / (2 * L)))
-init_weights.mistake(
-    "Only the attention's c_proj is scaled. The MLP's writes to the stream as well."
-)(init_like(residual_name="attn.c_proj.weight"))
-init_weights.mistake(
-    "Only the MLP's c_proj is scaled. The attention's writes to the stream as well."
-)(init_like(residual_name="mlp.c_proj.weight"))
-init_weights.mistake(
-    "Every matrix is scaled by depth. Only those that write to the stream are: both c_proj."
-)(init_like(matrix=lambda p, L: p.normal_(0.0, 0.02 / math.sqrt(2 * L))))
-init_weights.mistake("The biases are not zero: they keep what they had.")(
-    init_like(bias=lambda p, L: None)
-)
-init_weights.mistake("The biases are drawn like the weights. They start at zero.")(
-    init_like(bias=lambda p, L: p.normal_(0.0, 0.02))
-)
-init_weights.mistake(
-    "The norms keep what they had. Whatever there was: one for the weight, zero for the bias."
-)(init_like(norm=lambda p, L: None))
-init_weights.mistake("The norms' weights are zero: nothing would get through. They start at one.")(
-    init_like(norm=lambda p, L: p.zero_())
-)
-init_weights.mistake("The norms' weights are drawn like matrices. They start at one.")(
-    init_like(norm=lambda p, L: p.normal_(0.0, 0.02))
-)
-init_weights.mistake("The embeddings keep what they had; they are drawn like the other matrices.")(
-    init_like(embedding=lambda p, L: None)
-)
-init_weights.mistake(
-    "The embedding of positions has σ = 0.01, as in OpenAI's first code. Here, as in transformers, every "
-    "embedding has 0.02."
-)(init_like(position=lambda p, L: p.normal_(0.0, 0.01)))
-init_weights.mistake(
-    "The variance is 0.02, not the standard deviation: everything is 7 times as wide."
-)(
-    init_like(
-        matrix=lambda p, L: p.normal_(0.0, math.sqrt(0.02)),
-        residual_scale=lambda L: math.sqrt(0.02) / 0.02 / math.sqrt(2 * L),
-    )
-)
-init_weights.mistake("A uniform distribution of the right variance; a normal one is asked for.")(
-    init_like(
-        matrix=lambda p, L: p.uniform_(-0.02 * 3**0.5, 0.02 * 3**0.5),
-        residual=lambda p, L: p.uniform_(-1, 1).mul_(0.02 * (3 / (2 * L)) ** 0.5),
-    )
-)
+for says, edit in {
+    "The depth is not looked at: c_proj starts as wide as everything else, "
+    "and the variance of the stream grows with every block. Its σ is 0.02 / √(2 L).": replace(
+        SIGMA, "0.02"
+    ),
+    "σ of c_proj is 0.02 / √L. "
+    "Each block writes twice, after attention and after the MLP: √(2 L).": replace(
+        "2 * n_layer", "n_layer"
+    ),
+    "σ of c_proj is 0.02 / (2 L). "
+    "Variances add up, so that the root is due: 0.02 / √(2 L).": replace(
+        "math.sqrt(2 * n_layer)", "(2 * n_layer)"
+    ),
+    "Only the attention's c_proj is scaled. The MLP's writes to the stream as well.": replace(
+        '"c_proj.weight"', '"attn.c_proj.weight"'
+    ),
+    "Only the MLP's c_proj is scaled. The attention's writes to the stream as well.": replace(
+        '"c_proj.weight"', '"mlp.c_proj.weight"'
+    ),
+    "Every matrix is scaled by depth. "
+    "Only those that write to the stream are: both c_proj.": replace(
+        'name.endswith("c_proj.weight")', "True"
+    ),
+    "The biases are not zero: they keep what they had.": replace("parameter.zero_()", "pass"),
+    "The biases are drawn like the weights. They start at zero.": replace(
+        "parameter.zero_()", "parameter.normal_(0.0, 0.02)"
+    ),
+    "The norms keep what they had. "
+    "Whatever there was: one for the weight, zero for the bias.": replace(
+        "parameter.fill_(1.0)", "pass"
+    ),
+    "The norms' weights are zero: nothing would get through. They start at one.": replace(
+        "parameter.fill_(1.0)", "parameter.fill_(0.0)"
+    ),
+    "The norms' weights are drawn like matrices. They start at one.": replace(
+        "parameter.fill_(1.0)", "parameter.normal_(0.0, 0.02)"
+    ),
+    "The embeddings keep what they had; they are drawn like the other matrices.": replace(
+        "else:", 'elif not name.endswith(("wte.weight", "wpe.weight")):'
+    ),
+    "The embedding of positions has σ = 0.01, as in OpenAI's first code. "
+    "Here, as in transformers, every embedding has 0.02.": replace(
+        SIGMA, f'{SIGMA} / (1 + name.endswith("wpe.weight"))'
+    ),
+    "The variance is 0.02, not the standard deviation: everything is 7 times as wide.": replace(
+        SIGMA, f"math.sqrt(0.02) / 0.02 * ({SIGMA})"
+    ),
+    "A uniform distribution of the right variance; a normal one is asked for.": replace(
+        f"normal_(0.0, {SIGMA})", f"uniform_(-1, 1).mul_(3**0.5 * ({SIGMA}))"
+    ),
+}.items():
+    init_weights.mistake(says, edit)
 
 
 @init_weights.mistake(
@@ -1059,6 +883,20 @@ def _(model, n_layer):
     for module in model.modules():
         for name, p in list(module.named_parameters(recurse=False)):
             setattr(module, name, nn.Parameter(p.detach().clone()))
+
+
+for says, edit in {
+    "σ of c_proj is 0.02 · √(2 L), wider with depth. Divide by √(2 L).": replace(
+        "0.02 / math", "0.02 * math"
+    ),
+    "Frozen parameters keep what they had. Whether one is trained does not matter here.": replace(
+        "        if name",
+        "        if not parameter.requires_grad:\n            continue\n        if name",
+    ),
+    "In-place changes of a parameter are recorded, which torch refuses: "
+    "`with torch.no_grad():`.": replace("@torch.no_grad()\n", ""),
+}.items():
+    init_weights.mistake(says, edit)
 
 
 @init_weights.alternative("by type with nn.init, and c_proj once more")
@@ -1073,20 +911,6 @@ def _(model, n_layer):
     for name, parameter in model.named_parameters():
         if name.endswith("c_proj.weight"):
             nn.init.normal_(parameter, mean=0.0, std=0.02 * (2 * n_layer) ** -0.5)
-
-
-@init_weights.alternative("drawn at unit scale, then multiplied, on .data")
-def _(model, n_layer):
-    for name, p in model.named_parameters():
-        *_, layer, kind = name.split(".")
-        if kind == "bias":
-            p.data *= 0
-        elif p.dim() == 1:
-            p.data = torch.ones_like(p.data)
-        else:
-            p.data.copy_(
-                torch.randn_like(p) * (0.02 / (2 * n_layer) ** 0.5 if layer == "c_proj" else 0.02)
-            )
 
 
 # ------------------------------------------------------------------------------ GPT2
@@ -1124,13 +948,8 @@ def some_ids(B, T, V=11, seed=0):
 def _():
     """Shapes and ties can be told by hand, the values of a whole model cannot."""
     config = sizes(vocab_size=5, n_positions=3, n_embd=2, n_layer=0, n_head=1)
-    outer = {"wte": (5, 2), "wpe": (3, 2), "ln_f": None}
-    parameters = {
-        "transformer.wte.weight": outer["wte"],
-        "transformer.wpe.weight": outer["wpe"],
-        "transformer.ln_f.weight": (2,),
-        "transformer.ln_f.bias": (2,),
-    }
+    shapes = {"wte.weight": (5, 2), "wpe.weight": (3, 2), "ln_f.weight": (2,), "ln_f.bias": (2,)}
+    parameters = {f"transformer.{name}": shape for name, shape in shapes.items()}
     yield (
         call(config, {}, 0),
         {
@@ -1149,34 +968,31 @@ def _(draw):
     config = sizes(n_embd=H * d, n_head=H, n_layer=draw(draws.sizes(1, 3)), layer_norm_epsilon=0.1)
     ids, other = some_ids(B, T, seed=draw(seeds)), some_ids(B, T, seed=draw(seeds))
     mask = torch.arange(T) >= T - draw(draws.indices((B,), T + 1, 1))[:, None]
-    yield call(config, {}, draw(seeds), ("train", ids), ("eval", other, mask), ("steps", ids, 2))
+    steps = ("train", ids[:, 1:]), ("eval", other, mask), ("eval", ids), ("steps", ids, 2)
+    yield call(config, {}, draw(seeds), *steps)
 
 
 @whole.edge
 def _():
-    ids = some_ids(2, 4)
-    yield call(sizes(), {}, 1, ("eval", some_ids(1, 8))), "as many tokens as there are positions"
-    yield call(sizes(), {}, 1, ("eval", some_ids(1, 9))), "one too many: ValueError"
-    yield call(sizes(), {}, 1, ("eval", torch.tensor([[0, 11]]))), "an id outside: IndexError"
-    yield call(sizes(), {}, 1, ("eval", ids[:, :1])), "one token"
-    yield call(sizes(n_layer=0), {}, 1, ("train", ids)), "no blocks"
-    yield call(sizes(dropout=0.5), {}, 1, ("eval", ids)), "dropout in eval mode"
-    yield (
-        call(sizes(), {**STANDING_IN, "block": "triple"}, 1, ("eval", ids)),
-        "another block in place of Block",
-    )
-    other = {**STANDING_IN, "layer_norm": "half"}
-    mask = torch.tensor([[False, True, True, True], [True, True, True, True]])
-    yield (
-        call(sizes(layer_norm_epsilon=0.5), other, 1, ("eval", ids), ("eval", ids, mask)),
-        "other parts in place of the blocks' own",
-    )
-    config = sizes(n_embd=8, n_layer=1, dropout=0.5, layer_norm_epsilon=0.0)
-    yield call(config, IDENTITY, 1, ("dropped", some_ids(1000, 8))), "dropout in train mode"
-    yield (
-        call(sizes(vocab_size=256, n_embd=64, n_layer=2), {}, 1, ("fresh",)),
-        "how it starts",
-    )
+    def of(*steps, parts=None, **config):
+        return call(sizes(**config), parts or {}, 1, *steps)
+
+    ids, eps = some_ids(2, 4), {"layer_norm_epsilon": 0.5}
+    masked = ("eval", ids, torch.tensor([[False, True, True, True], [True, True, True, True]]))
+    yield of(("eval", some_ids(1, 8))), "as many tokens as there are positions"
+    yield of(("eval", some_ids(1, 9))), "one too many: ValueError"
+    yield of(("eval", torch.tensor([[0, 11]]))), "an id outside: IndexError"
+    yield of(("eval", torch.tensor([[0, -1]]))), "a negative id: IndexError"
+    yield of(("eval", ids[:, :1])), "one token"
+    yield of(("train", ids), n_layer=0), "no blocks"
+    yield of(("eval", ids), dropout=0.5), "dropout in eval mode"
+    block = {**STANDING_IN, "block": "triple"}
+    yield of(("eval", ids), parts=block), "another block in place of Block"
+    yield of(("eval", ids), masked, parts=STANDING_IN, **eps), "other parts in place of its own"
+    config = {"n_embd": 8, "n_layer": 1, "dropout": 0.5, "layer_norm_epsilon": 0.0}
+    step = ("dropped", some_ids(1000, 8))
+    yield of(step, parts=IDENTITY, **config), "dropout in train mode"
+    yield of(("fresh",), vocab_size=256, n_embd=64, n_layer=2), "how it starts"
 
 
 def whole_cost(T):
@@ -1193,138 +1009,107 @@ whole.contract(
 )
 
 
-def gpt2_like(**changes):
-    """The pair with some of its parts replaced by wrong ones."""
+TIE = "self.lm_head.weight = self.transformer.wte.weight"
+INPUT = "self.drop(self.wte(ids) + self.wpe(positions))"
+BLOCKS = "nn.ModuleList(block(config, parts) for _ in range(config.n_layer))"
 
-    class Transformer(nn.Module):
-        def __init__(self, config: GPT2Config, parts: Parts = BOOK):
-            super().__init__()
-            if changes.get("no_parts"):
-                parts = Parts(block=parts.block)
-            D = config.n_embd
-            self.wte = nn.Embedding(config.vocab_size, D)
-            self.wpe = nn.Embedding(config.n_positions, D)
-            self.drop = nn.Dropout(config.dropout)
-            block = (None if changes.get("own_block") else parts.block) or gpt2.Block
-            if changes.get("shared"):
-                blocks = [block(config, parts)] * config.n_layer
-            else:
-                blocks = [block(config, parts) for _ in range(config.n_layer)]
-            self.h = changes.get("list", nn.ModuleList)(blocks)
-            eps = () if changes.get("no_eps") else (config.layer_norm_epsilon,)
-            self.ln_f = parts.layer_norm(D, *eps)
-            self.C = config.n_positions
+for says, edit in {
+    "The head is not tied: it has a weight of its own, V · D parameters more, "
+    "and no published checkpoint of this form fits.": replace(TIE, "pass"),
+    "The head's weight shares the embedding's memory (`.data`), but is a parameter of its own: "
+    "it is counted, averaged and stepped twice. Assign the parameter itself.": replace(
+        TIE, "self.lm_head.weight.data = self.transformer.wte.weight.data"
+    ),
+    "The head has a bias; GPT-2's has none.": replace("bias=False", "bias=True"),
+    "The positions are not added: "
+    "without them attention sees a bag of earlier tokens, in no order.": replace(
+        " + self.wpe(positions)", ""
+    ),
+    "The positions start at 1. "
+    "The first is 0; yours leaves row 0 unused and the context one short.": replace(
+        "torch.arange(T,", "torch.arange(1, T + 1,"
+    ),
+    "The positions are those at the end of the context. "
+    "They start again at 0 in every sequence.": replace(
+        "torch.arange(T,", "torch.arange(C - T, C,"
+    ),
+    "The embeddings are multiplied by √D, as in the first transformer. "
+    "GPT-2 takes them as they are.": replace(
+        "self.wte(ids)", "self.wte(ids) * self.wte.embedding_dim**0.5"
+    ),
+    "ln_f is not used: the stream reaches the head as wide as the blocks have made it.": replace(
+        "return self.ln_f(x)", "return x"
+    ),
+    "The dropout after the embeddings is missing.": replace("self.drop(self.wte", "(self.wte"),
+    "The dropout after the embeddings stays on in eval mode. "
+    "Use nn.Dropout, or training=self.training.": replace(
+        INPUT, "F.dropout(self.wte(ids) + self.wpe(positions), self.drop.p)"
+    ),
+    "Too long a sequence ends in the embedding's IndexError, or on a GPU in an assertion of a "
+    "kernel. Raise ValueError, and say how many positions there are.": replace(
+        "if C < T:", "if False:"
+    ),
+    "There is one block, used n_layer times: [block] * n is n names of one object. "
+    "Build one for each.": replace(
+        BLOCKS, "nn.ModuleList([block(config, parts)] * config.n_layer)"
+    ),
+    "The blocks are in a Python list, where no module finds them: "
+    "they are neither trained nor saved.": replace(
+        BLOCKS, "[block(config, parts) for _ in range(config.n_layer)]"
+    ),
+    "The mask that the blocks get has no causal rule in it: only padding is left out.": replace(
+        "attention_mask(mask)", "mask[:, None, None, :] | torch.eye(T).bool()"
+    ),
+    "The padding mask is not passed on: padding is attended to.": replace(
+        "attention_mask(mask)", "None"
+    ),
+    "The weights start as torch's layers do: init_weights is not called.": replace(
+        "init_weights(self, config.n_layer)", "pass"
+    ),
+    "The parts do not reach blocks and norm.": replace(
+        "block = parts.block or Block", "block, parts = parts.block or Block, Parts()"
+    ),
+    "parts.block is ignored; where it is given, the blocks are made by it.": replace(
+        "parts.block or Block", "Block"
+    ),
+    "config.layer_norm_epsilon does not reach ln_f.": replace(", config.layer_norm_epsilon", ""),
+    "`config` is not kept; generate asks it for the context.": replace(
+        "self.config = config", "pass"
+    ),
+    "These are probabilities, or their logarithms. "
+    "Logits are asked for: the loss takes the softmax.": replace(
+        "self.transformer(ids, mask))", "self.transformer(ids, mask)).log_softmax(-1)"
+    ),
+}.items():
+    whole.mistake(says, edit)
 
-        def forward(self, ids, mask=None):
-            T = ids.size(1)
-            if T > self.C and changes.get("limit", True):
-                raise ValueError(f"{T} positions, the context has {self.C}")
-            positions = changes.get("positions", lambda ids, C: torch.arange(ids.size(1)))
-            x = changes.get("embed", lambda self, ids, at: self.wte(ids) + self.wpe(at))(
-                self, ids, positions(ids, self.C)
-            )
-            x = changes.get("drop", lambda self, x: self.drop(x))(self, x)
-            make = changes.get("mask", gpt2.attention_mask)
-            allowed = None if mask is None else make(mask)
-            for block in self.h:
-                x = block(x, allowed)
-            return x if changes.get("no_norm") else self.ln_f(x)
-
-    class GPT2(gpt2.Pretrained):
-        def __init__(self, config: GPT2Config, parts: Parts = BOOK):
-            super().__init__()
-            if changes.get("keeps", True):
-                self.config = config
-            self.transformer = Transformer(config, parts)
-            bias = changes.get("bias", False)
-            self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=bias)
-            tie = changes.get("tie", lambda head, wte: setattr(head, "weight", wte.weight))
-            tie(self.lm_head, self.transformer.wte)
-            changes.get("init", gpt2.init_weights)(self, config.n_layer)
-
-        def forward(self, ids, mask=None):
-            y = self.lm_head(self.transformer(ids, mask))
-            return changes.get("out", lambda y: y)(y)
-
-    return GPT2, Transformer
-
-
-def tie_data(head, wte):
-    head.weight.data = wte.weight.data
-
-
-whole.mistake(
-    "The head is not tied: it has a weight of its own, V · D parameters more, and no published checkpoint "
-    "of this form fits."
-)(*gpt2_like(tie=lambda head, wte: None))
-whole.mistake(
-    "The head's weight shares the embedding's memory (`.data`), but is a parameter of its own: it is "
-    "counted, averaged and stepped twice. Assign the parameter itself."
-)(*gpt2_like(tie=tie_data))
-whole.mistake("The head has a bias; GPT-2's has none.")(*gpt2_like(bias=True))
-whole.mistake(
-    "The positions are not added: without them attention sees a bag of earlier tokens, in no order."
-)(*gpt2_like(embed=lambda self, ids, at: self.wte(ids)))
-whole.mistake(
-    "The positions start at 1. The first is 0; yours leaves row 0 unused and the context one short."
-)(*gpt2_like(positions=lambda ids, C: torch.arange(1, ids.size(1) + 1) % C))
-whole.mistake(
-    "The positions are those at the end of the context. They start again at 0 in every sequence."
-)(*gpt2_like(positions=lambda ids, C: torch.arange(C - ids.size(1), C)))
-whole.mistake(
-    "The embeddings are multiplied by √D, as in the first transformer. GPT-2 takes them as they are."
-)(
-    *gpt2_like(
-        embed=lambda self, ids, at: self.wte(ids) * self.wte.embedding_dim**0.5 + self.wpe(at)
-    )
-)
-whole.mistake("ln_f is not used: the stream reaches the head as wide as the blocks have made it.")(
-    *gpt2_like(no_norm=True)
-)
-whole.mistake("The dropout after the embeddings is missing.")(*gpt2_like(drop=lambda self, x: x))
-whole.mistake(
-    "The dropout after the embeddings stays on in eval mode. Use nn.Dropout, or "
-    "training=self.training."
-)(*gpt2_like(drop=lambda self, x: F.dropout(x, self.drop.p)))
-whole.mistake(
-    "Too long a sequence ends in the embedding's IndexError, or on a GPU in an assertion of a kernel. "
-    "Raise ValueError, and say how many positions there are."
-)(*gpt2_like(limit=False))
-whole.mistake(
-    "There is one block, used n_layer times: [block] * n is n names of one object. Build one for each."
-)(*gpt2_like(shared=True))
-whole.mistake(
-    "The blocks are in a Python list, where no module finds them: they are neither trained nor saved."
-)(*gpt2_like(list=list))
-whole.mistake("The mask that the blocks get has no causal rule in it: only padding is left out.")(
-    *gpt2_like(mask=lambda mask: mask[:, None, None, :] | torch.eye(mask.size(1), dtype=torch.bool))
-)
-whole.mistake("The padding mask is not passed on: padding is attended to.")(
-    *gpt2_like(mask=lambda mask: None)
-)
-whole.mistake("The weights start as torch's layers do: init_weights is not called.")(
-    *gpt2_like(init=lambda model, n_layer: None)
-)
-whole.mistake("The parts do not reach blocks and norm.")(*gpt2_like(no_parts=True))
-whole.mistake("parts.block is ignored; where it is given, the blocks are made by it.")(
-    *gpt2_like(own_block=True)
-)
-whole.mistake("config.layer_norm_epsilon does not reach ln_f.")(*gpt2_like(no_eps=True))
-whole.mistake("`config` is not kept; generate asks it for the context.")(*gpt2_like(keeps=False))
-whole.mistake(
-    "These are probabilities, or their logarithms. Logits are asked for: the loss takes the softmax."
-)(*gpt2_like(out=lambda y: y.log_softmax(-1)))
 whole.mistake(
     "The values are right, but Python goes through the positions. nn.Embedding looks all of them up at "
     "once.",
+    replace(
+        INPUT,
+        "self.drop(torch.stack([self.wte(ids[:, t]) + self.wpe.weight[t] for t in range(T)], 1))",
+    ),
     cost=True,
-)(
-    *gpt2_like(
-        embed=lambda self, ids, at: torch.stack(
-            [self.wte(ids[:, t]) + self.wpe.weight[t] for t in range(ids.size(1))], dim=1
-        )
-    )
 )
+
+
+for says, edit in {
+    "A sequence as long as the context is refused. "
+    "Only one that is longer has no positions.": replace("C < T", "C <= T"),
+    "Too long a sequence ends in an AssertionError. Raise ValueError.": replace(
+        "raise ValueError(", "raise AssertionError("
+    ),
+    "The dropout is on the token's embedding alone. "
+    "It is on the sum of the two embeddings.": replace(
+        INPUT, "self.drop(self.wte(ids)) + self.wpe(positions)"
+    ),
+    "The mask of padding, (B, T), goes to the blocks as it is. "
+    "They take attention_mask(mask).": replace("attention_mask(mask)", "mask"),
+    "A negative id takes a row from the table's end: `wte.weight[ids]` does. "
+    "Call wte(ids).": replace("self.wte(ids)", "self.wte.weight[ids]"),
+}.items():
+    whole.mistake(says, edit)
 
 
 class _Transformer(nn.Module):
@@ -1346,8 +1131,8 @@ class _Transformer(nn.Module):
         x = F.embedding(ids, self.wte.weight) + self.wpe.weight[:T]
         x = F.dropout(x, self.drop.p, self.training)
         if mask is not None:
-            past = torch.ones(T, T, dtype=torch.bool).tril()
-            mask = (past & mask.view(B, 1, 1, T)) | torch.eye(T, dtype=torch.bool)
+            past = mask.new_ones(T, T).tril()
+            mask = (past & mask.view(B, 1, 1, T)) | past.triu()
         for block in self.h:
             x = block(x, mask)
         return self.ln_f(x)
@@ -1440,171 +1225,120 @@ def _():
 def _(draw):
     V, C, D = draw(draws.distinct_sizes(3, 3, 9))
     config = {"vocab_size": V, "n_positions": C, "n_embd": D, "n_layer": draw(draws.sizes(1, 2))}
-    yield call(
-        {**config, "n_head": 1},
-        published(
-            draw(seeds),
-            prefix=draw(st.booleans()),
-            head=draw(st.booleans()),
-            masks=draw(st.booleans()),
-            config=config,
-        ),
-    )
+    prefix, head, masks = (draw(st.booleans()) for _ in range(3))
+    state = published(draw(seeds), prefix=prefix, head=head, masks=masks, config=config)
+    yield call({**config, "n_head": 1}, state)
 
 
 @load.edge
 def _():
-    yield call(SMALL, published(1)), "as transformers saves it"
-    yield (
-        call(SMALL, published(2, prefix=False, head=False, masks=True)),
-        "as it was first published",
-    )
-    yield call(SMALL, published(ln_f__bias=None)), "one tensor is missing"
-    yield call(SMALL, published(h__1__attn__c_attn__bias=None)), "the bias of c_attn is missing"
-    yield (
-        call(SMALL, published(ln_f__bias=None, wpe__weight=None, h__1__ln_2__weight=None)),
-        "three tensors are missing",
-    )
-    yield call(SMALL, published(ln_q__bias=normal(6))), "one tensor is unknown"
-    yield (
-        call(SMALL, published(h__7__ln_1__bias=normal(6), ln_q__bias=normal(6))),
-        "two are unknown",
-    )
-    yield call(SMALL, published(wpe__weight=normal(7, 6))), "another context"
-    yield call(SMALL, published(ln_f__weight=normal(1))), "a shape that would broadcast"
-    yield (
-        call(
-            SMALL,
-            published(ln_f__bias=None, ln_q__bias=normal(6), wpe__weight=normal(7, 6)),
-        ),
-        "a missing, an unknown and a wrong one",
-    )
-    yield (
-        call(SMALL, published(h__1__mlp__c_fc__weight=normal(24, 6))),
-        "c_fc is transposed already",
-    )
-    yield (
-        call(SMALL, published(wte__weight=None)),
-        "the embedding is missing, and the head is there",
-    )
+    def of(*seed, **replaced):
+        return call(SMALL, published(*seed, **replaced))
+
+    b, short, gone = normal(6), normal(7, 6), dict.fromkeys(("ln_f__bias", "wpe__weight"))
+    yield of(1), "as transformers saves it"
+    yield of(2, prefix=False, head=False, masks=True), "as it was first published"
+    yield of(ln_f__bias=None), "one tensor is missing"
+    yield of(h__1__attn__c_attn__bias=None), "the bias of c_attn is missing"
+    yield of(h__1__ln_2__weight=None, **gone), "three tensors are missing"
+    yield of(ln_q__bias=b), "one tensor is unknown"
+    yield of(h__7__ln_1__bias=b, ln_q__bias=b), "two are unknown"
+    yield of(wpe__weight=short), "another context"
+    yield of(ln_f__weight=normal(1)), "a shape that would broadcast"
+    yield of(ln_f__bias=None, ln_q__bias=b, wpe__weight=short), "missing, unknown and wrong ones"
+    yield of(h__1__mlp__c_fc__weight=normal(24, 6)), "c_fc is transposed already"
+    yield of(wte__weight=None), "the embedding is missing, and the head is there"
     yield call(SMALL, published() | {"lm_head.weight": normal(9, 6, seed=99)}), "an untied head"
     yield call(SMALL, {}), "nothing at all"
     half = {name: x.half() for name, x in published(3).items()}
     yield call(SMALL, half), "half precision: the model keeps its dtype"
 
 
-def load_like(**changes):
-    """Loading with some of its rules replaced by wrong ones."""
+TURNED = "name.endswith(TRANSPOSED)"
+COPY = "parameter.copy_(given[name])"
+SAME = "given[name].shape != mine[name].shape"
+MESSAGE = '"the checkpoint does not fit this model:\\n  " + "\\n  ".join(problems)'
 
-    @torch.no_grad()
-    def load_hf_state_dict(model, state):
-        dropped = changes.get("dropped", (".attn.bias", ".attn.masked_bias"))
-        turned = changes.get(
-            "turned",
-            ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"),
-        )
-        given = state if changes.get("in_place") else dict(state)
-        for name in list(given):
-            x = given.pop(name)
-            if name.endswith(dropped):
-                continue
-            full = name
-            if not name.startswith(("transformer.", "lm_head.")) and changes.get("prefix", True):
-                full = f"transformer.{name}"
-            given[full] = x.mT if name.endswith(turned) else x
-        mine = dict(model.named_parameters(remove_duplicate=not changes.get("head_due")))
-        head = given.get("lm_head.weight")
-        if not changes.get("head_due"):
-            given.pop("lm_head.weight", None)
-        problems = {}
-        kinds = changes.get("kinds", ("missing", "unknown", "shape", "head"))
-        problems["missing"] = [name for name in mine if name not in given]
-        problems["unknown"] = [name for name in given if name not in mine]
-        problems["shape"] = [
-            n
-            for n in mine
-            if n in given
-            and changes.get("same", lambda a, b: a.shape == b.shape)(given[n], mine[n]) is False
-        ]
-        embedding = given.get("transformer.wte.weight")
-        untied = head is not None and embedding is not None and not torch.equal(head, embedding)
-        problems["head"] = ["lm_head.weight"] if untied else []
-        told = [name for kind in kinds for name in problems[kind]]
-        if changes.get("early"):
-            for name, p in mine.items():
-                if name in given and given[name].shape == p.shape:
-                    p.copy_(given[name])
-        if told:
-            raise ValueError("; ".join(changes.get("tell", lambda told: told)(told)))
-        for name, p in mine.items():
-            if name in given:
-                changes.get("copy", lambda p, x: p.copy_(x))(p, given[name])
-
-    return load_hf_state_dict
-
-
-TURNED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-
-load.mistake(
-    "Nothing is transposed. The checkpoints hold x W + b (`Conv1D`, (in, out)), nn.Linear (out, in)."
-)(load_like(turned=()))
-load.mistake(
-    "The attention's c_proj is not transposed. It is square, so that no shape complains: the model loads, "
-    "and talks nonsense. Transpose by name, not by shape."
-)(load_like(turned=("attn.c_attn.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")))
-load.mistake("Every matrix is transposed, the embeddings too. Only the four linear layers are.")(
-    load_like(turned=(*TURNED, "wte.weight", "wpe.weight", "lm_head.weight"))
-)
-load.mistake(
-    "The masks of older checkpoints, attn.bias and attn.masked_bias, are taken for weights. They are "
-    "buffers that this model does not have: leave them out."
-)(load_like(dropped=("nothing",)))
-load.mistake(
-    "c_attn.bias is left out with the masks: it ends with attn.bias as well. Look for .attn.bias."
-)(load_like(dropped=("attn.bias", "attn.masked_bias")))
-load.mistake("Names without the prefix `transformer.` are not known. The published file has none.")(
-    load_like(prefix=False)
-)
-load.mistake(
-    "lm_head.weight must be there. It is the embedding; the published file does not hold it twice."
-)(load_like(head_due=True))
-load.mistake(
-    "An untied head is loaded in silence: its weight is dropped, and the logits are those of another "
-    "model. Compare it with the embedding."
-)(load_like(kinds=("missing", "unknown", "shape")))
-load.mistake("Missing tensors go unsaid: those parameters keep their random values.")(
-    load_like(kinds=("unknown", "shape", "head"))
-)
-load.mistake(
-    "Unknown tensors go unsaid. They are the sign of another model, or of a renamed layer."
-)(load_like(kinds=("missing", "shape", "head")))
-load.mistake("Only the first problem is named. Whoever mends a checkpoint wants them all.")(
-    load_like(tell=lambda told: told[:1])
-)
-load.mistake("The message names no tensor: say which are missing, unknown or of another shape.")(
-    load_like(tell=lambda told: [f"{len(told)} tensors do not fit"])
-)
-load.mistake("Some tensors were copied before it raised. Look for every problem first.")(
-    load_like(early=True)
-)
-load.mistake(
-    "The numbers of elements are compared, not the shapes; where one is copied all the same, it comes "
-    "scrambled."
-)(
-    load_like(
-        same=lambda a, b: a.numel() == b.numel(), copy=lambda p, x: p.copy_(x.reshape(p.shape))
-    )
-)
-load.mistake(
-    "Shapes are compared up to broadcasting: a vector of one number fills a whole norm, in silence."
-)(load_like(same=lambda a, b: a.shape == b.shape or a.numel() == 1))
-load.mistake(
-    "The parameters share the checkpoint's memory (`p.data = x`): whoever trains the model changes the "
-    "dict that it came from, and half precision comes in with it. Copy the values."
-)(load_like(copy=lambda p, x: setattr(p, "data", x)))
-load.mistake("The state that you were given is changed. It belongs to the caller.")(
-    load_like(in_place=True)
-)
+for says, edit in {
+    "Nothing is transposed. "
+    "The checkpoints hold x W + b (`Conv1D`, (in, out)), nn.Linear (out, in).": replace(
+        TURNED, "False"
+    ),
+    "The attention's c_proj is not transposed. It is square, so that no shape complains: "
+    "the model loads, and talks nonsense. Transpose by name, not by shape.": replace(
+        TURNED, f'{TURNED} and "attn.c_proj" not in name'
+    ),
+    "Every matrix is transposed, the embeddings too. Only the four linear layers are.": replace(
+        TURNED, "x.ndim == 2"
+    ),
+    "The masks of older checkpoints, attn.bias and attn.masked_bias, are taken for weights. "
+    "They are buffers that this model does not have: leave them out.": replace(
+        " if not name.endswith(NOT_WEIGHTS)", ""
+    ),
+    "c_attn.bias is left out with the masks: it ends with attn.bias as well. "
+    "Look for .attn.bias.": replace(
+        "name.endswith(NOT_WEIGHTS)", 'name.endswith(("attn.bias", "attn.masked_bias"))'
+    ),
+    "Names without the prefix `transformer.` are not known. The published file has none.": replace(
+        "full_name(name)", "name"
+    ),
+    "lm_head.weight must be there. "
+    "It is the embedding; the published file does not hold it twice.": replace(
+        "named_parameters()",
+        "named_parameters(remove_duplicate=False)",
+        'given.pop("lm_head.weight", None)',
+        'given.get("lm_head.weight")',
+    ),
+    "An untied head is loaded in silence: its weight is dropped, "
+    "and the logits are those of another model. Compare it with the embedding.": replace(
+        "not torch.equal(head, embedding)", "False"
+    ),
+    "Missing tensors go unsaid: those parameters keep their random values.": replace(
+        "if name not in given]", "if False]", COPY, "parameter.copy_(given.get(name, parameter))"
+    ),
+    "Unknown tensors go unsaid. "
+    "They are the sign of another model, or of a renamed layer.": replace(
+        "if name not in mine]", "if False]"
+    ),
+    "Only the first problem is named. Whoever mends a checkpoint wants them all.": replace(
+        "join(problems)", "join(problems[:1])"
+    ),
+    "The message names no tensor: say which are missing, unknown or of another shape.": replace(
+        MESSAGE, '"the checkpoint does not fit this model"'
+    ),
+    "Some tensors were copied before it raised. Look for every problem first.": replace(
+        "    problems = [",
+        "    for name in mine.keys() & given.keys():\n"
+        "        if given[name].shape == mine[name].shape:\n"
+        "            mine[name].data.copy_(given[name])\n"
+        "    problems = [",
+    ),
+    "The numbers of elements are compared, not the shapes; "
+    "where one is copied all the same, it comes scrambled.": replace(
+        SAME,
+        "given[name].numel() != mine[name].numel()",
+        COPY,
+        "parameter.copy_(given[name].reshape(parameter.shape))",
+    ),
+    "Shapes are compared up to broadcasting: "
+    "a vector of one number fills a whole norm, in silence.": replace(
+        SAME, f"{SAME} and given[name].numel() > 1"
+    ),
+    "The parameters share the checkpoint's memory (`p.data = x`): whoever trains the model changes "
+    "the dict that it came from, and half precision comes in with it. Copy the values.": replace(
+        COPY, "parameter.data = given[name]"
+    ),
+    "The state that you were given is changed. It belongs to the caller.": replace(
+        "    mine = dict(", "    state.clear()\n    state.update(given)\n    mine = dict("
+    ),
+    "A missing tensor ends in a KeyError. Collect the names, then raise ValueError.": replace(
+        "if name not in given]", "if False]"
+    ),
+    "It raises RuntimeError, as load_state_dict does. Raise ValueError.": replace(
+        "raise ValueError(", "raise RuntimeError("
+    ),
+}.items():
+    load.mistake(says, edit)
 
 
 @load.alternative("load_state_dict, strict, after every check")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import nn
 
-from course_utils.grading import Exercise, call, contracts, draws, probes
+from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.grading.probes import prepared
 from course_utils.grading.pytrees.tree import tensors
 from course_utils.reference import lora
@@ -104,83 +104,44 @@ def _():
     yield call(GPT, ["wte", "ln_1"], 3), "an embedding and a norm: no linear layers"
 
 
-def counted(model, targets, each, matches=lora.is_target):
-    """The reference with one thing changed, for the mistakes below."""
-    layers = lora.linear_layers(model)
-    return sum(each(*lora.weight_of(layer).shape) for n, layer in layers if matches(n, targets))
+SIZE, MEANT = "sum(weight_of(layer).shape)", "is_target(name, targets)"
 
-
-@lora_parameter_count.mistake(
-    "You count W's own in · out numbers. They are frozen: what trains is A, r · in, and B, out · r."
-)
-def _(model, targets, r):
-    return counted(model, targets, lambda d_out, d_in: d_out * d_in)
-
-
-@lora_parameter_count.mistake("You count A alone. B, (out, r), trains too.")
-def _(model, targets, r):
-    return counted(model, targets, lambda d_out, d_in: r * d_in)
-
-
-@lora_parameter_count.mistake("You count B alone. A, (r, in), trains too.")
-def _(model, targets, r):
-    return counted(model, targets, lambda d_out, d_in: r * d_out)
-
-
-@lora_parameter_count.mistake(
-    "You count r · in · out for each layer. The two factors stand beside one another: r · in and out · r."
-)
-def _(model, targets, r):
-    return counted(model, targets, lambda d_out, d_in: r * d_out * d_in)
-
-
-@lora_parameter_count.mistake(
-    "You add the base layer's out biases. LoRA leaves the bias alone; only A and B train."
-)
-def _(model, targets, r):
-    return counted(model, targets, lambda d_out, d_in: r * (d_out + d_in) + d_out)
-
-
-@lora_parameter_count.mistake(
-    "You match any name that ends in the target's letters: xc_attn is not c_attn. The name is the "
-    "target, or ends in a dot and the target."
-)
-def _(model, targets, r):
-    ends = lambda name, targets: name.endswith(tuple(targets))  # noqa: E731
-    return counted(model, targets, lambda d_out, d_in: r * (d_out + d_in), ends)
-
-
-@lora_parameter_count.mistake(
-    "You compare the target with the last part of the name alone, so a longer target such as "
-    "mlp.c_proj matches nothing."
-)
-def _(model, targets, r):
-    last = lambda name, targets: name.rpartition(".")[2] in targets  # noqa: E731
-    return counted(model, targets, lambda d_out, d_in: r * (d_out + d_in), last)
-
-
-@lora_parameter_count.mistake(
-    'You look for the target anywhere in the name: "attn" then means all that is inside of attn.'
-)
-def _(model, targets, r):
-    inside = lambda name, targets: any(t in name for t in targets)  # noqa: E731
-    return counted(model, targets, lambda d_out, d_in: r * (d_out + d_in), inside)
-
-
-@lora_parameter_count.mistake(
-    "You go through the targets one by one, so a layer that two of them match is counted twice. It "
-    "gets one adapter."
-)
-def _(model, targets, r):
-    return sum(counted(model, [t], lambda d_out, d_in: r * (d_out + d_in)) for t in targets)
-
-
-@lora_parameter_count.mistake(
-    "You count nn.Linear alone. transformers' GPT-2 is made of Conv1D, and `linear_layers` gives both."
-)
-def _(model, targets, r):
-    layers = ((n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear))
-    return sum(r * sum(m.weight.shape) for n, m in layers if lora.is_target(n, targets))
+for says, edit in {
+    "You count W's own in · out numbers. "
+    "They are frozen: what trains is A, r · in, and B, out · r.": replace(
+        f"r * {SIZE}", "weight_of(layer).numel()"
+    ),
+    "You count A alone. B, (out, r), trains too.": replace(SIZE, "weight_of(layer).size(1)"),
+    "You count B alone. A, (r, in), trains too.": replace(SIZE, "weight_of(layer).size(0)"),
+    "You count r · in · out for each layer. "
+    "The two factors stand beside one another: r · in and out · r.": replace(
+        SIZE, "weight_of(layer).numel()"
+    ),
+    "You add the base layer's out biases. LoRA leaves the bias alone; only A and B train.": replace(
+        SIZE, f"{SIZE} + weight_of(layer).size(0)"
+    ),
+    "You match any name that ends in the target's letters: xc_attn is not c_attn. "
+    "The name is the target, or ends in a dot and the target.": replace(
+        MEANT, "name.endswith(tuple(targets))"
+    ),
+    "You compare the target with the last part of the name alone, "
+    "so a longer target such as mlp.c_proj matches nothing.": replace(
+        MEANT, 'name.rpartition(".")[2] in targets'
+    ),
+    "You look for the target anywhere in the name: "
+    '"attn" then means all that is inside of attn.': replace(
+        MEANT, "any(target in name for target in targets)"
+    ),
+    "You go through the targets one by one, so a layer that two of them match is counted twice. "
+    "It gets one adapter.": replace(
+        f"if {MEANT}", "for target in targets if is_target(name, [target])"
+    ),
+    "You count nn.Linear alone. "
+    "transformers' GPT-2 is made of Conv1D, and `linear_layers` gives both.": replace(
+        MEANT, f"isinstance(layer, nn.Linear) and {MEANT}"
+    ),
+}.items():
+    lora_parameter_count.mistake(says, edit)
 
 
 @lora_parameter_count.alternative("inject into a copy and count what trains")
@@ -192,19 +153,6 @@ def _(model, targets, r):
         return 0
     made = lora.inject_lora(copy.deepcopy(model), found, r)
     return sum(p.numel() for p in made.parameters() if p.requires_grad)
-
-
-@lora_parameter_count.alternative("sizes from A and B themselves, names by splitting at the dots")
-def _(model, targets, r):
-    total = 0
-    for name, module in model.named_modules():
-        parts = name.split(".")
-        tails = {".".join(parts[i:]) for i in range(len(parts))}
-        is_linear = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
-        if tails & set(targets) and is_linear:
-            a, b = module.weight.shape
-            total += torch.empty(r, a).numel() + torch.empty(b, r).numel()
-    return total
 
 
 # ------------------------------------------------------------------------------ LoRALinear
@@ -283,240 +231,135 @@ def _(draw):
 
 @LoRALinear.edge
 def _():
-    yield layer_case("linear", 3, 5, (), r=2, alpha=4.0), "one vector, no batch"
-    yield layer_case("linear", 3, 5, (0,), r=2, alpha=4.0), "an empty batch"
-    yield layer_case("linear", 3, 5, (2,), r=0, alpha=4.0), "no rank at all: an error"
-    yield layer_case("linear", 3, 5, (2,), r=1, alpha=4.0), "rank one"
-    yield layer_case("linear", 2, 3, (2,), r=8, alpha=4.0), "a rank beyond both sizes is allowed"
-    yield layer_case("linear", 3, 5, (2,), r=2, alpha=4.0, merged=("merged",)), "in W already"
-    yield (
-        layer_case("linear", 2, 3, (2, 2), r=2, alpha=4.0, dropout=0.5),
-        "dropout on what enters A",
-    )
-    yield layer_case("conv1d", 2, 3, (2,), r=2, alpha=4.0, dropout=0.75), "dropout, much of it"
-    yield layer_case("linear", 3, 5, (2,), dtype=BF16, r=2, alpha=4.0), "bfloat16"
+    def of(*rows, kind="linear", dtype=F32, merged=(), **build):
+        build = {"r": 2, "alpha": 4.0, **build}
+        return layer_case(kind, 3, 5, rows, dtype=dtype, merged=merged, **build)
+
+    yield of(), "one vector, no batch"
+    yield of(0), "an empty batch"
+    yield of(2, r=0), "no rank at all: an error"
+    yield of(2, r=1), "rank one"
+    yield of(2, r=8), "a rank beyond both sizes is allowed"
+    yield of(2, merged=("merged",)), "in W already"
+    yield of(2, dtype=BF16), "bfloat16"
+    dropped = layer_case("linear", 2, 3, (2, 2), r=2, alpha=4.0, dropout=0.5)
+    yield dropped, "dropout on what enters A"
+    dropped = layer_case("conv1d", 2, 3, (2,), r=2, alpha=4.0, dropout=0.75)
+    yield dropped, "dropout, much of it"
     large = layer_case("linear", 2000, 3, (2,), r=8, alpha=4.0)
     yield large, "large enough to see how A is drawn"
-    W, b, build, A, B, x = (
-        large.args[1][:, :3],
-        large.args[2],
-        {"r": 2, "alpha": 3.0},
-        *(normal(2, 3), normal(3, 2), normal(3, 4, 2).permute(1, 2, 0)),
-    )
-    yield call("linear", W.clone(), b, build, A, B, x), "an input that is not contiguous"
+    *given, x = of(4, 2).args
+    yield call(*given, draws.scattered(x)), "an input that is not contiguous"
 
 
-class Changed(lora.LoRALinear):
-    """The reference, piece by piece, so that the mistakes below can change one."""
+SCALE = "alpha / (math.sqrt(r) if rslora else r)"
+DRAWN = "nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))"
+ENTERS, ADDED = "F.linear(self.dropout(x), self.lora_A)", "self.scaling * F.linear(h, self.lora_B)"
 
-    def __init__(self, base_layer, r, alpha, dropout=0.0, rslora=False):
-        super().__init__(base_layer, r, alpha, dropout, rslora)
-        self.change(r, alpha, rslora)
+for says, edit in {
+    "Your update is not divided by r: the scale is α / r. Without it each rank asks for a learning "
+    "rate of its own, and adapters of other libraries come out r times too strong.": replace(
+        SCALE, "alpha / (math.sqrt(r) if rslora else 1)"
+    ),
+    "Your scale is α · r. It is α divided by r.": replace(
+        SCALE, "alpha / math.sqrt(r) if rslora else alpha * r"
+    ),
+    "Your scale is r / α: it is the other way round, α / r.": replace(
+        SCALE, "(math.sqrt(r) if rslora else r) / alpha"
+    ),
+    "Your scale is α / √r always. That is rsLoRA's; without `rslora` it is α / r.": replace(
+        SCALE, "alpha / math.sqrt(r)"
+    ),
+    "You ignore `rslora`: with it the scale is α / √r.": replace(SCALE, "alpha / r"),
+    "`forward` does not multiply by the scale, though `delta` does: "
+    "merged and not merged are then two different models.": replace(
+        ADDED, "F.linear(h, self.lora_B)"
+    ),
+    "`delta` leaves the scale out, though `forward` has it: "
+    "merged and not merged are then two different models.": replace(
+        "self.scaling * (self.lora_B @ self.lora_A)", "self.lora_B @ self.lora_A"
+    ),
+    "A starts at zero and B at random. The update is zero as it should be, but the file's format, "
+    "PEFT and the paper have it the other way round: A random, B zero.": replace(
+        DRAWN, f"nn.init.zeros_(self.lora_A)\n        {DRAWN.replace('lora_A', 'lora_B')}"
+    ),
+    "A and B both start at zero. Then each one's gradient, which has the other as a factor, "
+    "is zero too, and nothing ever trains.": replace(DRAWN, "nn.init.zeros_(self.lora_A)"),
+    "A and B are both random at first: the model is changed before the first step. "
+    "B starts at zero.": replace(DRAWN, f"{DRAWN}\n        {DRAWN.replace('lora_A', 'lora_B')}"),
+    "A is drawn √6 times too wide: "
+    "nn.Linear's start is `kaiming_uniform_` with a = √5, uniform up to 1 / √in.": replace(
+        DRAWN, "nn.init.kaiming_uniform_(self.lora_A)"
+    ),
+    "The base layer still requires a gradient. It is to be frozen: only A and B train.": replace(
+        "base_layer.requires_grad_(False)", "base_layer"
+    ),
+    "You freeze the base layer's weight, but not its bias. Only A and B train.": replace(
+        "base_layer.requires_grad_(False)",
+        "base_layer\n        base_layer.weight.requires_grad_(False)",
+    ),
+    "Your dropout acts on what enters the base layer too. "
+    "The frozen layer sees x whole; only what enters A is dropped.": replace(
+        "y = self", "x = self.dropout(x)\n        y = self", "self.dropout(x),", "x,"
+    ),
+    "Your dropout acts on the update as it comes out of B. It acts on what enters A.": replace(
+        "self.dropout(x)", "x", "F.linear(h, self.lora_B)", "self.dropout(F.linear(h, self.lora_B))"
+    ),
+    "Your dropout acts between A and B. It acts on what enters A.": replace(
+        ENTERS, "self.dropout(F.linear(x, self.lora_A))"
+    ),
+    "You leave out the dropout on what enters A.": replace("self.dropout(x)", "x"),
+    "You take (out, in) from `base_layer.weight.shape`. "
+    "A Conv1D holds W as (in, out): ask `weight_of`.": replace(
+        "weight_of(base_layer)", "base_layer.weight"
+    ),
+    "A and B are float32 whatever W is. "
+    "Make them of W's dtype, on W's device: `weight.new_zeros(…)`.": replace(
+        "weight.new_empty", "torch.empty", "weight.new_zeros", "torch.zeros"
+    ),
+    "When the update is in W already (`merged`), you add it once more. "
+    "Then the base layer's answer is all.": replace("if self.merged:", "if False:"),
+    "A rank below 1 is no update at all: raise ValueError.": replace("if r < 1:", "if False:"),
+}.items():
+    LoRALinear.mistake(says, edit)
 
-    def change(self, r, alpha, rslora):
-        pass
-
-    def forward(self, x):
-        y = self.base_layer(x)
-        return y if self.merged else y + self.update(x)
-
-    def update(self, x):
-        return self.scaling * (self.dropout(x) @ self.lora_A.T @ self.lora_B.T)
-
-
-@LoRALinear.mistake(
-    "Your update is not divided by r: the scale is α / r. Without it each rank asks for a learning rate "
-    "of its own, and adapters of other libraries come out r times too strong."
-)
-class _(Changed):
-    def change(self, r, alpha, rslora):
-        self.scaling = alpha / math.sqrt(r) if rslora else alpha
-
-
-@LoRALinear.mistake("Your scale is α · r. It is α divided by r.")
-class _(Changed):
-    def change(self, r, alpha, rslora):
-        self.scaling = alpha / math.sqrt(r) if rslora else alpha * r
-
-
-@LoRALinear.mistake("Your scale is r / α: it is the other way round, α / r.")
-class _(Changed):
-    def change(self, r, alpha, rslora):
-        self.scaling = math.sqrt(r) / alpha if rslora else r / alpha
-
-
-@LoRALinear.mistake("Your scale is α / √r always. That is rsLoRA's; without `rslora` it is α / r.")
-class _(Changed):
-    def change(self, r, alpha, rslora):
-        self.scaling = alpha / math.sqrt(r)
-
-
-@LoRALinear.mistake("You ignore `rslora`: with it the scale is α / √r.")
-class _(Changed):
-    def change(self, r, alpha, rslora):
-        self.scaling = alpha / r
-
-
-@LoRALinear.mistake(
-    "`forward` does not multiply by the scale, though `delta` does: merged and not merged are then two "
-    "different models."
-)
-class _(Changed):
-    def update(self, x):
-        return self.dropout(x) @ self.lora_A.T @ self.lora_B.T
-
-
-@LoRALinear.mistake(
-    "`delta` leaves the scale out, though `forward` has it: merged and not merged are then two "
-    "different models."
-)
-class _(Changed):
-    def delta(self):
-        return self.lora_B @ self.lora_A
-
-
-@LoRALinear.mistake(
-    "A starts at zero and B at random. The update is zero as it should be, but the file's format, PEFT "
-    "and the paper have it the other way round: A random, B zero."
-)
-class _(Changed):
-    def change(self, r, alpha, rslora):
-        nn.init.zeros_(self.lora_A)
-        if self.lora_B.numel():
-            nn.init.kaiming_uniform_(self.lora_B, a=math.sqrt(5))
-
-
-@LoRALinear.mistake(
-    "A and B both start at zero. Then each one's gradient, which has the other as a factor, is zero too, "
-    "and nothing ever trains."
-)
-class _(Changed):
-    def change(self, r, alpha, rslora):
-        nn.init.zeros_(self.lora_A)
-
-
-@LoRALinear.mistake(
-    "A and B are both random at first: the model is changed before the first step. B starts at zero."
-)
-class _(Changed):
-    def change(self, r, alpha, rslora):
-        nn.init.kaiming_uniform_(self.lora_B, a=math.sqrt(5))
-
-
-@LoRALinear.mistake(
-    "A is drawn √6 times too wide: nn.Linear's start is `kaiming_uniform_` with a = √5, uniform up to "
-    "1 / √in."
-)
-class _(Changed):
-    def change(self, r, alpha, rslora):
-        nn.init.kaiming_uniform_(self.lora_A)
-
-
-@LoRALinear.mistake(
-    "The base layer still requires a gradient. It is to be frozen: only A and B train."
-)
-class _(Changed):
-    def change(self, r, alpha, rslora):
-        self.base_layer.requires_grad_(True)
-
-
-@LoRALinear.mistake("You freeze the base layer's weight, but not its bias. Only A and B train.")
-class _(Changed):
-    def change(self, r, alpha, rslora):
-        if getattr(self.base_layer, "bias", None) is not None:
-            self.base_layer.bias.requires_grad_(True)
-
-
-@LoRALinear.mistake(
-    "Your dropout acts on what enters the base layer too. The frozen layer sees x whole; only what "
-    "enters A is dropped."
-)
-class _(Changed):
-    def forward(self, x):
-        return super().forward(self.dropout(x)) if self.training else super().forward(x)
-
-    def update(self, x):
-        return self.scaling * (x @ self.lora_A.T @ self.lora_B.T)
-
-
-@LoRALinear.mistake(
-    "Your dropout acts on the update as it comes out of B. It acts on what enters A."
-)
-class _(Changed):
-    def update(self, x):
-        return self.scaling * self.dropout(x @ self.lora_A.T @ self.lora_B.T)
-
-
-@LoRALinear.mistake("Your dropout acts between A and B. It acts on what enters A.")
-class _(Changed):
-    def update(self, x):
-        return self.scaling * (self.dropout(x @ self.lora_A.T) @ self.lora_B.T)
-
-
-@LoRALinear.mistake("You leave out the dropout on what enters A.")
-class _(Changed):
-    def update(self, x):
-        return self.scaling * (x @ self.lora_A.T @ self.lora_B.T)
-
-
-@LoRALinear.mistake(
-    "You take (out, in) from `base_layer.weight.shape`. A Conv1D holds W as (in, out): ask `weight_of`."
-)
-class _(Changed):
-    def __init__(self, base_layer, r, alpha, dropout=0.0, rslora=False):
-        super().__init__(base_layer, r, alpha, dropout, rslora)
-        rows, columns = base_layer.weight.shape
-        self.lora_A = nn.Parameter(self.lora_A.new_ones(r, columns))
-        self.lora_B = nn.Parameter(self.lora_B.new_zeros(rows, r))
-        if self.lora_A.numel() > 1:
-            nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
-
-    def update(self, x):
-        if self.lora_A.size(1) != x.size(-1):
-            return super().update(x @ self.base_layer.weight)
-        return super().update(x)
-
-
-@LoRALinear.mistake(
-    "A and B are float32 whatever W is. Make them of W's dtype, on W's device: `weight.new_zeros(…)`."
-)
-class _(Changed):
-    def change(self, r, alpha, rslora):
-        self.float_A = self.lora_A.dtype
-        self.lora_A = nn.Parameter(self.lora_A.detach().float())
-        self.lora_B = nn.Parameter(self.lora_B.detach().float())
-
-    def update(self, x):
-        return super().update(x.float()).to(x.dtype)
-
-
-@LoRALinear.mistake(
-    "When the update is in W already (`merged`), you add it once more. Then the base layer's answer is all."
-)
-class _(Changed):
-    def forward(self, x):
-        return self.base_layer(x) + self.update(x)
-
-
-@LoRALinear.mistake("A rank below 1 is no update at all: raise ValueError.")
-class _(Changed):
-    def __init__(self, base_layer, r, alpha, dropout=0.0, rslora=False):
-        super().__init__(base_layer, max(r, 1), alpha, dropout, rslora)
-
-
-@LoRALinear.mistake(
+LoRALinear.mistake(
     "Your forward is right but multiplies B A out, an (out, in) tensor as large as W. (x Aᵀ) Bᵀ gives "
     "the same through r numbers a position.",
+    replace(ADDED, "F.linear(self.dropout(x), self.delta())"),
     cost=True,
 )
-class _(Changed):
-    def update(self, x):
-        return self.dropout(x) @ self.delta().T
 
 
-@LoRALinear.alternative("plain products in forward, no in-place addition")
-class _(Changed):
-    pass
+for says, edit in {
+    "`delta` is (in, out). ΔW has W's own shape, (out, in): s · B A.": replace(
+        "self.scaling * (self.lora_B @ self.lora_A)", "self.scaling * (self.lora_B @ self.lora_A).T"
+    ),
+    "A is drawn from N(0, 1). It starts as nn.Linear's weights do, uniform up to 1 / √in.": replace(
+        DRAWN, "nn.init.normal_(self.lora_A)"
+    ),
+    "A and B have W's dtype, but are on the default device. Make them where W is.": replace(
+        "weight.new_empty(r, in_features)",
+        "torch.empty(r, in_features, dtype=weight.dtype)",
+        "weight.new_zeros(out_features, r)",
+        "torch.zeros(out_features, r, dtype=weight.dtype)",
+    ),
+    "x is flattened by `view`, which a layout such as a transposed one refuses. "
+    "No view is due.": replace(
+        ENTERS,
+        "F.linear(self.dropout(x).view(-1, x.size(-1)), self.lora_A).view(*x.shape[:-1], self.lora_A.size(0))",
+    ),
+    "Your dropout writes into x (inplace=True), which belongs to the caller.": replace(
+        "nn.Dropout(dropout)", "nn.Dropout(dropout, inplace=True)"
+    ),
+    "The update is added in place to what the base layer returned, which a hook may hold: "
+    "y + …": replace(f"return y + {ADDED}", f"return y.add_({ADDED})"),
+    "`delta` is computed once and kept: it is that of an A and a B of earlier steps.": replace(
+        "return self.scaling * (self.lora_B @ self.lora_A)",
+        "self.kept = getattr(self, 'kept', self.scaling * (self.lora_B @ self.lora_A).detach())\n        return self.kept",
+    ),
+}.items():
+    LoRALinear.mistake(says, edit)
 
 
 @LoRALinear.alternative("einsum, and A and B from nn.Linear's own start")
@@ -620,135 +463,70 @@ def _():
     yield call(ALIKE, ["c_attn"], r=2), "xc_attn ends in c_attn, but is another name"
     yield call(GPT, ["c_attn"], r=0), "no rank: an error, and nothing changed"
     yield call(GPT, ["c_attn"], r=-1), "a negative rank: an error, and nothing changed"
+    yield call(GPT, ["c_attn"], dropout=1.5), "no probability: an error, and nothing changed"
+    yield call(GPT, ["c_attn"], dropout=-0.5), "a negative dropout: an error, and nothing changed"
+    yield call(GPT, ["c_attn"], dropout=1.0), "a dropout of all"
+    yield call(GPT, ["c_attn"], "eval", dropout=0.5), "a model in eval mode stays in it"
     yield call(CONVS, ["c_attn", "c_fc"], r=3, alpha=2.0), "transformers' Conv1D"
     yield call({**GPT, "frozen": ["wte.weight"]}, ["lm_head"], r=1), "part of it was frozen already"
 
 
-def inject(
-    model,
-    targets,
-    r,
-    alpha,
-    dropout,
-    rslora,
-    matches=lora.is_target,
-    freeze=True,
-    check=True,
-    kinds=(),
-):
-    """The reference with one thing changed, for the mistakes below."""
-    found = [
-        (name, layer)
-        for name, layer in lora.linear_layers(model)
-        if matches(name, targets) and (not kinds or isinstance(layer, kinds))
-    ]
-    for target in targets if check else ():
-        if not any(matches(name, [target]) for name, _ in found):
-            raise ValueError(target)
-    if r < 1:
-        raise ValueError(r)
-    if freeze:
-        model.requires_grad_(False)
-    for name, layer in found:
-        parent, _, last = name.rpartition(".")
-        setattr(
-            model.get_submodule(parent), last, lora.LoRALinear(layer, r, alpha, dropout, rslora)
-        )
-    return model
+FOUND, FROZEN = "    found = [", "    model.requires_grad_(False)\n"
+UNKNOWN = "if not any(is_target(name, [target]) for name, _ in found)"
 
-
-@inject_lora.mistake(
-    "You do not freeze the rest of the model: embeddings, norms and the layers without an adapter still "
-    "train."
-)
-def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    return inject(model, targets, r, alpha, dropout, rslora, freeze=False)
-
-
-@inject_lora.mistake(
-    "You freeze the model when the adapters are in it, and so the adapters too: nothing trains."
-)
-def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    return inject(model, targets, r, alpha, dropout, rslora).requires_grad_(False)
-
-
-@inject_lora.mistake(
-    "A target that matches nothing passes in silence: a slip in a name, and a part of the model is "
-    "never adapted. Raise ValueError."
-)
-def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    return inject(model, targets, r, alpha, dropout, rslora, check=False)
-
-
-@inject_lora.mistake(
-    "You raise only if no target at all matches. Each of them has to match something."
-)
-def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    if not any(lora.is_target(name, targets) for name, _ in lora.linear_layers(model)):
-        raise ValueError
-    return inject(model, targets, r, alpha, dropout, rslora, check=False)
-
-
-@inject_lora.mistake(
-    "You freeze the model before you check, so an error leaves it frozen. Find and check first, then "
-    "change."
-)
-def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    model.requires_grad_(False)
-    return inject(model, targets, r, alpha, dropout, rslora)
-
-
-@inject_lora.mistake(
-    "You replace layers before every target is checked, so an error leaves half of the work done. Find "
-    "and check first, then change."
-)
-def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    known = [
-        t for t in targets if any(lora.is_target(n, [t]) for n, _ in lora.linear_layers(model))
-    ]
-    inject(model, known, r, alpha, dropout, rslora)
-    if len(known) < len(targets):
-        raise ValueError
-    return model
-
-
-@inject_lora.mistake("You match any name that ends in the target's letters: xc_attn is not c_attn.")
-def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    ends = lambda name, targets: name.endswith(tuple(targets))  # noqa: E731
-    return inject(model, targets, r, alpha, dropout, rslora, ends)
-
-
-@inject_lora.mistake("You pass over transformers' Conv1D, of which its GPT-2 is made.")
-def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    return inject(model, targets, r, alpha, dropout, rslora, kinds=(nn.Linear,))
-
-
-@inject_lora.mistake("You do not pass `alpha` on: every adapter has the default's scale.")
-def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    return inject(model, targets, r, 16.0, dropout, rslora)
-
-
-@inject_lora.mistake("You do not pass `dropout` on.")
-def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    return inject(model, targets, r, alpha, 0.0, rslora)
-
-
-@inject_lora.mistake("You do not pass `rslora` on.")
-def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    return inject(model, targets, r, alpha, dropout, False)
-
-
-@inject_lora.mistake("You return nothing. Return the model, so that calls can be chained.")
-def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    inject(model, targets, r, alpha, dropout, rslora)
-
-
-@inject_lora.mistake(
-    "You adapt a copy and leave the model that you were given as it was. The change is in place: an "
-    "optimizer made before, and memory for one model only, rely on it."
-)
-def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
-    return inject(copy.deepcopy(model), targets, r, alpha, dropout, rslora)
+for says, edit in {
+    "You do not freeze the rest of the model: "
+    "embeddings, norms and the layers without an adapter still train.": replace(FROZEN, ""),
+    "You freeze the model when the adapters are in it, and so the adapters too: "
+    "nothing trains.": replace("return model", "return model.requires_grad_(False)"),
+    "A target that matches nothing passes in silence: "
+    "a slip in a name, and a part of the model is never adapted. Raise ValueError.": replace(
+        UNKNOWN, "if False"
+    ),
+    "You raise only if no target at all matches. Each of them has to match something.": replace(
+        UNKNOWN, "if not found"
+    ),
+    "You freeze the model before you check, so an error leaves it frozen. "
+    "Find and check first, then change.": replace(FOUND, FROZEN + FOUND),
+    "You replace layers before every target is checked, so an error leaves half of the work done. "
+    "Find and check first, then change.": replace(
+        FOUND,
+        "    known = [t for t in targets if any(is_target(n, [t]) for n, _ in linear_layers(model))]\n"
+        "    if len(known) < len(targets):\n"
+        "        inject_lora(model, known, r, alpha, dropout, rslora)\n" + FOUND,
+    ),
+    "You match any name that ends in the target's letters: xc_attn is not c_attn.": replace(
+        "if is_target(name, targets)",
+        "if name.endswith(tuple(targets))",
+        "is_target(name, [target])",
+        "name.endswith(target)",
+    ),
+    "You pass over transformers' Conv1D, of which its GPT-2 is made.": replace(
+        "if is_target(name, t", "if isinstance(layer, nn.Linear) and is_target(name, t"
+    ),
+    "You do not pass `alpha` on: every adapter has the default's scale.": replace(
+        "r, alpha, dropout", "r, 16.0, dropout"
+    ),
+    "You do not pass `dropout` on.": replace("alpha, dropout, rslora", "alpha, rslora=rslora"),
+    "You do not pass `rslora` on.": replace("dropout, rslora", "dropout"),
+    "You return nothing. Return the model, so that calls can be chained.": replace(
+        "return model", "return None"
+    ),
+    "You adapt a copy and leave the model that you were given as it was. "
+    "The change is in place: an optimizer made before, and memory for one model only, rely on it.": replace(
+        FOUND, f"    import copy\n\n    model = copy.deepcopy(model)\n{FOUND}"
+    ),
+    "New adapters are in train mode in a model that is in eval mode: their dropout drops.": replace(
+        ".train(layer.training)", ""
+    ),
+    "setattr takes no dotted name: "
+    "find the parent, model.get_submodule(parent), and set the last part.": replace(
+        "setattr(model.get_submodule(parent), last", "setattr(model, name"
+    ),
+    "A dropout that is no probability raises when the model is frozen already. "
+    "Check, then change.": replace("not 0 <= dropout <= 1", "False"),
+}.items():
+    inject_lora.mistake(says, edit)
 
 
 @inject_lora.alternative("recursion over named_children")
@@ -766,7 +544,7 @@ def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
             for target in targets:
                 if ("." + path).endswith("." + target):
                     hits.setdefault(target, []).append((module, name, child))
-    if r < 1 or set(hits) != set(targets):
+    if r < 1 or set(hits) != set(targets) or not 0 <= dropout <= 1:
         raise ValueError("nothing to adapt")
     for p in model.parameters():
         p.requires_grad = False
@@ -775,7 +553,7 @@ def _(model, targets, r=8, alpha=16.0, dropout=0.0, rslora=False):
         if id(child) not in done:
             done.add(id(child))
             wrapped = lora.LoRALinear(child, r=r, alpha=alpha, dropout=dropout, rslora=rslora)
-            module._modules[name] = wrapped
+            module._modules[name] = wrapped.train(child.training)
     return model
 
 
@@ -798,64 +576,38 @@ merge = Exercise(
     ),
 )
 
-W22, A12, B21 = (
-    torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
-    torch.tensor([[1.0, 10.0]]),
-    torch.tensor([[1.0], [2.0]]),
-)
+W22 = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+A12, B21 = torch.tensor([[1.0, 10.0]]), torch.tensor([[1.0], [2.0]])
 
 
 @merge.by_hand
 def _():
-    layers = {"fc": ("linear", W22, None, A12, B21, 0.5)}
     added = torch.tensor([[1.5, 7.0], [4.0, 14.0]])
+    own = {"fc.lora_A": A12, "fc.lora_B": B21}
     yield (
-        call(layers, "merge", "unmerge"),
+        call({"fc": ("linear", W22, None, A12, B21, 0.5)}, "merge", "unmerge"),
         {
             "step 1 (merge): merged": {"fc": True},
-            "step 1 (merge): values": {
-                "fc.base_layer.weight": added,
-                "fc.lora_A": A12,
-                "fc.lora_B": B21,
-            },
-            "step 1 (merge): trained": ["fc.lora_A", "fc.lora_B"],
-            "step 2 (unmerge): values": {
-                "fc.base_layer.weight": W22,
-                "fc.lora_A": A12,
-                "fc.lora_B": B21,
-            },
+            "step 1 (merge): values": {"fc.base_layer.weight": added} | own,
+            "step 1 (merge): trained": list(own),
+            "step 2 (unmerge): values": {"fc.base_layer.weight": W22} | own,
         },
     )
-    convs = {"fc": ("conv1d", W22, None, A12, B21, 0.5)}
+    base = {"fc.base_layer.weight": added.T, "fc.base_layer.bias": torch.zeros(2)}
     yield (
-        call(convs, "merge", "merge"),
-        {
-            "step 2 (merge): values": {
-                "fc.base_layer.weight": added.T,
-                "fc.base_layer.bias": torch.zeros(2),
-                "fc.lora_A": A12,
-                "fc.lora_B": B21,
-            }
-        },
+        call({"fc": ("conv1d", W22, None, A12, B21, 0.5)}, "merge", "merge"),
+        {"step 2 (merge): values": base | own},
     )
 
 
 @merge.cases(12)
 def _(draw):
     D, hidden, r = draw(draws.distinct_sizes(3))
-    W1, b1, A1, B1, W2, b2, A2, B2, W3 = several(
-        draw,
-        F32,
-        (hidden, D),
-        (hidden,),
-        (r, D),
-        (hidden, r),
-        (D, hidden),
-        (D,),
-        (r, hidden),
-        (D, r),
-        (3, D),
+    up, down = (
+        ((hidden, D), (hidden,), (r, D), (hidden, r)),
+        ((D, hidden), (D,), (r, hidden), (D, r)),
     )
+    W1, b1, A1, B1, W2, b2, A2, B2, W3 = several(draw, F32, *up, *down, (3, D))
     kind = draw(st.sampled_from(["linear", "conv1d"]))
     layers = {
         "h.0.fc": (kind, W1, b1, A1, B1, 2.0),
@@ -880,126 +632,64 @@ def _():
     yield call({"fc": ("linear", normal(3, 4), None, *large)}, "merge"), "a large update"
 
 
-def added(model, times=1.0, check=True, flag=True, delta=lambda layer: layer.delta(), sign=1):
-    """merge (sign 1) or unmerge (sign -1) with one thing changed, for the mistakes below."""
-    for _, layer in lora.lora_layers(model):
-        if not check or layer.merged == (sign < 0):
-            with torch.no_grad():
-                lora.weight_of(layer.base_layer).add_(delta(layer), alpha=sign * times)
-            if flag:
-                layer.merged = sign > 0
-    return model
+ADD, SUBTRACT = "weight_of(layer.base_layer).add_(layer", "weight_of(layer.base_layer).sub_(layer"
+SCALELESS = ".lora_B @ layer.lora_A"
+ANEW = "layer.base_layer.weight = nn.Parameter(layer.base_layer.weight.clone(), False)"
 
-
-def subtracted(model, **change):
-    return added(model, sign=-1, **change)
-
-
-merge.mistake(
-    "A layer that is merged already is merged once more, and its update is in W twice. Look at "
-    "`layer.merged` first, in both functions."
-)(lambda model: added(model, check=False), lambda model: subtracted(model, check=False))
-
-merge.mistake("`unmerge` takes out what was never added: look at `layer.merged` first.")(
-    lambda model: added(model), lambda model: subtracted(model, check=False)
-)
-
-merge.mistake(
-    "You forget to set `layer.merged`: forward still adds the update, to a W that has it."
-)(lambda model: added(model, flag=False), lambda model: subtracted(model, flag=False))
-
-merge.mistake("You add B A without the scale. `layer.delta()` is s · B A.")(
-    lambda model: added(model, delta=lambda layer: layer.lora_B @ layer.lora_A),
-    lambda model: subtracted(model, delta=lambda layer: layer.lora_B @ layer.lora_A),
-)
-
-merge.mistake(
-    "The update goes through bfloat16 on its way, and W keeps 8 bits of it. Add it in W's own dtype."
-)(
-    lambda model: added(model, delta=lambda layer: layer.delta().bfloat16().float()),
-    lambda model: subtracted(model, delta=lambda layer: layer.delta().bfloat16().float()),
-)
-
-
-def through_bfloat16(model):
-    for _, layer in lora.lora_layers(subtracted(model)):
-        W = lora.weight_of(layer.base_layer)
-        W.data.copy_(W.data.bfloat16())
-    return model
-
-
-merge.mistake(
-    "`unmerge` leaves W rounded to bfloat16. It is to be what it was, up to the rounding of W's own dtype."
-)(lambda model: added(model), through_bfloat16)
-
-
-def only_flag(model):
-    for _, layer in lora.lora_layers(model):
-        layer.merged = False
-    return model
-
-
-merge.mistake("`unmerge` clears the flag but leaves the update in W. Subtract `layer.delta()`.")(
-    lambda model: added(model), only_flag
-)
-
-
-def recorded(model, sign):
-    for _, layer in lora.lora_layers(model):
-        if layer.merged == (sign < 0):
-            lora.weight_of(layer.base_layer).add_(layer.delta(), alpha=sign)
-            layer.merged = sign > 0
-    return model
-
-
-merge.mistake(
-    "Your addition is recorded for backward, and W, which was frozen, requires a gradient: wrap it in "
-    "`with torch.no_grad():`."
-)(lambda model: recorded(model, 1), lambda model: recorded(model, -1))
-
-
-def untransposed(model, sign):
-    for _, layer in lora.lora_layers(model):
-        if layer.merged == (sign < 0):
-            with torch.no_grad():
-                layer.base_layer.weight.add_(layer.delta(), alpha=sign)
-            layer.merged = sign > 0
-    return model
-
-
-merge.mistake(
-    "You add ΔW, which is (out, in), to a Conv1D's weight, which is (in, out). `weight_of` gives a view "
-    "that fits."
-)(lambda model: untransposed(model, 1), lambda model: untransposed(model, -1))
-
-
-def replaced(model, sign):
-    for _, layer in lora.lora_layers(model):
-        if layer.merged == (sign < 0):
-            change = layer.delta().detach() * sign
-            base = layer.base_layer
-            change = change if base.weight is lora.weight_of(base) else change.T
-            base.weight = nn.Parameter(base.weight.detach() + change, requires_grad=False)
-            layer.merged = sign > 0
-    return model
-
-
-merge.mistake(
-    "You put a new parameter in W's place. Whoever shares W, a tied head say, still has the old one: "
-    "change it in place."
-)(lambda model: replaced(model, 1), lambda model: replaced(model, -1))
-
-
-def emptied(model):
-    for _, layer in lora.lora_layers(added(model)):
-        if layer.merged:
-            nn.init.zeros_(layer.lora_B)
-    return model
-
-
-merge.mistake(
-    "`merge` sets B to zero afterwards: then there is nothing left to take out again, and nothing to save."
-)(emptied, lambda model: subtracted(model))
+for says, edit in {
+    "A layer that is merged already is merged once more, and its update is in W twice. "
+    "Look at `layer.merged` first, in both functions.": replace(
+        "if not layer.merged:", "if True:", "if layer.merged:", "if True:"
+    ),
+    "`unmerge` takes out what was never added: look at `layer.merged` first.": replace(
+        "if layer.merged:", "if True:"
+    ),
+    "You forget to set `layer.merged`: forward still adds the update, to a W that has it.": replace(
+        "layer.merged = True", "pass", "layer.merged = False", "pass"
+    ),
+    "You add B A without the scale. `layer.delta()` is s · B A.": replace(
+        f"{ADD}.delta()", ADD + SCALELESS, f"{SUBTRACT}.delta()", SUBTRACT + SCALELESS
+    ),
+    "The update goes through bfloat16 on its way, and W keeps 8 bits of it. "
+    "Add it in W's own dtype.": replace(
+        f"{ADD}.delta()",
+        f"{ADD}.delta().bfloat16()",
+        f"{SUBTRACT}.delta()",
+        f"{SUBTRACT}.delta().bfloat16()",
+    ),
+    "`unmerge` leaves W rounded to bfloat16. "
+    "It is to be what it was, up to the rounding of W's own dtype.": replace(
+        "layer.merged = False",
+        "layer.merged = False\n            W = weight_of(layer.base_layer)\n            W.copy_(W.bfloat16())",
+    ),
+    "`unmerge` clears the flag but leaves the update in W. Subtract `layer.delta()`.": replace(
+        f"{SUBTRACT}.delta())", "pass"
+    ),
+    "Your addition is recorded for backward, and W, which was frozen, requires a gradient: "
+    "wrap it in `with torch.no_grad():`.": replace(
+        f"with torch.no_grad():\n                {ADD}",
+        f"if True:\n                {ADD}",
+        f"with torch.no_grad():\n                {SUBTRACT}",
+        f"if True:\n                {SUBTRACT}",
+    ),
+    "You add ΔW, which is (out, in), to a Conv1D's weight, which is (in, out). "
+    "`weight_of` gives a view that fits.": replace(
+        ADD, "layer.base_layer.weight.add_(layer", SUBTRACT, "layer.base_layer.weight.sub_(layer"
+    ),
+    "You put a new parameter in W's place. "
+    "Whoever shares W, a tied head say, still has the old one: change it in place.": replace(
+        ADD, f"{ANEW}\n                {ADD}", SUBTRACT, f"{ANEW}\n                {SUBTRACT}"
+    ),
+    "`merge` sets B to zero afterwards: "
+    "then there is nothing left to take out again, and nothing to save.": replace(
+        "layer.merged = True", "layer.merged = True\n            nn.init.zeros_(layer.lora_B)"
+    ),
+    "`W.add(…)` returns a sum that is thrown away; W is as it was. `add_` changes it.": replace(
+        ADD, ADD.replace("add_", "add"), SUBTRACT, SUBTRACT.replace("sub_", "sub")
+    ),
+    "`unmerge` adds the update once more. Subtract it.": replace(SUBTRACT, ADD),
+}.items():
+    merge.mistake(says, edit)
 
 
 def through_data(model, on):
@@ -1076,88 +766,61 @@ def _():
         "a layer without an adapter whose name contains lora_",
     )
     yield call({"fc": ("linear", W22, None, *ADAPTER, True)}), "merged: A and B are the same"
+    halves = (x.bfloat16() for x in ADAPTER[:2])
+    yield call({"fc": ("linear", W22.bfloat16(), None, *halves, 0.5)}), "bfloat16 stays bfloat16"
 
 
-def state(model, name="{prefix}{layer}.{part}.weight", value=lambda x, layer: x.detach()):
-    """The reference with one thing changed, for the mistakes below."""
-    found = {
-        name.format(prefix=P, layer=path, part=part): value(getattr(layer, part), layer)
-        for path, layer in lora.lora_layers(model)
-        for part in ("lora_A", "lora_B")
-    }
-    if not found:
-        raise ValueError
-    return found
+NAMED = "{name: tensor.detach()"
 
-
-@lora_state_dict.mistake(
-    "The base model's weights are in your state, too. Then the file is as large as the model; it is to "
-    "hold A and B alone."
-)
-def _(model):
-    base = {f"{P}{n}": p.detach() for n, p in model.named_parameters() if ".lora_" not in n}
-    return base | state(model)
-
-
-@lora_state_dict.mistake(
-    "Your tensors still require a gradient: a state that is kept keeps a graph's leaves. Detach them."
-)
-def _(model):
-    return state(model, value=lambda x, layer: x)
-
-
-@lora_state_dict.mistake(
-    "Your names lack PEFT's prefix, base_model.model. — its loader would find none of them."
-)
-def _(model):
-    return state(model, "{layer}.{part}.weight")
-
-
-@lora_state_dict.mistake(
-    "Your names end in lora_A and lora_B. In PEFT those are layers with a weight each: .lora_A.weight."
-)
-def _(model):
-    return state(model, "{prefix}{layer}.{part}")
-
-
-@lora_state_dict.mistake(
-    "The adapter's name, default, is in your names. PEFT has it in memory and leaves it out of files, so "
-    "that an adapter can be loaded under any name."
-)
-def _(model):
-    return state(model, "{prefix}{layer}.{part}.default.weight")
-
-
-@lora_state_dict.mistake(
-    "You save s · B. The scale is no part of the tensors: who loads them has α and r from the config, "
-    "and would apply it twice."
-)
-def _(model):
-    scaled = lambda x, layer: x.detach() * (layer.scaling if x is layer.lora_B else 1)  # noqa: E731
-    return state(model, value=scaled)
-
-
-@lora_state_dict.mistake(
-    "For a model without adapters you return an empty state. Raise ValueError."
-)
-def _(model):
-    try:
-        return state(model)
-    except ValueError:
-        return {}
-
-
-@lora_state_dict.mistake(
-    "You choose names that contain lora_ anywhere. A layer of the base model may be called so, too."
-)
-def _(model):
-    if not list(lora.lora_layers(model)):
-        raise ValueError
-    return {
-        f"{P}{n}.weight".replace(".weight.weight", ".weight"): p.detach()
-        for n, p in model.named_parameters()
-        if "lora_" in n
-    }
+for says, edit in {
+    "The base model's weights are in your state, too. "
+    "Then the file is as large as the model; it is to hold A and B alone.": replace(
+        "    return tensors",
+        "    base = {n: p.detach() for n, p in model.named_parameters() if '.lora_' not in n}\n"
+        "    return tensors | {f'{PEFT_PREFIX}{n}': p for n, p in base.items()}",
+    ),
+    "Your tensors still require a gradient: a state that is kept keeps a graph's leaves. "
+    "Detach them.": replace(".detach()", ""),
+    "Your names lack PEFT's prefix, base_model.model. "
+    "— its loader would find none of them.": replace(
+        NAMED, "{name.removeprefix(PEFT_PREFIX): tensor.detach()"
+    ),
+    "Your names end in lora_A and lora_B. "
+    "In PEFT those are layers with a weight each: .lora_A.weight.": replace(
+        NAMED, '{name.removesuffix(".weight"): tensor.detach()'
+    ),
+    "The adapter's name, default, is in your names. PEFT has it in memory and leaves it out of "
+    "files, so that an adapter can be loaded under any name.": replace(
+        NAMED, '{name.replace(".weight", ".default.weight"): tensor.detach()'
+    ),
+    "You save s · B. The scale is no part of the tensors: "
+    "who loads them has α and r from the config, and would apply it twice.": replace(
+        "    if not tensors",
+        "    for name, layer in lora_layers(model):\n"
+        "        tensors[f'{PEFT_PREFIX}{name}.lora_B.weight'] *= layer.scaling\n"
+        "    if not tensors",
+        "tensor.detach()",
+        "tensor.detach().clone()",
+    ),
+    "For a model without adapters you return an empty state. Raise ValueError.": replace(
+        "if not tensors:", "if False:"
+    ),
+    "You choose names that contain lora_ anywhere. "
+    "A layer of the base model may be called so, too.": replace(
+        "    return tensors",
+        "    for name, p in model.named_parameters():\n"
+        "        if 'lora_' in name and not name.endswith(('lora_A', 'lora_B')):\n"
+        "            tensors[PEFT_PREFIX + name] = p.detach()\n"
+        "    return tensors",
+    ),
+    "Your tensors are float32, whatever the adapters are. They are saved as they are.": replace(
+        ".detach()", ".detach().float()"
+    ),
+    "A and B have changed places.": replace(
+        NAMED, "{name.translate({65: 66, 66: 65}): tensor.detach()"
+    ),
+}.items():
+    lora_state_dict.mistake(says, edit)
 
 
 @lora_state_dict.alternative("from named_parameters, by the end of the name, as copies")
@@ -1233,136 +896,90 @@ def _():
     yield call(logits, ids, n([6, 6]), n([6, 6])), "no answer at all: an error"
     yield call(logits, ids, n([3, 2]), n([3, 2])), "nothing but padding after the prompts: an error"
     yield call(logits[:, :2], ids[:, :2], n([1, 1]), n([2, 2])), "one token each"
-    wide = normal(5, 2, 6).permute(1, 2, 0)
+    wide = draws.scattered(normal(2, 6, 5))
     yield call(wide, ids, n([2, 1]), n([5, 3])), "logits that are not contiguous"
+    yield call(logits, ids.int(), n([2, 1]).int(), n([5, 3]).int()), "ids and lengths in int32"
     yield call(logits * 100, ids, n([2, 1]), n([5, 3])), "very sure logits"
 
 
-def masked(logits, ids, prompts, lengths, *, first=0, last=0, shift=1, reduce="mean"):
-    """The reference with one thing changed, for the mistakes below."""
-    position = torch.arange(shift, ids.size(1))
-    answer = (position >= prompts[:, None] + first) & (position < lengths[:, None] + last)
-    if not ((lengths > prompts) & (lengths > 1)).any():
-        raise ValueError
-    targets = ids[:, shift:].masked_fill(~answer, -100)
-    logits = logits[:, : logits.size(1) - shift].float()
-    each = F.cross_entropy(logits.mT, targets, reduction="none")
-    if reduce == "sequences":
-        kept = answer.any(1)
-        return (each.sum(1)[kept] / answer.sum(1)[kept]).mean()
-    if reduce == "all":
-        return each.mean()
-    return each.sum() / (answer.sum() if reduce == "mean" else 1)
+IN_PROMPT, PAST_END = "(position < prompt_lengths[:, None])", "(position >= lengths[:, None])"
+LEFT_OUT = "masked_fill(~answer"
+MEAN = "F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), targets.flatten())"
+EACH = 'F.cross_entropy(logits[:, :-1].float().mT, targets, reduction="none")'
+
+for says, edit in {
+    "The prompts' tokens are in your loss, too: "
+    "the model is trained to write the questions.": replace(LEFT_OUT, f"masked_fill({PAST_END}"),
+    "The padding is in your loss, too: "
+    "the model is trained to write nothing after nothing.": replace(
+        LEFT_OUT, f"masked_fill({IN_PROMPT}"
+    ),
+    "You compare the logits after position t with the token at t, which the model has just read. "
+    "They are its guess of the token at t + 1.": replace(
+        "torch.arange(1, ", "torch.arange(", "ids[:, 1:]", "ids", "logits[:, :-1]", "logits"
+    ),
+    "The last token of each prompt is in your loss. "
+    "The mask is about the token that is predicted, not the position that predicts it.": replace(
+        LEFT_OUT, f"masked_fill((position + 1 < prompt_lengths[:, None]) | {PAST_END}"
+    ),
+    "The first token of the padding is in your loss: "
+    "the answer ends before position lengths[b].": replace(
+        LEFT_OUT, f"masked_fill({IN_PROMPT} | (position > lengths[:, None])"
+    ),
+    "You take the mean of each sequence, then the mean of those: a token of a short answer then "
+    "counts more than one of a long answer. Every answer token of the batch counts the same.": replace(
+        MEAN, f"({EACH}.sum(1) / answer.sum(1))[answer.any(1)].mean()"
+    ),
+    "You divide by all positions, masked ones too: "
+    "the more padding, the smaller the loss and the step.": replace(MEAN, f"{EACH}.mean()"),
+    "You return the sum. The loss is the mean over the answers' tokens.": replace(
+        MEAN, f"{EACH}.sum()"
+    ),
+    "You compute in the logits' own dtype: bfloat16 keeps three digits of a loss. "
+    "Take float32.": replace(".float()", ""),
+    "You take token 0 for padding wherever it stands. "
+    "The lengths say where padding is; a 0 inside an answer is a token like any other.": replace(
+        LEFT_OUT, f"{LEFT_OUT} | (ids[:, 1:] == 0)"
+    ),
+    "Without a single answer token you return NaN, 0 / 0, and one step with it ruins the model. "
+    "Raise ValueError.": replace("if not answer.any():", "if False:"),
+    "Logits and tokens are shifted the wrong way: "
+    "the logits at t are compared with the token at t − 1.": replace(
+        "ids[:, 1:]", "ids[:, :-1]", "logits[:, :-1]", "logits[:, 1:]"
+    ),
+    "You take lengths[b] for the answer's own length. "
+    "The answer ends at position lengths[b], prompt included.": replace(
+        LEFT_OUT, f"masked_fill({IN_PROMPT} | (position >= (prompt_lengths + lengths)[:, None])"
+    ),
+    "Targets of int32 are refused by F.cross_entropy: ids.long().": replace(".long()", ""),
+}.items():
+    masked_instruction_loss.mistake(says, edit)
 
 
-@masked_instruction_loss.mistake(
-    "The prompts' tokens are in your loss, too: the model is trained to write the questions."
-)
-def _(logits, ids, prompt_lengths, lengths):
-    if not (lengths > prompt_lengths).any():
-        raise ValueError
-    return masked(logits, ids, torch.ones_like(prompt_lengths), lengths)
+AT_START, AT_END = "position >= prompt_lengths[:, None]", "position < lengths[:, None]"
 
-
-@masked_instruction_loss.mistake(
-    "The padding is in your loss, too: the model is trained to write nothing after nothing."
-)
-def _(logits, ids, prompt_lengths, lengths):
-    if not (lengths > prompt_lengths).any():
-        raise ValueError
-    return masked(logits, ids, prompt_lengths, torch.full_like(lengths, ids.size(1)))
-
-
-@masked_instruction_loss.mistake(
-    "You compare the logits after position t with the token at t, which the model has just read. They "
-    "are its guess of the token at t + 1."
-)
-def _(logits, ids, prompt_lengths, lengths):
-    return masked(logits, ids, prompt_lengths, lengths, shift=0)
-
-
-@masked_instruction_loss.mistake(
-    "The first token of each answer is missing from your loss. It is predicted from the prompt's last "
-    "position, and is the one that decides most."
-)
-def _(logits, ids, prompt_lengths, lengths):
-    return masked(logits, ids, prompt_lengths, lengths, first=1)
-
-
-@masked_instruction_loss.mistake(
-    "The last token of each prompt is in your loss. The mask is about the token that is predicted, not "
-    "the position that predicts it."
-)
-def _(logits, ids, prompt_lengths, lengths):
-    return masked(logits, ids, prompt_lengths, lengths, first=-1)
-
-
-@masked_instruction_loss.mistake(
-    "The last token of each answer, often the one that says it ends, is missing from your loss."
-)
-def _(logits, ids, prompt_lengths, lengths):
-    return masked(logits, ids, prompt_lengths, lengths, last=-1)
-
-
-@masked_instruction_loss.mistake(
-    "The first token of the padding is in your loss: the answer ends before position lengths[b]."
-)
-def _(logits, ids, prompt_lengths, lengths):
-    return masked(logits, ids, prompt_lengths, lengths, last=1)
-
-
-@masked_instruction_loss.mistake(
-    "You take the mean of each sequence, then the mean of those: a token of a short answer then counts "
-    "more than one of a long answer. Every answer token of the batch counts the same."
-)
-def _(logits, ids, prompt_lengths, lengths):
-    return masked(logits, ids, prompt_lengths, lengths, reduce="sequences")
-
-
-@masked_instruction_loss.mistake(
-    "You divide by all positions, masked ones too: the more padding, the smaller the loss and the step."
-)
-def _(logits, ids, prompt_lengths, lengths):
-    return masked(logits, ids, prompt_lengths, lengths, reduce="all")
-
-
-@masked_instruction_loss.mistake(
-    "You return the sum. The loss is the mean over the answers' tokens."
-)
-def _(logits, ids, prompt_lengths, lengths):
-    return masked(logits, ids, prompt_lengths, lengths, reduce="sum")
-
-
-@masked_instruction_loss.mistake(
-    "You compute in the logits' own dtype: bfloat16 keeps three digits of a loss. Take float32."
-)
-def _(logits, ids, prompt_lengths, lengths):
-    return masked(logits, ids, prompt_lengths, lengths).to(logits.dtype)
-
-
-@masked_instruction_loss.mistake(
-    "You take token 0 for padding wherever it stands. The lengths say where padding is; a 0 inside an "
-    "answer is a token like any other."
-)
-def _(logits, ids, prompt_lengths, lengths):
-    if not (lengths > prompt_lengths).any():
-        raise ValueError
-    position = torch.arange(1, ids.size(1))
-    answer = (position >= prompt_lengths[:, None]) & (position < lengths[:, None])
-    targets = ids[:, 1:].masked_fill(~answer | (ids[:, 1:] == 0), -100)
-    each = F.cross_entropy(logits[:, :-1].float().mT, targets, reduction="none")
-    return each.sum() / (targets != -100).sum()
-
-
-@masked_instruction_loss.mistake(
-    "Without a single answer token you return NaN, 0 / 0, and one step with it ruins the model. Raise "
-    "ValueError."
-)
-def _(logits, ids, prompt_lengths, lengths):
-    position = torch.arange(1, ids.size(1))
-    answer = (position >= prompt_lengths[:, None]) & (position < lengths[:, None])
-    targets = ids[:, 1:].masked_fill(~answer, -100)
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), targets.flatten())
+# Each as it comes where an answer has one token: NaN, or an error where the wrong mask is asked.
+for says, edit, left_out in (
+    (
+        "The first token of each answer is missing from your loss. It is predicted from the prompt's "
+        "last position, and is the one that decides most.",
+        replace(AT_START, "position > prompt_lengths[:, None]"),
+        "~answer | (position == prompt_lengths[:, None])",
+    ),
+    (
+        "The last token of each answer, often the one that says it ends, is missing from your loss.",
+        replace(AT_END, "position < lengths[:, None] - 1"),
+        "~answer | (position == lengths[:, None] - 1)",
+    ),
+    (
+        "The mask is that of the position that predicts, so both its ends are one late. Mask by the "
+        "token that is predicted, at 1 … T − 1.",
+        replace("torch.arange(1, ids.size(1)", "torch.arange(ids.size(1) - 1"),
+        "(position <= prompt_lengths[:, None]) | (position > lengths[:, None])",
+    ),
+):
+    masked_instruction_loss.mistake(says, edit)
+    masked_instruction_loss.mistake(says, replace("~answer", left_out))
 
 
 @masked_instruction_loss.mistake(
@@ -1375,7 +992,7 @@ def _(logits, ids, prompt_lengths, lengths):
     for b in range(len(ids)):
         p, n = int(prompt_lengths[b]), int(lengths[b])
         picked.append(logits[b, p - 1 : max(n - 1, p - 1)].float())
-        targets.append(ids[b, p : max(n, p)])
+        targets.append(ids[b, p : max(n, p)].long())
     if not sum(map(len, targets)):
         raise ValueError
     return F.cross_entropy(torch.cat(picked), torch.cat(targets))
@@ -1391,7 +1008,7 @@ def _(logits, ids, prompt_lengths, lengths):
     if keep.sum() == 0:
         raise ValueError("nothing to learn")
     logp = logits.float().log_softmax(-1)[:, :-1]
-    return -logp.gather(-1, ids[:, 1:, None])[..., 0][keep].mean()
+    return -logp.gather(-1, ids[:, 1:, None].long())[..., 0][keep].mean()
 
 
 @masked_instruction_loss.alternative("weights of one and zero")
@@ -1400,7 +1017,7 @@ def _(logits, ids, prompt_lengths, lengths):
     weight = ((t >= prompt_lengths.unsqueeze(1)) * (t < lengths.unsqueeze(1))).float()
     if weight.max() == 0:
         raise ValueError
-    each = F.cross_entropy(logits[:, :-1].float().transpose(1, 2), ids[:, 1:], reduction="none")
+    each = F.cross_entropy(logits[:, :-1].float().mT, ids[:, 1:].long(), reduction="none")
     return (each * weight).sum() / weight.sum()
 
 
@@ -1471,6 +1088,7 @@ def _():
     yield call(torch.empty(0), 4), "empty"
     yield call(normal(64 * 2 + 1)), "64 is the default; the last block holds one number"
     yield call(normal(6, 5).T, 4), "row-major order of what is shown, not of the storage"
+    yield call(draws.scattered(normal(3, 4, 5)), 4), "not contiguous: no view flattens it"
     yield call(normal(5), 3), "an odd block: an error"
     yield call(normal(5), 0), "an empty block: an error"
     yield call(normal(5), 1), "a block of one: an error"
@@ -1478,131 +1096,68 @@ def _():
     yield call(lora.NF4 * 3, 16), "numbers that are on the grid"
     yield call(-normal(8).abs() - 0.1, 4), "negative numbers alone"
     yield call(normal(8, dtype=BF16), 4), "bfloat16: the scales are float32"
+    yield call(normal(64, 64, dtype=BF16)), "bfloat16, divided in float32"
     yield call(torch.tensor([1e-30, 2e-30, 1e30, -3e30]), 2), "very small and very large"
 
 
-def quantised(
-    x,
-    block_size,
-    *,
-    levels=lora.NF4,
-    scale=None,
-    whole=False,
-    swap=False,
-    floor=False,
-    odd=7,
-    order=lambda x: x.flatten(),
-    safe=True,
-):
-    """The reference with one thing changed, for the mistakes below."""
-    if block_size < 2 or block_size % 2:
-        raise ValueError
-    flat = order(x).float()
-    blocks = F.pad(flat, (0, -flat.numel() % block_size)).view(-1, block_size)
-    scales = scale(blocks) if scale else blocks.abs().amax(dim=1)
-    if whole:
-        scales = scales.max().expand(len(scales)).clone() if len(scales) else scales
-    unit = blocks / (torch.where(scales == 0, 1.0, scales) if safe else scales)[:, None]
-    edges = levels[1:] if floor else (levels[1:] + levels[:-1]) / 2
-    code = torch.bucketize(unit, edges, right=floor).to(torch.uint8).flatten()[: x.numel()]
-    code = torch.cat([code, code.new_full((x.numel() % 2,), odd)])
-    high, low = (code[1::2], code[::2]) if swap else (code[::2], code[1::2])
-    return high << 4 | low, scales
+LARGEST, SAFE = "blocks.abs().amax(dim=1)", "torch.where(scales == 0, 1.0, scales)"
+CUT = "code = code[: x.numel() + x.numel() % 2]"
+BYTE = "code[::2] << 4 | code[1::2]"
 
-
-@nf4_quantize.mistake(
-    "You divide [−1, 1] into sixteen equal steps. NF4's levels are `NF4`: quantiles of a normal "
-    "distribution, dense where weights are."
-)
-def _(x, block_size=64):
-    return quantised(x, block_size, levels=torch.linspace(-1, 1, 16), odd=7)
-
-
-@nf4_quantize.mistake(
-    "You take one scale for the whole tensor, so one large weight makes every other coarse. Each block "
-    "has its own."
-)
-def _(x, block_size=64):
-    return quantised(x, block_size, whole=True)
-
-
-@nf4_quantize.mistake("The two codes of a byte are swapped: the first belongs in the high half.")
-def _(x, block_size=64):
-    return quantised(x, block_size, swap=True)
-
-
-@nf4_quantize.mistake(
-    "You take the level below each number, not the nearest one: every weight moves downwards."
-)
-def _(x, block_size=64):
-    return quantised(x, block_size, floor=True)
-
-
-@nf4_quantize.mistake(
-    "Your scale is the largest number of a block, not the largest magnitude: blocks whose extreme is "
-    "negative are cut off."
-)
-def _(x, block_size=64):
-    return quantised(x, block_size, scale=lambda b: b.amax(dim=1))
-
-
-@nf4_quantize.mistake(
-    "Your scale is a block's root mean square. It is its largest magnitude, so that nothing lies beyond ±1."
-)
-def _(x, block_size=64):
-    return quantised(x, block_size, scale=lambda b: b.pow(2).mean(dim=1).sqrt())
-
-
-@nf4_quantize.mistake(
-    "A block of zeros gives 0 / 0, NaN, and NaN's place is after the last level: its zeros come back as "
-    "anything once the scale is not exactly 0. Divide by 1 there."
-)
-def _(x, block_size=64):
-    return quantised(x, block_size, safe=False)
-
-
-@nf4_quantize.mistake(
-    "An odd last code is paired with code 0, which stands for −1. Zero's code is 7."
-)
-def _(x, block_size=64):
-    return quantised(x, block_size, odd=0)
-
-
-@nf4_quantize.mistake(
-    "You go through the storage in its own order. Blocks run in row-major order of the tensor as it is "
-    "shown."
-)
-def _(x, block_size=64):
-    return quantised(x, block_size, order=lambda x: x.as_strided((x.numel(),), (1,)))
-
-
-@nf4_quantize.mistake("An odd block size is an error, and one below 2, too: raise ValueError.")
-def _(x, block_size=64):
-    block_size = max(2, block_size + block_size % 2)
-    return quantised(x, block_size)
-
-
-@nf4_quantize.mistake(
-    "You do not divide by the scale before you look for the nearest level: what lies beyond ±1 is cut off."
-)
-def _(x, block_size=64):
-    _, scales = quantised(x, block_size)
-    same, _ = quantised(x, block_size, scale=lambda b: torch.ones(len(b)))
-    return same, scales
-
-
-@nf4_quantize.mistake("The scales have x's dtype. They are float32 whatever x is.")
-def _(x, block_size=64):
-    codes, scales = quantised(x, block_size)
-    return codes, scales.to(x.dtype)
-
-
-@nf4_quantize.mistake(
-    "One code a byte, the other half empty: eight bits a weight, not four. Put two in each."
-)
-def _(x, block_size=64):
-    codes, scales = quantised(x, block_size)
-    return torch.stack([codes >> 4, codes & 15], 1).flatten()[: x.numel()], scales
+for says, edit in {
+    "You divide [−1, 1] into sixteen equal steps. "
+    "NF4's levels are `NF4`: quantiles of a normal distribution, dense where weights are.": replace(
+        "NF4.to(x.device)", "torch.linspace(-1, 1, 16)"
+    ),
+    "You take one scale for the whole tensor, so one large weight makes every other coarse. "
+    "Each block has its own.": replace(
+        LARGEST, f"{LARGEST}\n    scales[:] = max(scales, default=0)"
+    ),
+    "The two codes of a byte are swapped: the first belongs in the high half.": replace(
+        BYTE, "code[1::2] << 4 | code[::2]"
+    ),
+    "You take the level below each number, not the nearest one: "
+    "every weight moves downwards.": replace(
+        "(levels[1:] + levels[:-1]) / 2", "levels[1:], right=True"
+    ),
+    "Your scale is the largest number of a block, not the largest magnitude: "
+    "blocks whose extreme is negative are cut off.": replace(LARGEST, "blocks.amax(dim=1)"),
+    "Your scale is a block's root mean square. "
+    "It is its largest magnitude, so that nothing lies beyond ±1.": replace(
+        LARGEST, "blocks.pow(2).mean(dim=1).sqrt()"
+    ),
+    "A block of zeros gives 0 / 0, NaN, and NaN's place is after the last level: "
+    "its zeros come back as anything once the scale is not exactly 0. Divide by 1 there.": replace(
+        SAFE, "scales"
+    ),
+    "An odd last code is paired with code 0, which stands for −1. Zero's code is 7.": replace(
+        CUT, "code = F.pad(code[: x.numel()], (0, x.numel() % 2))"
+    ),
+    "You go through the storage in its own order. "
+    "Blocks run in row-major order of the tensor as it is shown.": replace(
+        "x.flatten()", "x.as_strided((x.numel(),), (1,))"
+    ),
+    "An odd block size is an error, and one below 2, too: raise ValueError.": replace(
+        "if block_size <= 0 or block_size % 2:", "if False:"
+    ),
+    "You do not divide by the scale before you look for the nearest level: "
+    "what lies beyond ±1 is cut off.": replace(f"blocks / {SAFE}[:, None]", "blocks"),
+    "The scales have x's dtype. They are float32 whatever x is.": replace(
+        f"{BYTE}, scales", f"{BYTE}, scales.to(x.dtype)"
+    ),
+    "One code a byte, the other half empty: eight bits a weight, not four. "
+    "Put two in each.": replace(f"return {BYTE}", "return code[: x.numel()]"),
+    "The bytes are not uint8: `torch.bucketize` and `argmin` give int64.": replace(
+        ".to(torch.uint8)", ""
+    ),
+    "You divide in x's own dtype: "
+    "in bfloat16 some numbers are rounded past the middle of two levels.": replace(
+        f"blocks / {SAFE}[:, None]", f"(blocks.to(x.dtype) / {SAFE}[:, None].to(x.dtype)).float()"
+    ),
+    "x is flattened by `view`, which no layout but a contiguous one is sure to allow. "
+    "Take `reshape`.": replace("x.flatten()", "x.view(-1)"),
+}.items():
+    nf4_quantize.mistake(says, edit)
 
 
 @nf4_quantize.mistake(
@@ -1613,7 +1168,7 @@ def _(x, block_size=64):
 def _(x, block_size=64):
     if block_size < 2 or block_size % 2:
         raise ValueError
-    parts = [quantised(b, block_size) for b in x.flatten().split(block_size)]
+    parts = [lora.nf4_quantize(b, block_size) for b in x.flatten().split(block_size)]
     return torch.cat([c for c, _ in parts]), torch.cat([s for _, s in parts])
 
 

@@ -84,14 +84,8 @@ class CausalSelfAttention(nn.Module):
             part.view(B, T, self.n_head, D // self.n_head).transpose(1, 2)  # (B, H, T, d)
             for part in self.c_attn(x).split(D, dim=2)
         )
-        y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=mask is None,
-        )
+        p = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=p, is_causal=mask is None)
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).reshape(B, T, D)))
 
 
@@ -110,7 +104,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """x: (..., D). Returns the same shape."""
-        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), approximate="tanh")))
+        h = F.gelu(self.c_fc(x), approximate="tanh")  # (..., 4 D)
+        return self.dropout(self.c_proj(h))
 
 
 @dataclass(frozen=True)
@@ -145,7 +140,8 @@ class Block(nn.Module):
         self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B 1 T T"] | None = None
     ) -> Float[Tensor, "B T D"]:
         """x: (B, T, D). Returns the same shape. A mask is the attention's; without one it gets none."""
-        x = x + (self.attn(self.ln_1(x)) if mask is None else self.attn(self.ln_1(x), mask))
+        given = () if mask is None else (mask,)
+        x = x + self.attn(self.ln_1(x), *given)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -172,7 +168,8 @@ class Transformer(nn.Module):
         T, C = ids.size(1), self.wpe.num_embeddings
         if C < T:
             raise ValueError(f"{T} positions; the context has {C}")
-        x = self.drop(self.wte(ids) + self.wpe(torch.arange(T, device=ids.device)))
+        positions = torch.arange(T, device=ids.device)
+        x = self.drop(self.wte(ids) + self.wpe(positions))
         allowed = None if mask is None else attention_mask(mask)
         for block in self.h:
             x = block(x, allowed)
@@ -205,12 +202,11 @@ class Pretrained(nn.Module):
 class GPT2(Pretrained):
     """Token ids in, logits of the next token out. The head's weight is the token embedding's.
 
-    Submodules: `transformer`, and `lm_head`, an nn.Linear from D to V without bias. `config` is kept,
-    and the weights start as `init_weights` has them.
+    Submodules: `transformer`; `lm_head`, an nn.Linear from D to V without bias. `config` is kept.
     """
 
     def __init__(self, config: GPT2Config, parts: Parts = Parts()) -> None:
-        """config: the sizes, and the norms' epsilon. parts: what to build from."""
+        """config, parts: as a Transformer's. The weights start as `init_weights` has them."""
         super().__init__()
         self.config = config
         self.transformer = Transformer(config, parts)
@@ -221,11 +217,9 @@ class GPT2(Pretrained):
     def forward(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T V"]:
-        """Logits after each position.
+        """Logits after each position. mask: False where a token is padding, to which nobody attends.
 
-        ids: (B, T), 0 ≤ id < V. mask: (B, T), False where a token is padding and nobody attends to
-        it; logits at such a place mean nothing. Raises ValueError for more positions than there are
-        embeddings, and IndexError for an id that is not in the vocabulary.
+        Raises ValueError for more positions than embeddings, IndexError for an id not in 0 … V − 1.
         """
         return self.lm_head(self.transformer(ids, mask))
 
@@ -245,8 +239,9 @@ def attention_mask(mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
 def init_weights(model: nn.Module, n_layer: int) -> None:
     """GPT-2's initialisation, whatever there was: normal with σ = 0.02, biases zero, norms one and zero.
 
-    The two projections that write to the residual stream of each block have σ / √(2 L), so that its
-    variance does not grow with depth (Radford et al. 2019, section 2.3, scale by 1/√N).
+    In place, of every parameter, also of one that requires no gradient. The two projections that write
+    to the residual stream of each block have σ / √(2 L), so that its variance does not grow with depth
+    (Radford et al. 2019, section 2.3, scale by 1/√N).
     """
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
@@ -259,7 +254,10 @@ def init_weights(model: nn.Module, n_layer: int) -> None:
 
 
 def gpt2_parameter_count(config: GPT2Config) -> dict[str, int]:
-    """How many numbers each part holds, and their sum under "total"; the tied head adds none."""
+    """How many numbers each part holds; the tied head adds none.
+
+    Keys: "wte", "wpe", "attention" and "mlp" of all blocks, "layer_norm", and their sum, "total".
+    """
     D, L = config.n_embd, config.n_layer
     count = {
         "wte": config.vocab_size * D,

@@ -7,6 +7,7 @@ Dettmers et al. (2023), section 3 and appendix E.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,10 +21,10 @@ class LoRALinear(nn.Module):
     """A frozen layer y = x Wᵀ + b and, beside it, a trained update of low rank: y + s · x Aᵀ Bᵀ.
 
     base_layer: an nn.Linear, or a `Conv1D` of transformers, which holds W as (in, out); it no longer
-    trains. lora_A: (r, in), starts as nn.Linear's weights do. lora_B: (out, r), starts at zero, so
-    that nothing changes at first. Both are where W is and of its dtype. scaling: s = α / r; with
-    rslora α / √r (Kalajdzievski, 2023). merged: False until `merge` adds the update to W; then the
-    base layer alone is the answer. Source: Hu et al. (2021), section 4.1.
+    trains, and what it returns is not written to. lora_A: (r, in), starts as nn.Linear's weights do.
+    lora_B: (out, r), starts at zero, so that nothing changes at first. Both are where W is and of its
+    dtype. scaling: s = α / r; with rslora α / √r (Kalajdzievski, 2023). merged: False until `merge`
+    adds the update to W; then the base layer alone is the answer. Source: Hu et al. (2021), section 4.1.
     """
 
     def __init__(
@@ -53,10 +54,8 @@ class LoRALinear(nn.Module):
         y = self.base_layer(x)
         if self.merged:
             return y
-        h = F.linear(self.dropout(x).reshape(-1, x.size(-1)), self.lora_A)
-        B = self.lora_B.to(h.dtype)  # the low precision of autocast, which knows no in-place op
-        # In y's memory: a linear layer's backward does not need what it returned.
-        return y.view(-1, y.size(-1)).addmm_(h, B.T, alpha=self.scaling).view_as(y)
+        h = F.linear(self.dropout(x), self.lora_A)  # (..., r)
+        return y + self.scaling * F.linear(h, self.lora_B)
 
     def delta(self) -> Float[Tensor, "out in"]:
         """The update whole: ΔW = s · B A."""
@@ -105,8 +104,9 @@ def inject_lora(
     """Freeze the model and put a LoRALinear in place of every layer of these names; in place.
 
     targets: "c_attn" means each nn.Linear or `Conv1D` whose dotted name is that or ends in
-    ".c_attn". Returns the model. Raises ValueError for a target that matches no such layer, and for
-    r < 1; then nothing is changed.
+    ".c_attn". An adapter is in its layer's mode, train or eval. Returns the model. Raises ValueError
+    for a target that matches no such layer, for r < 1, and for a dropout that is no probability; then
+    nothing is changed.
     """
     found = [(name, layer) for name, layer in linear_layers(model) if is_target(name, targets)]
     for target in targets:
@@ -114,21 +114,32 @@ def inject_lora(
             raise ValueError(f"no linear layer is called {target!r}")
     if r < 1:
         raise ValueError(f"the rank is at least 1; came {r}")
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"a dropout is a probability; came {dropout}")
     model.requires_grad_(False)
     for name, layer in found:
+        adapted = LoRALinear(layer, r, alpha, dropout, rslora).train(layer.training)
         parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, LoRALinear(layer, r, alpha, dropout, rslora))
+        setattr(model.get_submodule(parent), last, adapted)
     return model
 
 
 def lora_layers(model: nn.Module) -> Iterator[tuple[str, "LoRALinear"]]:
     """(dotted name, layer) of each layer with an adapter; of several the active one."""
+    for name, module in _adapted(model):
+        if not isinstance(module, Adapters):
+            yield name, module
+        elif module.active is not None:
+            yield name, module.adapters[module.active]  # type: ignore[misc]
+
+
+def _adapted(model: nn.Module) -> Iterator[tuple[str, "LoRALinear | Adapters"]]:
+    """(dotted name, module) of each layer with an adapter, or with several."""
     inside: tuple[str, ...] = ()
     for name, module in model.named_modules():
-        if hasattr(module, "adapters"):
+        if isinstance(module, Adapters):
             inside += (name + ".",)
-            if module.active is not None:
-                yield name, module.adapters[module.active]  # type: ignore
+            yield name, module
         elif hasattr(module, "lora_A") and not name.startswith(inside):
             yield name, module  # type: ignore[misc]
 
@@ -166,8 +177,17 @@ class Adapters(nn.Module):
         """first: what was there, from now on under the name "default"."""
         super().__init__()
         self.base_layer = first.base_layer
-        self.adapters = nn.ModuleDict({DEFAULT: first})
+        self.adapters = nn.ModuleDict()
+        self.kind = type(first)
         self.active: str | None = DEFAULT
+        self.train(first.training)
+        self.add(DEFAULT, first)
+
+    def add(self, name: str, layer: LoRALinear) -> None:
+        """One more. The base is registered here alone, so that a state_dict holds it once."""
+        del layer.base_layer
+        layer.__dict__["base_layer"] = self.base_layer
+        self.adapters[name] = layer.train(self.training)
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         """x: (..., in). Returns (..., out): the active adapter's, or the base layer's own."""
@@ -184,18 +204,23 @@ def add_adapter(
 ) -> nn.Module:
     """One more adapter on every layer that has one, and make it the active one; in place.
 
-    Raises ValueError for a name that is taken, and while an adapter is merged.
+    It is in its layer's mode, train or eval. Raises ValueError for a name that is taken, while an
+    adapter is merged, and for what LoRALinear refuses; then nothing is changed.
     """
     check_unmerged(model)
     if adapter in adapter_names(model):
         raise ValueError(f"there is an adapter {adapter!r} already")
-    for name, layer in list(lora_layers(model)):
-        module = model.get_submodule(name)
-        if not isinstance(module, Adapters):
-            module = Adapters(layer)
-            parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, module)
-        module.adapters[adapter] = type(layer)(layer.base_layer, r, alpha, dropout, rslora)
+    places = list(_adapted(model))
+    kinds: list[Any] = [getattr(place, "kind", type(place)) for _, place in places]
+    new = [
+        kind(place.base_layer, r, alpha, dropout, rslora)
+        for kind, (_, place) in zip(kinds, places, strict=True)
+    ]
+    for (name, place), layer in zip(places, new, strict=True):
+        several = place if isinstance(place, Adapters) else Adapters(place)
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, several)
+        several.add(adapter, layer)
     use_adapter(model, adapter)
     return model
 
@@ -234,7 +259,7 @@ PEFT_PREFIX = "base_model.model."
 
 
 def lora_state_dict(model: nn.Module) -> dict[str, Tensor]:
-    """The adapters' tensors, detached, and nothing of the base model, under the names of PEFT's files.
+    """The adapters' tensors, detached, as they are, under the names of PEFT's files; nothing else.
 
     The layer h.0.attn.c_attn gives base_model.model.h.0.attn.c_attn.lora_A.weight and
     ….lora_B.weight. Raises ValueError for a model without adapters.
@@ -276,14 +301,15 @@ def masked_instruction_loss(
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy in nats, float32, of the answers' tokens, each predicted by the one before it.
 
-    ids[b] is a prompt of prompt_lengths[b] ≥ 1 tokens, an answer up to position lengths[b], then
-    padding. Every answer token of the batch counts the same. Raises ValueError if there is none.
+    ids[b], of any integer type: a prompt of prompt_lengths[b] ≥ 1 tokens, an answer up to position
+    lengths[b], then padding. Every answer token of the batch counts the same. Raises ValueError if
+    there is none.
     """
     position = torch.arange(1, ids.size(1), device=ids.device)
     answer = (position >= prompt_lengths[:, None]) & (position < lengths[:, None])
     if not answer.any():
         raise ValueError("no token of an answer: the prompts fill the sequences")
-    targets = ids[:, 1:].masked_fill(~answer, -100)
+    targets = ids[:, 1:].long().masked_fill(~answer, -100)
     return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), targets.flatten())
 
 

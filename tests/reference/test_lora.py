@@ -183,6 +183,46 @@ def test_several_adapters():
     assert all(p.requires_grad == (".default.lora" in n) for n, p in model.named_parameters())
 
 
+def test_several_adapters_share_one_base():
+    model = inject_lora(our_gpt2(), ["c_attn"], r=2)
+    before = {name for name in model.state_dict() if "lora" not in name}
+    add_adapter(model, "b", r=5)
+    use_adapter(model, None)
+    add_adapter(model, "c", r=1)
+    assert {name for name in model.state_dict() if "lora" not in name} == before
+    copied = copy.deepcopy(model).double()
+    randomise(copied)
+    assert logits_of(copied, IDS).dtype is torch.float64
+    merge(copied)
+    assert not torch.equal(logits_of(copied, IDS), logits_of(model, IDS).double())
+
+
+def test_an_adapter_is_in_the_mode_of_its_layer():
+    model = our_gpt2().eval()
+    inject_lora(model, ["c_attn"], r=2, dropout=0.5)
+    assert not any(module.training for module in model.modules())
+    add_adapter(model, "b", r=5, dropout=0.5)
+    assert not any(module.training for module in model.modules())
+    model.train()
+    add_adapter(model, "c", r=5, dropout=0.5)
+    assert all(module.training for module in model.modules())
+    with pytest.raises(ValueError, match=r"a probability; came 1\.5"):
+        inject_lora(our_gpt2(), ["c_attn"], dropout=1.5)
+
+
+def test_what_the_base_layer_returns_is_left_alone():
+    layer = LoRALinear(nn.Linear(3, 5), r=2, alpha=4.0)
+    randomise(layer)
+    kept = []
+    layer.base_layer.register_forward_hook(lambda module, args, out: kept.append(out))
+    x = torch.randn(2, 3)
+    layer(x)
+    assert torch.equal(kept[0], layer.base_layer(x))
+    several = {"lora_A": torch.randn(4, 2, 3), "lora_B": torch.randn(4, 5, 2)}
+    outs = torch.vmap(lambda given: torch.func.functional_call(layer, given, (x,)))(several)
+    assert outs.shape == (4, 2, 5)
+
+
 def test_dropout_acts_on_the_update_alone():
     model = inject_lora(GPT2(TINY), TARGETS, r=4, dropout=0.5)
     randomise(model)

@@ -6,6 +6,7 @@ which a case gives by name out of STAND_INS.
 """
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +68,11 @@ def parts_for(subject: Any, names: dict[str, str]) -> Any:
 # What a case can hold in place of the parts of a block
 
 
+NO_MASK = object()
+"""What Sums takes for no mask: a None that is given all the same is an error, as for an attention
+without that parameter."""
+
+
 class Half(nn.Module):
     """In place of a norm: (x / 2 + eps) · weight."""
 
@@ -86,9 +92,9 @@ class Sums(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(config.n_embd))
 
-    def forward(self, x: Tensor, *mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Any = NO_MASK) -> Tensor:
         y = x.cumsum(1) * self.weight
-        return y * mask[0].to(x.dtype).mean((1, 3))[:, :, None] if mask else y
+        return y if mask is NO_MASK else y * mask.to(x.dtype).mean((1, 3))[:, :, None]
 
 
 class Square(nn.Module):
@@ -115,7 +121,7 @@ class Nothing(nn.Module):
     def __init__(self, config: Any) -> None:
         super().__init__()
 
-    def forward(self, x: Tensor, *mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return torch.zeros_like(x)
 
 
@@ -126,7 +132,7 @@ class Triple(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(config.n_embd))
 
-    def forward(self, x: Tensor, *mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return 3 * x * self.weight
 
 
@@ -147,7 +153,8 @@ _STAND_INS: dict[str, Any] = {
 @probe
 def gpt2_part(subject: Any, case: Case) -> dict[str, Any]:
     """As `module` does, with {"config": sizes, "parts": names} for the constructor, and whatever buffers
-    it keeps beside its state_dict; one more step:
+    it keeps beside its state_dict. An instance of other sizes is made and called in between. One more
+    step:
 
     ("dropped", x, n_head)  in train mode: which share of the result is zero, of each element and
     of all features of a head at once, and how the rest compares with the result in eval mode
@@ -164,8 +171,19 @@ def gpt2_part(subject: Any, case: Case) -> dict[str, Any]:
         layer = made(**build).to(dtype_of((weights, steps)))
         layer.load_state_dict({**layer.state_dict(), **weights})
         return _dropped(layer, *steps[0][1:])
-    seen = modules.module(made, case)
+
+    def beside_another(**given: Any) -> Any:
+        layer = made(**given)
+        if isinstance(layer, nn.Module):
+            other = made(**given | {"config": given["config"] | _OTHER})
+            other(torch.ones(1, 2, _OTHER["n_embd"]))
+        return layer
+
+    seen = modules.module(beside_another, case)
     return {label: value for label, value in seen.items() if ": buffer `" not in label}
+
+
+_OTHER: dict[str, Any] = {"n_embd": 5, "n_head": 1, "dropout": 0.0}
 
 
 def _dropped(layer: nn.Module, x: Tensor, n_head: int) -> dict[str, Any]:
@@ -221,8 +239,8 @@ gpt2_count.called = lambda name, case: f"{name}(GPT2Config({_settings(case.args[
 def initialised(subject: Any, case: Case) -> dict[str, Any]:
     """Fill a model with sevens, have it initialised, and look at each parameter.
 
-    The case: a description (see `assemble`) and n_layer. Of matrices the standard deviation to three
-    decimals, the mean in units of it, and the fourth moment in units of the variance squared (3 for a
+    The case: a description (see `assemble`) and n_layer. Of matrices the standard deviation to a
+    quarter of an octave, the mean in units of it, and the fourth moment in units of the variance squared (3 for a
     normal distribution), so that any right way of drawing passes.
     """
     tree, n_layer = case.args
@@ -231,12 +249,14 @@ def initialised(subject: Any, case: Case) -> dict[str, Any]:
         for parameter in made.parameters():
             parameter.fill_(7.0)
     before = dict(made.named_parameters(remove_duplicate=False))
+    trained = [name for name, p in before.items() if p.requires_grad]
     result = subject(made, n_layer)
     after = dict(made.named_parameters(remove_duplicate=False))
     seen = {
         "returns": result,
         "the parameters are those they were": all(after.get(n) is p for n, p in before.items()),
-        "they require a gradient": all(p.requires_grad for p in after.values()),
+        "those require a gradient that did": [n for n in after if after[n].requires_grad]
+        == trained,
     }
     return seen | {f"`{n}`: {k}": v for n, p in after.items() for k, v in _figures(p).items()}
 
@@ -248,7 +268,8 @@ def _figures(parameter: Tensor) -> dict[str, Any]:
     std = w.std().item()
     if std == 0:
         return {"all are": w.flatten()[0].item()}
-    found: dict[str, Any] = {"standard deviation": round(std, 3)}
+    octaves = round(4 * math.log2(std / 0.02)) / 4  # chance reaches no further than 0.05 of one
+    found: dict[str, Any] = {"standard deviation": float(f"{0.02 * 2**octaves:.2g}")}
     if w.numel() >= modules.MANY:
         found["|mean| / standard deviation"] = round(abs(w.mean().item()) / std, 1)
         found["fourth moment / variance²"] = round((w - w.mean()).pow(4).mean().item() / std**4)
@@ -298,10 +319,13 @@ def _driven(
 ) -> dict[str, Any]:
     config = config_for(model, sizes)
     made = model(config, parts_for(model, names)) if names else model(config)
+    due = ("transformer", "lm_head", "transformer.wte", "transformer.h", "transformer.ln_f")
+    if missing := [path for path in due if not _reached(made, path)]:
+        return {"attributes that are missing": missing}
     seen: dict[str, Any] = {
         "parameters": {name: tuple(p.shape) for name, p in made.named_parameters()},
         "state_dict": {name: tuple(x.shape) for name, x in made.state_dict().items()},
-        "config is kept": made.config == config,
+        "config is kept": getattr(made, "config", None) == config,
         "the head's features": [
             getattr(made.lm_head, f"{end}_features", None) for end in ("in", "out")
         ],
@@ -317,6 +341,15 @@ def _driven(
         found = _VERBS[verb](made, *given)
         seen |= {f"step {number} ({verb}): {label}": value for label, value in found.items()}
     return seen
+
+
+def _reached(made: Any, path: str) -> bool:
+    """Is there an attribute of this dotted name?"""
+    for name in path.split("."):
+        if not hasattr(made, name):
+            return False
+        made = getattr(made, name)
+    return True
 
 
 def _shared(a: Tensor, b: Tensor) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.probe import probe
@@ -43,21 +44,29 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
     kind, weight, bias, build, A, B, x, *rest = case.args
     base = linear(kind, weight, bias)
     kept = base.weight
-    built = subject(base, **build)
+    with MadeAnywhere() as made_anywhere:
+        built = subject(base, **build)
     if not isinstance(built, nn.Module):
         return {"what it builds": type(built).__name__}
     made: Any = built
     seen: dict[str, Any] = {
         "parameters": {name: tuple(p.shape) for name, p in made.named_parameters()},
         "dtypes": {name: p.dtype for name, p in made.named_parameters()},
+        "made on the default device, not on W's": [
+            name for name, p in made.named_parameters() if p.data_ptr() in made_anywhere.addresses
+        ],
         "trained": [name for name, p in made.named_parameters() if p.requires_grad],
         "state_dict": sorted(made.state_dict()),
         "it holds the layer that it was given": getattr(made, "base_layer", None) is base,
         "merged at first": getattr(made, "merged", "missing"),
     }
     scaling = getattr(made, "scaling", None)
-    if not {"lora_A", "lora_B"} <= set(seen["parameters"]):
+    fitting = {"lora_A": (A.shape, A.dtype), "lora_B": (B.shape, B.dtype)}
+    own = {name: (p.shape, p.dtype) for name, p in made.named_parameters() if name in fitting}
+    if own != fitting:
         return seen
+    other = subject(linear("linear", torch.ones(2, 3), None), r=1, alpha=1.0)
+    other(torch.ones(1, 3))  # what an instance keeps is its own
     with torch.no_grad():
         at_first = made(x.clone())
         seen["at first the output is the base layer's"] = bool(torch.equal(at_first, base(x)))
@@ -65,8 +74,6 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
         seen["lora_A is zero at first"] = not made.lora_A.any()
         if made.lora_A.numel() >= 10_000:
             seen |= _statistics(made.lora_A)
-    if made.lora_A.shape != A.shape or made.lora_B.shape != B.shape:
-        return seen
     with torch.no_grad():
         made.lora_A.copy_(A)
         made.lora_B.copy_(B)
@@ -77,12 +84,18 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
         made.eval()
     leaf = x.clone().requires_grad_()
     given = leaf * 1
+    returned: list[tuple[Tensor, Tensor]] = []
+    hook = base.register_forward_hook(lambda _, args, out: returned.append((out, out.clone())))
     y = made(given)
+    hook.remove()
     if not isinstance(y, Tensor):
         return seen | {"output": y}
     seen["output"] = y.detach().clone()
     if not torch.equal(given.detach(), leaf.detach()):
         seen["argument `x` afterwards"] = given.detach().clone()
+    seen["what the base layer returned is left alone"] = all(
+        torch.equal(out, kept) for out, kept in returned
+    )
     seen["scaling"] = float(scaling) if isinstance(scaling, int | float) else scaling
     if y.requires_grad and y.numel():
         (y * ramp(y)).sum().backward()
@@ -93,10 +106,35 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
             seen["shape under autocast to bfloat16"] = tuple(made(x).shape)
     seen["delta()"] = made.delta().detach().clone()
+    with torch.no_grad():
+        made.lora_B.mul_(2.0)
+        seen["delta() once B is doubled"] = made.delta().clone()
+        seen["output once B is doubled"] = made(x).clone()
     seen["the base layer's weight is as before"] = base.weight is kept and torch.equal(
         weight, weight_of(base).detach()
     )
     return seen
+
+
+class MadeAnywhere(TorchFunctionMode):
+    """Addresses of the tensors that were made without a device and never moved to one: on a machine
+    with a CPU alone nothing else shows where they would be."""
+
+    FACTORIES = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: set[int] = set()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func in self.FACTORIES and (kwargs or {}).get("device") is None and out.numel():
+            self.addresses.add(out.data_ptr())
+        elif func in (torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.type_as):
+            self.addresses.discard(args[0].data_ptr())
+        return out
 
 
 def weight_of(layer: Any) -> Tensor:
@@ -105,12 +143,16 @@ def weight_of(layer: Any) -> Tensor:
 
 
 def _statistics(A: Tensor) -> dict[str, Any]:
-    """Of a uniform distribution up to 1 / √in, in its own units, so that chance does not show."""
+    """Of a uniform distribution up to 1 / √in, in its own units, to a ninth: chance does not show, for
+    this start or for one that is √6 times as wide."""
     unit = A.detach().double() * A.size(1) ** 0.5
+    figures = {
+        "standard deviation · √(3 in)": unit.std() * 3**0.5,
+        "mean · √in": unit.mean().abs(),
+        "largest magnitude · √in": unit.abs().max(),
+    }
     return {
-        "lora_A: standard deviation · √(3 in)": round(unit.std().item() * 3**0.5, 1),
-        "lora_A: mean · √in": round(abs(unit.mean().item()), 1),
-        "lora_A: largest magnitude · √in": round(unit.abs().max().item(), 1),
+        f"lora_A: {name}": round(round(9 * value.item()) / 9, 2) for name, value in figures.items()
     }
 
 
@@ -122,9 +164,11 @@ def _dropped(made: nn.Module, base: nn.Module, x: Tensor) -> dict[str, Any]:
     row = x.detach().flatten(0, -2)[:1]
     with torch.no_grad():
         torch.manual_seed(0)
-        added = made(row.repeat(_ROWS, 1)) - base(row)
+        rows_in = row.repeat(_ROWS, 1)
+        added = made(rows_in) - base(row)
         rows = (added.double() * 1e4).round().unique(dim=0) / 1e4
     return {
+        "train mode: its input is left alone": torch.equal(rows_in, row.expand_as(rows_in)),
         "train mode: how many different updates one input gets": len(rows),
         "train mode: the least and the most": torch.stack([rows.amin(0), rows.amax(0)]).float(),
     }
@@ -153,10 +197,11 @@ lora_layer.called = _called_layer
 def injected(subject: Any, case: Case) -> dict[str, Any]:
     """Put adapters into a model: its parameters by name afterwards, and which of them train.
 
-    The case: the model's description (see `assemble`), the targets, and keyword arguments.
+    The case: the model's description (see `assemble`), the targets, "eval" for a model in eval mode,
+    and keyword arguments.
     """
-    tree, targets = case.args
-    made = assemble(tree)
+    tree, targets, *mode = case.args
+    made = assemble(tree).train(not mode)
     before = {id(p): (name, p.detach().clone()) for name, p in made.named_parameters()}
     try:
         result = subject(made, list(targets), **case.kwargs)
@@ -171,6 +216,7 @@ def injected(subject: Any, case: Case) -> dict[str, Any]:
                 part.fill_(1.0)
             base = layer.base_layer
             x = torch.ones(1, layer.lora_A.size(1))
+            seen[f"{name}: in train mode"] = [module.training for module in layer.modules()]
             seen[f"{name}: what ones everywhere add"] = layer.eval()(x) - base(x)
             seen[f"{name}: dropout"] = [m.p for m in layer.modules() if isinstance(m, nn.Dropout)]
     return seen
@@ -196,9 +242,9 @@ def _adapted(made: nn.Module) -> list[tuple[str, Any]]:
 
 
 def _called_injected(name: str, case: Case) -> str:
-    tree, targets = case.args
+    tree, targets, *mode = case.args
     given = "".join(f", {key}={shown(value)}" for key, value in case.kwargs.items())
-    return f"{name}({described(tree)}, {shown(list(targets))}{given})"
+    return f"{name}({described(tree)}{' in eval mode' * bool(mode)}, {shown(list(targets))}{given})"
 
 
 injected.called = _called_injected
