@@ -82,6 +82,7 @@ def failure_lines(f: "Failure") -> Iterator[Line]:
 
 
 def raised_lines(f: "Failure") -> Iterator[Line]:
+    """The lines of the student's code in which it raised."""
     for where, number, source in f.got.raised.lines if f.got and f.got.raised else ():
         inside = f" in {where}" if where else ""
         yield Line("code", f"line {number}{inside}:  {source}")
