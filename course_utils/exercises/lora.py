@@ -1046,6 +1046,7 @@ nf4_quantize = Exercise(
     difficulty=3,
     minutes=30,
     points=4,
+    formats={"uint8": "#04x"},
     hints=(
         "Pad the flattened x with zeros to whole blocks, and view it as (blocks, block_size).",
         "The nearest of sorted levels: `torch.bucketize` with the midpoints between neighbours, or an "

@@ -34,7 +34,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     In the main thread of Linux and macOS a timer signal does it, and comes again if the block
     swallowed it: at last so fast that one arrives in the very `except:` that swallows them.
     Elsewhere (Windows, other threads) a second thread raises it between two bytecodes. A single
-    call into torch that never returns can be stopped by neither.
+    call into C that never returns can be stopped by neither: see `stuck`.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and hasattr(signal, "setitimer"):

@@ -4,6 +4,9 @@ import linecache
 import pickle
 import re
 import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -11,7 +14,7 @@ from time import monotonic, sleep
 
 from . import launch
 from .frames import is_callers, line_of
-from .report import DIED, SLOW, STUCK, Failure, Line, Reply, tidy
+from .report import DIED, SLOW, STUCK, Failure, Line, Reply, State, tidy
 from .wire import loads
 
 START_S = 120.0
@@ -24,6 +27,12 @@ _QUIET_S = 0.3
 found quiet once more. Half of it, and once, was enough on two cores with eighteen other busy processes
 and ranks at the lowest priority."""
 _AGAIN_S = 0.1
+_OTHERS = "for other ranks"
+STOP_S = 10.0
+"""How long a rank that was told to stop may take; the stop button, pressed again, ends that."""
+
+Look = Callable[[Mapping[int, Reply]], None]
+"""Given what the ranks have shown so far, by rank, again and again."""
 
 
 @dataclass
@@ -49,20 +58,33 @@ class Worker:
 class Conversation:
     """One question to some ranks, until each has answered or cannot any more."""
 
-    def __init__(self, workers: list[Worker], number: int, timeout: float, watch: bool) -> None:
+    def __init__(
+        self,
+        workers: list[Worker],
+        number: int,
+        timeout: float,
+        watch: bool,
+        look: Look | None = None,
+    ) -> None:
         self.number = number
+        self.look = look
+        self.presses = 0
         self.timeout = timeout
         self.watch = watch
         self.workers = workers
         self.open = {worker.conn: worker for worker in workers}
         self.replies = {worker.rank: Reply(worker.rank) for worker in workers}
-        self.stands: dict[int, str] = {}
 
     def hold(self, verb: str, data: dict[int, bytes]) -> list[Reply]:
         """Send each rank its data and hear them all. The replies by rank; an error is in its reply.
 
-        verb: the name of what the rank shall do. data: by rank, pickled.
+        verb: the name of what the rank shall do. data: by rank, pickled. A stop button that was
+        pressed raises KeyboardInterrupt between two messages, never inside one.
         """
+        with self.presses_counted():
+            return self.held(verb, data)
+
+    def held(self, verb: str, data: dict[int, bytes]) -> list[Reply]:
         start = monotonic()
         for worker in self.workers:
             worker.read = _size_of(worker.log)
@@ -78,14 +100,39 @@ class Conversation:
             if now >= end:
                 self.give_up(SLOW)
                 break
-            for conn in wait(list(self.open), min(ask, end) - now if self.watch else end - now):
-                self.hear(self.open[conn])  # type: ignore[index]
-            if self.watch and self.open and monotonic() >= ask:
-                if self.all_quiet():
+            self.hear_all(max(min(ask, end) - now, 0.0))
+            if self.presses:
+                raise KeyboardInterrupt
+            if self.open and monotonic() >= ask:
+                if self.watch and self.all_quiet():
                     self.give_up(STUCK)
                     break
                 ask = monotonic() + _ASK_S
         return [self.replies[rank] for rank in sorted(self.replies)]
+
+    @contextmanager
+    def presses_counted(self) -> Iterator[None]:
+        """Within the block the stop button is counted: it must not tear a message in two."""
+        in_main = threading.current_thread() is threading.main_thread()
+        if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+
+        def count(*_: object) -> None:
+            self.presses += 1
+
+        signal.signal(signal.SIGINT, count)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def hear_all(self, patience: float) -> None:
+        """Take in what comes, once something does."""
+        for conn in wait(list(self.open), patience):
+            self.hear(self.open[conn])  # type: ignore[index]
+        if self.look is not None:
+            self.look(self.replies)
 
     def hear(self, worker: Worker) -> None:
         """Take in one message: something to show, or that the rank is done."""
@@ -119,8 +166,8 @@ class Conversation:
         message = "\n    ".join(["died: " + _how_it_ended(code), *said])
         self.replies[worker.rank].error = Failure(DIED, message, lines=lines)
 
-    def states(self, patience: float) -> dict[int, tuple[float, bool, tuple[Line, ...]]]:
-        """Where the ranks that are left stand: seconds of quiet, do they wait, lines."""
+    def states(self, patience: float) -> dict[int, State]:
+        """Where the ranks that are left stand, as far as they say so in time."""
         found = {}
         for worker in self.open.values():
             if not worker.asked:
@@ -134,12 +181,12 @@ class Conversation:
             try:
                 if not worker.asked or not worker.control.poll(max(end - monotonic(), 0)):
                     continue
-                number, quiet, waits, lines = pickle.loads(worker.control.recv_bytes())
+                number, state = pickle.loads(worker.control.recv_bytes())
             except (EOFError, OSError):
                 continue
             worker.asked = False
             if number == self.number:
-                found[worker.rank] = quiet, waits, tuple(_with_source(line) for line in lines)
+                found[worker.rank] = state._replace(lines=tuple(map(_with_source, state.lines)))
         return found
 
     def all_quiet(self) -> bool:
@@ -149,39 +196,58 @@ class Conversation:
         it would do next, nobody knows.
         """
         found = self.states(_ANSWER_S)
-        if len(found) < len(self.open) or any(quiet < _QUIET_S for quiet, _, _ in found.values()):
+        if len(found) < len(self.open) or any(s.quiet_s < _QUIET_S for s in found.values()):
             return False
         sleep(_AGAIN_S)
         again = self.states(_ANSWER_S)
-        return all(
-            rank in again and again[rank][0] > quiet for rank, (quiet, _, _) in found.items()
-        )
+        return all(rank in again and again[rank].quiet_s > found[rank].quiet_s for rank in found)
 
     def give_up(self, how: str) -> None:
         """Nobody who is still at it will come to an end in time."""
         self.states(0.1)  # an answer to an earlier question may have been late
         found = self.states(0.5)
         for worker in self.open.values():
-            _, waits, lines = found.get(worker.rank, (0.0, False, ()))
+            state = found.get(worker.rank, State())
             if worker.rank not in found:
                 message = f"still running after {self.timeout:g} s, and does not say where"
             elif how == STUCK:
-                message = "stuck: waits for other ranks, which do not come"
-            elif waits:
-                message = f"still waiting for other ranks after {self.timeout:g} s"
+                where = state.inside or "for other ranks, which do not come"
+                message = f"stuck: waits {where}"
+            elif state.waits:
+                message = f"still waiting {state.inside or _OTHERS} after {self.timeout:g} s"
             else:
                 message = f"still running after {self.timeout:g} s"
-            self.replies[worker.rank].error = Failure(how, message, lines=lines, waits=waits)
+            self.replies[worker.rank].error = Failure(
+                how, message, lines=state.lines, waits=state.waits
+            )
         self.open = {}
 
     def where_they_stand(self) -> list[Reply]:
         """After an interruption, for whoever reports it."""
         found = self.states(0.3)
+        replies = dict(self.replies)
         for worker in self.open.values():
-            _, waits, lines = found.get(worker.rank, (0.0, False, ()))
-            message = "was waiting for other ranks" if waits else "was running"
-            self.replies[worker.rank].error = Failure(SLOW, message, lines=lines)
-        return [self.replies[rank] for rank in sorted(self.replies)]
+            state = found.get(worker.rank, State())
+            message = f"was waiting {state.inside or _OTHERS}" if state.waits else "was running"
+            error = Failure(SLOW, message, lines=state.lines, waits=state.waits)
+            replies[worker.rank] = replace(self.replies[worker.rank], error=error)
+        return [replies[rank] for rank in sorted(replies)]
+
+    def stop(self) -> list[int]:
+        """Raise KeyboardInterrupt in the ranks that are left: those in which it does not arrive.
+
+        Python sees it between two bytecodes and in a sleep, not inside C++; who waits there for a
+        message is freed by hanging up.
+        """
+        self.presses = 0
+        for worker in self.open.values():
+            with suppress(OSError):
+                worker.control.send_bytes(b"!")
+        end = monotonic() + STOP_S
+        with self.presses_counted():
+            while self.open and monotonic() < end and not self.presses:
+                self.hear_all(_ASK_S)
+        return [worker.rank for worker in self.open.values()]
 
 
 def _with_source(line: Line) -> Line:

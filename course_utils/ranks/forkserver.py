@@ -23,7 +23,7 @@ from course_utils.processes.fork_server import ForkServer, close_all, kill
 _PRELOADED = (
     "torch",
     "torch.distributed",
-    "course_utils.ranks.worker",
+    "course_utils.ranks.rank.worker",
     "course_utils.grading.distributed.on_rank",
     "torch._dynamo",
     "torch.nn.parallel",
@@ -98,7 +98,7 @@ class Server(ForkServer):
             self.leave()
             self.control.close()
             close_all({self.wake, self.woken, *all_fds} - set(mine))
-            from .worker import serve
+            from .rank.worker import serve
 
             serve(Connection(mine[0]), Connection(mine[1]))
         finally:

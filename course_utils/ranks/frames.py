@@ -90,9 +90,10 @@ def waits_for_others(frames: list[FrameType]) -> bool:
     return bool(_WAITS.search(_expression(top)))
 
 
-def connects(frames: list[FrameType]) -> bool:
-    """Is a group being made, or a store looked for?"""
-    return any(f.f_code.co_name in _MEETS and _communicates([f.f_code.co_filename]) for f in frames)
+def meets(frames: list[FrameType]) -> str:
+    """The outermost function in which a group is made, or a store looked for; "" if there is none."""
+    names = [f.f_code.co_name for f in frames if _communicates([f.f_code.co_filename])]
+    return next((name for name in reversed(names) if name in _MEETS), "")
 
 
 def _expression(frame: FrameType) -> str:

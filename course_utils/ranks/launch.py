@@ -41,7 +41,7 @@ class Child(Protocol):
 def _environment() -> dict[str, str]:
     """Of a process of the course: one thread for each rank, figures kept for the cell's end."""
     one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {**os.environ, **one, "MPLBACKEND": "module://course_utils.ranks.figures"}
+    return {**os.environ, **one, "MPLBACKEND": "module://course_utils.ranks.rank.figures"}
 
 
 class Forkserver:
@@ -241,7 +241,7 @@ class Spawner:
 
 
 def _spawned(conn: Connection, control: Connection) -> None:
-    from .worker import serve_spawned
+    from .rank.worker import serve_spawned
 
     serve_spawned(conn, control)
 

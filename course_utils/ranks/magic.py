@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import launch
+from .live import Live
 from .pool import Ranks
-from .report import RanksError, RanksInterrupted, show
+from .report import NotRun, NotSent, RanksError, RanksInterrupted, show
 
 _HELP = """\
 %%ranks 4                 run the cell on 4 ranks (at first 4, later the last number if none is given)
@@ -17,7 +18,8 @@ _HELP = """\
 %%ranks 4 pull=loss       afterwards: loss in the notebook, a list by rank
 %%ranks 4 timeout=20      seconds that the cell may take (10)
 %%ranks 4 fails           the cell is meant to fail: show how, go on
-%%ranks 4 debug=off       do not check that collectives match: for counting messages and time
+%%ranks 4 debug=off       do not check that collectives match: for counting messages and time, and
+                          for async_op=True (to compare, a checked call waits for all ranks)
 %%ranks 4 watch=off       leave a deadlock to the group's own timeout
 %ranks                    what is running, and the memory it takes
 %ranks stop               stop it"""
@@ -128,12 +130,16 @@ class Magic:
         return "\n".join(lines) or "no ranks are running"
 
     def cell(self, options: Options, source: str) -> None:
-        """Run a cell on the ranks and show what they did. Raises RanksError if one failed."""
+        """Run a cell on the ranks and show what they did. Raises RanksError if one failed.
+
+        Somebody who watches sees it as it comes; then all is shown by rank, in order.
+        """
         self.world_size = options.world_size
         pool = self.pools.setdefault(options.world_size, Ranks(options.world_size))
         missing = [name for name in options.push if name not in self.shell.user_ns]
         if missing:
-            raise NameError(f"push: {', '.join(missing)} is not defined in the notebook")
+            raise NotRun(f"push: {', '.join(missing)} is not defined in the notebook")
+        live = Live() if _somebody_watches(self.shell) else None
         try:
             if options.push:
                 pool.push(**{name: self.shell.user_ns[name] for name in options.push})
@@ -143,18 +149,28 @@ class Magic:
                 timeout=options.timeout,
                 watch=options.watch,
                 debug=options.debug,
+                look=live,
             )
+        except NotSent as error:
+            raise NotRun(f"push: {error}") from None
+        except SyntaxError as error:
+            place = f"line {error.lineno}:  {(error.text or '').strip()}"
+            raise NotRun(f"{type(error).__name__}: {error.msg}, {place}") from None
         except KeyboardInterrupt:
+            if live:
+                live.clear()
             show(pool.interrupted)
             raise RanksInterrupted(pool.interrupted, pool.lost) from None
+        if live:
+            live.clear()
         if pool.note:
             print(pool.note, file=sys.stderr)
         show(replies)
         if any(not reply.ok for reply in replies):
-            error = RanksError(replies, pool.lost)
+            failure = RanksError(replies, pool.lost)
             if not options.fails:
-                raise error
-            print(error)
+                raise failure
+            print(failure)
             return
         if options.fails:
             raise NothingFailed("this cell was meant to fail, and no rank did")
@@ -165,6 +181,11 @@ class Magic:
         """Stop all processes."""
         for pool in self.pools.values():
             pool.close()
+
+
+def _somebody_watches(shell: Any) -> bool:
+    """Could somebody answer `input()`? nbclient and nbval say no: they want the same in every run."""
+    return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))
 
 
 class NothingFailed(AssertionError):

@@ -18,12 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from . import launch
-from .conversation import START_S, Conversation, Worker
-from .report import DIED, SLOW, STUCK, Group, RanksError, Reply, show
+from .conversation import START_S, Conversation, Look, Worker
+from .report import DIED, SLOW, STUCK, Group, NotSent, RanksError, Reply, names_of, show
 from .wire import dumps
 
 _NEW_PROCESSES = "These are new processes: the variables of before are lost."
+_STOPPABLE = ("cell", "call", "push", "pull")
 _NO_OWN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MPLBACKEND")
+_KEPT = (
+    "The ranks keep their variables, in a new process group; what was built on the old one (groups, "
+    "DDP and FSDP models) must be built again."
+)
 _cells = itertools.count(1)
 
 
@@ -59,8 +64,9 @@ class Ranks:
     is loaded once) or "spawn" (the rest; each rank loads torch, and starting takes seconds).
 
     A rank that dies, or a call that ends in a deadlock or runs out of time, takes all ranks'
-    variables with it; the next use starts new processes. Everything raises RanksError, except `run`
-    and `ask`, which return every rank's Reply.
+    variables with it; the next use starts new processes. KeyboardInterrupt does so only if a rank
+    computes inside C++, or catches it. Everything raises RanksError, except `run` and `ask`, which
+    return every rank's Reply.
 
     lost: what the last call cost, in words, "" if nothing; note: what happened before it. interrupted:
     the replies of a call that was interrupted, with where each rank stood.
@@ -130,10 +136,13 @@ class Ranks:
         timeout: float | None = None,
         watch: bool = True,
         debug: bool | None = None,
+        look: Look | None = None,
     ) -> list[Reply]:
         """Run `source` in each rank's namespace (or in those of `only`): their replies.
 
         watch=False: a deadlock is left to the group's own timeout, as it would be elsewhere.
+        debug: for this call, as in `Ranks`. look: called several times a second, while it runs, with
+        the replies as they are so far.
         Raises SyntaxError here, before anything runs.
         """
         filename = f"<ranks {next(_cells)}>"
@@ -143,7 +152,7 @@ class Ranks:
         data = dumps((source, filename))
         with self._lock:
             self._ready(self._wanted(debug, watch, timeout))
-            return self._ask("cell", dict.fromkeys(chosen, data), timeout, watch)
+            return self._ask("cell", dict.fromkeys(chosen, data), timeout, watch, look)
 
     def ask(
         self,
@@ -173,8 +182,11 @@ class Ranks:
         return self._shown(self.ask(function, arguments))
 
     def push(self, **values: Any) -> None:
-        """Put copies of values into every rank's namespace; functions of a notebook included."""
-        data = dumps(values)
+        """Put copies of values into every rank's namespace; functions of a notebook included.
+
+        Raises NotSent, a TypeError, with the name of a value that cannot be pickled.
+        """
+        data = _packed(values)
         with self._lock:
             self._ready(self._group)
             self._values(self._ask("push", dict.fromkeys(range(self.world_size), data)))
@@ -290,21 +302,25 @@ class Ranks:
         data: dict[int, bytes],
         timeout: float | None = None,
         watch: bool = True,
+        look: Look | None = None,
     ) -> list[Reply]:
         """Send each rank its data and wait for the replies. What fails is put right afterwards."""
         limit = self.timeout if timeout is None else timeout
         conversation = Conversation(
-            [self._team.workers[rank] for rank in data], next(self._numbers), limit, watch
+            [self._team.workers[rank] for rank in data], next(self._numbers), limit, watch, look
         )
         self.lost = ""
         try:
             replies = conversation.hold(verb, data)
-        except BaseException:
+        except BaseException as error:
             try:
                 self.interrupted = conversation.where_they_stand()
+                stopped = isinstance(error, KeyboardInterrupt) and verb in _STOPPABLE
+                self.lost = self._stopped(conversation) if stopped else ""
             finally:
-                self._team.stop()
-                self.lost = self._what_was_lost()
+                if not self.lost:
+                    self._team.stop()
+                    self.lost = self._what_was_lost()
             raise
         how = {reply.error.how for reply in replies if reply.error}
         if how & {DIED, STUCK, SLOW}:
@@ -317,16 +333,39 @@ class Ranks:
     def _renew(self) -> str:
         """After an error inside a collective the group may be broken: the next call gets another."""
         if self._regroup(self._group):
-            return (
-                "The ranks keep their variables, in a new process group; what was built on the old "
-                "one (groups, DDP and FSDP models) must be built again."
-            )
+            return _KEPT
         self._team.stop()
         return self._what_was_lost()
+
+    def _stopped(self, conversation: Conversation) -> str:
+        """Stop what runs and keep the processes, if Python can be interrupted in all of them."""
+        left = conversation.stop()
+        if not left:
+            return self._renew()
+        self._team.stop()
+        cannot = "cannot be interrupted (busy inside C++, or KeyboardInterrupt is caught)"
+        return f"{names_of(left)} {cannot}. {self._what_was_lost()}"
 
     def _what_was_lost(self) -> str:
         processes = f"All {self.world_size} processes were" if self.world_size > 1 else "It was"
         return f"{processes} stopped: their variables are lost. The next cell starts new ones."
+
+
+def _packed(values: dict[str, Any]) -> bytes:
+    """All in one, so that what they share stays shared. Raises NotSent."""
+    try:
+        return dumps(values)
+    except Exception as error:
+        for name, value in values.items():
+            try:
+                dumps(value)
+            except Exception as own:
+                raise NotSent(f"{name} cannot be sent to the ranks: {_said(own)}") from own
+        raise NotSent(f"{', '.join(values)} cannot be sent to the ranks: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def free_port() -> int:

@@ -33,6 +33,15 @@ class Line(NamedTuple):
         return f"line {self.number}{inside}:  {self.source}"
 
 
+class State(NamedTuple):
+    """Where a rank stands. inside: the operation that it waits in, "in recv from rank 0", if known."""
+
+    quiet_s: float = 0.0
+    waits: bool = False
+    inside: str = ""
+    lines: tuple[Line, ...] = ()
+
+
 @dataclass(frozen=True)
 class Failure:
     """Why a rank has no result.
@@ -131,6 +140,17 @@ class RanksError(RuntimeError):
         return ["RanksError: " + str(self)]
 
 
+class NotSent(TypeError):
+    """A value that cannot be pickled, by the name under which it was to be sent to the ranks."""
+
+
+class NotRun(Exception):
+    """Why a cell was not even begun, in one line: no traceback of the magic's own code."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
 class RanksInterrupted(KeyboardInterrupt):
     """The stop button, with where each rank stood and what was lost."""
 
@@ -207,10 +227,10 @@ def show(replies: Sequence[Reply]) -> None:
     shown = {reply.rank: _joined(reply.items) for reply in replies}
     alike = len(shown) > 1 and all(items == shown[replies[0].rank] for items in shown.values())
     if alike:
-        _show_items(shown[replies[0].rank], names_of(shown))
+        show_items(shown[replies[0].rank], names_of(shown))
         return
     for rank, items in shown.items():
-        _show_items(items, names_of([rank]))
+        show_items(items, names_of([rank]))
 
 
 def _joined(items: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
@@ -228,13 +248,14 @@ def _joined(items: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return found
 
 
-def _show_items(items: Sequence[tuple[str, Any]], label: str) -> None:
+def show_items(items: Sequence[tuple[str, Any]], label: str) -> None:
+    """Print and display, in order, every line after `label`."""
     for kind, item in items:
         if kind == "show":
             print(_labelled(item.get(_PLAIN, ""), label))
             _display_bundle(item)
         else:
-            print(_labelled(item, label), file=sys.stderr if kind == "err" else sys.stdout)
+            print(_labelled(item, label), file=sys.stdout if kind == "out" else sys.stderr)
 
 
 def _display_bundle(bundle: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ _ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "MALLOC_ARENA_MAX": "1",  # an arena takes 64 MiB of a submission's address space
     "MKL_NUM_THREADS": "1",
-    "MPLBACKEND": "module://course_utils.ranks.figures",
+    "MPLBACKEND": "module://course_utils.ranks.rank.figures",
     "OMP_NUM_THREADS": "1",
     "PATH": "/usr/bin:/bin",
     "PYTHONHASHSEED": "0",  # the same answers each time

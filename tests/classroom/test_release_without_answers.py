@@ -93,7 +93,16 @@ def test_the_declaration_comes_back(again):
     for key, exercise in again.items():
         full = find(key)
         same = ("title", "difficulty", "minutes", "points", "names", "staged_hints", "is_class")
-        for name in (*same, "needs", "stand_in", "stand_in_note", "limit_s", "probe", "stars"):
+        for name in (
+            *same,
+            "needs",
+            "stand_in",
+            "stand_in_note",
+            "limit_s",
+            "formats",
+            "probe",
+            "stars",
+        ):
             assert getattr(exercise, name) == getattr(full, name), (key, name)
         assert [c.promise for c in exercise.contracts] == [c.promise for c in full.contracts]
         assert not exercise.has_answer

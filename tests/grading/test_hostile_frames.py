@@ -236,6 +236,8 @@ RAISED = {
     "lines": [["f", 1, "x"]],
     "where": "",
     "told": False,
+    "never": False,
+    "costly": False,
 }
 SEEN = {"seen": {"result": 1}, "raised": None, "left": [], "seconds": 0.5}
 

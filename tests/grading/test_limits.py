@@ -1,11 +1,24 @@
-"""The time limit, by timer signal in the main thread and by a second thread elsewhere."""
+"""The time limit, by timer signal in the main thread, by a second thread elsewhere, in a fork for loops in C."""
 
+import itertools
+import os
+import re
 import signal
 import threading
+import time
+from functools import partial
 
 import pytest
+import toys
 
+from course_utils.grading import call, probes
+from course_utils.grading.driving.in_c import may_loop_in_c
+from course_utils.grading.driving.observe import observe
+from course_utils.grading.judging.judge import grade
+from course_utils.processes.stuck import can_fork, first_stuck
 from course_utils.processes.time_limit import TimeLimit, time_limit
+
+forks = pytest.mark.skipif(not can_fork(), reason="no fork on this system")
 
 
 def loops_for_ever():
@@ -56,3 +69,105 @@ def test_a_library_is_loaded_to_its_end(tmp_path, monkeypatch):
         while True:
             pass
     assert slow_library.whole
+
+
+# ------------------------------------------------------------------ loops inside a C function
+
+
+def loops_in_c():
+    return sum(range(10**13))
+
+
+@forks
+def test_a_loop_in_c_is_found_and_killed():
+    """What sleeps longer than the limit is not stuck: only the processor's time counts."""
+    quick = [lambda: None, partial(time.sleep, 0.3), lambda: 1 / 0]
+    assert first_stuck(quick, 0.1) is None
+    found = first_stuck([*quick, loops_in_c, quick[0]], 0.1)
+    assert found.number == 3
+    assert [name for *_, name in found.frames][-1] == "loops_in_c"
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@forks
+def test_calls_are_made_up_to_one_that_says_it_was_the_last():
+    assert first_stuck([lambda: True, loops_in_c], 0.1) is None
+
+
+def softmax(x, temperature=1.0):
+    if temperature != 1.0:
+        list(itertools.islice(itertools.product(range(10), repeat=12), 10**12))
+    return toys.softmax.parts[0](x, temperature)
+
+
+@forks
+def test_an_answer_that_loops_in_c_gets_a_verdict(monkeypatch):
+    monkeypatch.setattr(toys.softmax, "limit_s", 0.2)
+    verdict = grade(toys.softmax, softmax)
+    assert verdict.failed_rung == "random cases"
+    text = str(verdict)
+    assert "your code was still running after" in text
+    assert "in softmax:  list(itertools.islice(itertools.product(range(10), repeat=12)" in text
+
+
+def takes_anything(*given, **named):
+    if named:
+        loops_in_c()
+    return toys.softmax.parts[0](*given, **named)
+
+
+@forks
+def test_a_call_by_name_and_a_measured_call_are_stopped_too(monkeypatch):
+    monkeypatch.setattr(toys.softmax, "limit_s", 0.2)
+    assert "still running" in str(grade(toys.softmax, takes_anything))
+
+    def slow_where_measured(x, temperature=1.0):
+        if x.shape == (9, 5) and (x == 1).all():
+            loops_in_c()
+        return toys.softmax.parts[0](x, temperature)
+
+    verdict = grade(toys.softmax, slow_where_measured)
+    assert "could not be measured: your code was still running" in verdict.failure.sentence
+    assert "in loops_in_c:  return sum(range(10**13))" in str(verdict)
+
+
+def test_only_what_runs_through_an_iterator_of_c_is_tried_first():
+    assert may_loop_in_c(softmax)
+    assert may_loop_in_c({"one": loops_for_ever, "two": takes_anything})
+    assert not may_loop_in_c(toys.softmax.parts[0])
+    assert not may_loop_in_c(lambda x: [y + 1 for y in range(x)])
+
+
+def test_a_regular_expression_looks_at_the_clock_itself():
+    with pytest.raises(TimeLimit), time_limit(0.1):
+        re.match("(a*)*b", "a" * 60)
+
+
+# ------------------------------------------------------------------ an exception has its line
+
+
+def raises_where_measured(x, temperature=1.0):
+    if x.shape == (9, 5) and (x == 1).all():
+        return {1: x}[11]
+    return toys.softmax.parts[0](x, temperature)
+
+
+def raises_by_name(*given, **named):
+    if named:
+        return named[11]
+    return toys.softmax.parts[0](*given)
+
+
+def test_every_exception_has_the_students_line():
+    assert "in raises_where_measured:  return {1: x}[11]" in str(
+        grade(toys.softmax, raises_where_measured)
+    )
+    assert "in raises_by_name:  return named[11]" in str(grade(toys.softmax, raises_by_name))
+
+
+def test_what_only_the_check_met_has_the_line_of_the_check():
+    """What the code gave was of no use: no line of its own was running."""
+    (line,) = observe(probes.call, None, call(1)).raised.lines
+    assert line[0] == "the check"
+    assert "subject(" in line[2]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from course_utils.grading import draws
 from course_utils.grading.comparing.trees import allowed_error, compare
 from course_utils.grading.pytrees.serialization import dumps, packed
+from course_utils.grading.pytrees.shown import shown, told_apart
 from course_utils.grading.pytrees.strict import loads, unpacked
 from course_utils.grading.pytrees.tree import fresh, same, upcast
 
@@ -89,6 +90,15 @@ def test_upcast_keeps_strides(x):
 
 
 # ------------------------------------------------------------------ comparison
+
+
+def test_packed_integers_are_shown_in_the_exercises_unit():
+    """Two codes of four bits: a hexadecimal digit each."""
+    mine, theirs = (torch.tensor(x, dtype=torch.uint8) for x in ([0x0F, 0x7D], [0xF0, 0x7D]))
+    pair = told_apart((mine,), (theirs,), {"uint8": "#04x"})
+    assert [text[:20] for text in pair] == ["(tensor([0x0f, 0x7d]", "(tensor([0xf0, 0x7d]"]
+    assert shown(mine) == "tensor([15, 125]; shape (2,), uint8)"
+    assert shown(mine.long(), formats={"uint8": "#04x"}).startswith("tensor([15, 125];")
 
 
 def test_differences_say_what_and_where():

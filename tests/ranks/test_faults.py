@@ -44,7 +44,7 @@ def test_a_rank_raises_and_the_others_wait(pool: Ranks) -> None:
         "4 of 4 ranks failed",
         "[1] ValueError: no",
         "    line 2:  raise ValueError('no')",
-        "[0,2,3] stuck: waits for other ranks, which do not come",
+        "[0,2,3] stuck: waits in barrier",
         "    line 3:  dist.barrier()",
         "All 4 processes were stopped: their variables are lost. The next cell starts new ones.",
     ]
@@ -142,39 +142,56 @@ def test_order_differs(pool: Ranks) -> None:
 
 
 STUCK_CELLS = {
-    "one receives": ("if rank == 0:\n    dist.recv(torch.ones(1), 1)", [0]),
-    "a request waits": ("w = dist.irecv(torch.ones(1), (rank + 1) % 4)\nw.wait()", [0, 1, 2, 3]),
+    "one receives": (
+        "if rank == 0:\n    dist.recv(torch.ones(1), 1)",
+        {0: "in recv from rank 1"},
+    ),
+    "a request waits": (
+        "w = dist.irecv(torch.ones(1), (rank + 1) % 4)\nw.wait()",
+        {rank: f"in recv from rank {(rank + 1) % 4}" for rank in range(4)},
+    ),
+    "from anywhere": ("if rank == 3:\n    dist.recv(torch.ones(1))", {3: "in recv from any rank"}),
+    "in a group": (
+        "pair = dist.new_group([1, 3])\n"
+        "if rank == 3:\n    dist.recv(torch.ones(1), group=pair, group_src=0)",
+        {3: "in recv from rank 1"},
+    ),
+    "one does something else": (
+        "if rank: dist.recv(torch.ones(1), 0)\nelse: dist.all_reduce(torch.ones(1))",
+        {0: "in all_reduce"} | dict.fromkeys((1, 2, 3), "in recv from rank 0"),
+    ),
     "all send first": (
         "x = torch.ones(1)\nfor w in [dist.isend(x, (rank + 1) % 4, tag=1)]:\n    w.wait()\n"
         "dist.recv(x, (rank - 1) % 4, tag=2)",
-        [0, 1, 2, 3],
+        {rank: f"in send to rank {(rank + 1) % 4}" for rank in range(4)},
     ),
-    "one makes a group": ("if rank == 2:\n    dist.new_group([0, 2])", [2]),
+    "one makes a group": ("if rank == 2:\n    dist.new_group([0, 2])", {2: "in new_group"}),
     "backward": (
         "m = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))\n"
         "if rank:\n    m(torch.ones(2)).sum().backward()",
-        [1, 2, 3],
+        dict.fromkeys([1, 2, 3], "in backward"),
     ),
     "functional": (
         "import torch.distributed._functional_collectives as fc\n"
         "if rank:\n    (fc.all_reduce(torch.ones(1), 'sum', list(range(4))) + 1).sum()",
-        [1, 2, 3],
+        dict.fromkeys([1, 2, 3], "in all_reduce"),
     ),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "debug"),
-    [*((name, True) for name in STUCK_CELLS), ("backward", False)],
+    [*((name, True) for name in STUCK_CELLS)]
+    + [(name, False) for name in ("backward", "one does something else", "all send first")],
 )
 def test_deadlocks_are_found_early(pool: Ranks, name: str, debug: bool) -> None:
     source, who = STUCK_CELLS[name]
     replies = pool.run(source, debug=debug)
-    assert [reply.rank for reply in replies if reply.error] == who
+    said = {reply.rank: reply.error.message for reply in replies if reply.error}
+    assert said == {rank: f"stuck: waits {where}" for rank, where in who.items()}
     assert {reply.error.how for reply in replies if reply.error} == {STUCK}, RanksError(replies)
-    last = {sources(replies[rank])[-1] for rank in who}
-    assert len(last) == 1
-    assert source.splitlines()[-1].strip() in last or "w.wait()" in last
+    lines = [line.strip() for line in source.splitlines()]
+    assert {sources(replies[rank])[-1] for rank in who} <= {"w.wait()", *lines[-2:]}
     assert not pool.running
 
 
@@ -198,7 +215,7 @@ def test_a_rank_sleeps(pool: Ranks) -> None:
         ["dist.barrier()"],
     ]
     assert str(replies[2].error).startswith("still running after 2 s")
-    assert str(replies[0].error).startswith("still waiting for other ranks after 2 s")
+    assert str(replies[0].error).startswith("still waiting in barrier after 2 s")
     assert replies[2].text == "so far\n"
     works(pool)
 
@@ -243,26 +260,65 @@ def interrupt_when(begun: list[Path]) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_the_stop_button(pool: Ranks, gone: Callable[..., bool], tmp_path: Path) -> None:
-    pool.run("kept = 1")
-    pids = pool.pids
-    begun = [tmp_path / str(rank) for rank in range(4)]
-    source = (
-        f"import pathlib, time\nprint('so far')\npathlib.Path({str(tmp_path)!r}, str(rank)).touch()\n"
-        "if rank == 1:\n    time.sleep(60_000)\ndist.barrier()"
+def press_stop(pool: Ranks, folder: Path, source: str, debug: bool = True) -> None:
+    """Run it, and press the stop button once every rank has begun."""
+    begun = [folder / str(rank) for rank in range(4)]
+    touch = (
+        f"import pathlib, time\nprint('so far')\npathlib.Path({str(folder)!r}, str(rank)).touch()\n"
     )
     threading.Thread(target=interrupt_when, args=(begun,)).start()
     with pytest.raises(KeyboardInterrupt):
-        pool.run(source, timeout=100_000)
-    assert gone(pids)
-    assert "variables are lost" in pool.lost
+        pool.run(touch + source, timeout=100_000, debug=debug, watch=False)
+
+
+STOPPED = {
+    "one sleeps": (
+        "if rank == 1:\n    time.sleep(60_000)\ndist.barrier()",
+        ["dist.barrier()", "time.sleep(60_000)", "dist.barrier()", "dist.barrier()"],
+    ),
+    "they talk": ("x = torch.ones(1)\nwhile True:\n    dist.all_reduce(x)", None),
+    "all wait": ("dist.recv(torch.ones(1), (rank + 1) % 4)", None),
+    "a model waits": (
+        "model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))\n"
+        "if rank:\n    model(torch.ones(2)).sum().backward()",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STOPPED)
+@pytest.mark.parametrize("debug", [True, False])
+def test_the_stop_button_keeps_variables(
+    pool: Ranks, tmp_path: Path, name: str, debug: bool
+) -> None:
+    source, lines = STOPPED[name]
+    pool.run("kept = rank")
+    pids = pool.pids
+    press_stop(pool, tmp_path, source, debug)
+    assert pool.lost.startswith("The ranks keep their variables")
+    assert pool.pids == pids
     assert [reply.text for reply in pool.interrupted] == ["so far\n"] * 4
-    assert [sources(reply)[-1] for reply in pool.interrupted] == [
-        "dist.barrier()",
-        "time.sleep(60_000)",
-        "dist.barrier()",
-        "dist.barrier()",
-    ]
+    if lines:
+        assert [sources(reply)[-1] for reply in pool.interrupted] == lines
+    assert pool.pull("kept") == [0, 1, 2, 3]
+    works(pool)
+    assert pool.pids == pids
+
+
+def test_who_cannot_be_stopped_is_named(
+    pool: Ranks, gone: Callable[..., bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop in C never comes back to Python, which alone could see the stop button."""
+    from course_utils.ranks import conversation
+
+    monkeypatch.setattr(conversation, "STOP_S", 0.5)
+    pool.start()
+    pids = pool.pids
+    loop = "import collections, itertools\n    collections.deque(itertools.repeat(0), 0)"
+    press_stop(pool, tmp_path, f"if rank == 2:\n    {loop}")
+    assert gone(pids)
+    assert pool.lost.startswith("[2] cannot be interrupted")
+    assert "variables are lost" in pool.lost
     works(pool)
 
 

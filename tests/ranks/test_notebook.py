@@ -147,8 +147,22 @@ def test_errors_the_stop_button_and_a_killed_kernel(
             content = message["content"]
             seen.append(content.get("text", "") or "\n".join(content.get("traceback", [])))
 
-        reply = client.execute_interactive(source, timeout=60, output_hook=note)
+        reply = client.execute_interactive(source, timeout=60, output_hook=note, allow_stdin=False)
         return reply["content"]["status"], "".join(seen)
+
+    def outputs_until_idle(look: Callable[[str], None] = lambda text: None) -> str:
+        """What stands beneath the cell at its end. look: sees it after every change."""
+        shown, clear = "", False
+        while True:
+            message = client.get_iopub_msg(timeout=300)
+            content = message["content"]
+            clear |= message["msg_type"] == "clear_output"
+            text = content.get("text", "") or "\n".join(content.get("traceback", []))
+            if text:
+                shown, clear = ("" if clear else shown) + text, False
+            look(shown)
+            if content.get("execution_state") == "idle":
+                return shown
 
     try:
         run(CELLS["load"])
@@ -162,33 +176,46 @@ def test_errors_the_stop_button_and_a_killed_kernel(
         for wrong, says in {
             "%%ranks 2 quickly\n1": "does not understand 'quickly'",
             "%%ranks timeout=soon\n1": "does not understand 'timeout=soon'",
-            "%%ranks 2 push=nothing\n1": "nothing is not defined in the notebook",
             "%%ranks ranks=5\n1": "ranks are 0 to 1",
-            "%%ranks 2\nfor": "invalid syntax",
             "%%ranks 2 fails\n1": "no rank did",
         }.items():
             status, text = run(wrong)
             assert status == "error"
             assert says in text
+        run("import threading; lock = threading.Lock(); x = 1")
+        for wrong, line in {
+            "%%ranks 2\nx = 1\nfor": "SyntaxError: invalid syntax, line 2:  for",
+            "%%ranks 2\nif x:\ny = 1": "IndentationError: expected an indented block after 'if' "
+            "statement on line 1, line 2:  y = 1",
+            "%%ranks 2 push=x,nothing\n1": "push: nothing is not defined in the notebook",
+            "%%ranks 2 push=x,lock\n1": "push: lock cannot be sent to the ranks: TypeError: "
+            "cannot pickle '_thread.lock' object",
+        }.items():
+            assert run(wrong) == ("error", line)
         assert "2 ranks, started by" in run("%ranks")[1]
+
+        seen = tmp_path / "seen"
+        client.execute(
+            "%%ranks 2\nimport pathlib, time\nprint('first', rank)\n"
+            f"while not pathlib.Path({str(seen)!r}).exists():\n    time.sleep(0.01)\nprint('second')",
+            allow_stdin=True,
+        )
+        outputs = outputs_until_idle(lambda text: seen.touch() if "[1] first 1" in text else None)
+        assert outputs == "[0] first 0\n[0] second\n[1] first 1\n[1] second\n"
 
         client.execute(
             "%%ranks 2 timeout=100000\nprint('so far')\nimport pathlib, time\n"
             f"pathlib.Path({str(tmp_path / 'begun')!r} + str(rank)).touch()\n"
-            "if rank: time.sleep(60_000)\ndist.barrier()"
+            "if rank: time.sleep(60_000)\ndist.barrier()",
+            allow_stdin=True,
         )
         wait_for(*(tmp_path / f"begun{rank}" for rank in range(2)))
         manager.interrupt_kernel()
-        shown: list[str] = []
-        while True:
-            message = client.get_iopub_msg(timeout=300)
-            content = message["content"]
-            shown.append(content.get("text", "") or "\n".join(content.get("traceback", [])))
-            if content.get("execution_state") == "idle":
-                break
-        assert "[0-1] so far" in "".join(shown) or "[0,1] so far" in "".join(shown)
-        assert "time.sleep(60_000)" in "".join(shown)
-        assert "variables are lost" in "".join(shown)
+        shown = outputs_until_idle()
+        assert shown.startswith("[0,1] so far\nKeyboardInterrupt: interrupted\n")
+        assert "time.sleep(60_000)" in shown
+        assert "was waiting in barrier" in shown
+        assert "The ranks keep their variables" in shown
 
         assert run("%%ranks 2\nrank")[0] == "ok"
         pids, directory = json.loads(run(FIND)[1])

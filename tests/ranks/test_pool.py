@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from pathlib import Path
 
 import psutil
 import pytest
@@ -118,8 +120,10 @@ def test_what_cannot_be_sent_is_said(pool: Ranks) -> None:
         pool.pull("lock")
     with pytest.raises(RanksError, match="'absent' is not defined on rank 0"):
         pool.pull("absent")
-    with pytest.raises(TypeError):
-        pool.push(lock=threading.Lock())
+    with pytest.raises(
+        TypeError, match="lock cannot be sent to the ranks: TypeError: cannot pickle"
+    ):
+        pool.push(x=1, lock=threading.Lock())
     assert texts(pool.run("1")) == ["1\n"] * 4
 
 
@@ -132,6 +136,34 @@ def test_streams_warnings_and_values_are_kept_apart(pool: Ranks) -> None:
         reply = pool.run(source, [1])[0]
         assert (reply.text, reply.stderr) == ("a\nc", "b\n")
         assert reply.warnings == ("line 3: UserWarning: careful\n",)
+
+
+def test_output_is_seen_while_it_comes(pool: Ranks, tmp_path: Path) -> None:
+    """Rank 1 goes on only when its first line has been seen."""
+    seen = tmp_path / "seen"
+
+    def look(replies: Mapping[int, Reply]) -> None:
+        if replies[1].text == "first\n":
+            seen.touch()
+
+    source = (
+        "import pathlib, time\nprint('first')\n"
+        f"while not pathlib.Path({str(seen)!r}).exists():\n    time.sleep(0.01)\nprint('second')"
+    )
+    replies = pool.run(source, look=look, timeout=300)
+    assert texts(replies) == ["first\nsecond\n"] * 4
+
+
+def test_an_unchecked_async_op_returns_at_once(pool: Ranks, tmp_path: Path) -> None:
+    """Rank 1 takes part only when rank 0's call has returned. Checked, it would never be so."""
+    returned = tmp_path / "returned"
+    source = (
+        "import pathlib, time\nx = torch.ones(1)\n"
+        f"returned = pathlib.Path({str(returned)!r})\n"
+        "while rank and not returned.exists():\n    time.sleep(0.01)\n"
+        "work = dist.all_reduce(x, async_op=True)\nreturned.touch()\nwork.wait()\nx.item()"
+    )
+    assert texts(pool.run(source, debug=False, timeout=300)) == ["4.0\n"] * 4
 
 
 def test_the_last_expression(pool: Ranks) -> None:

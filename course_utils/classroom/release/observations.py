@@ -68,6 +68,7 @@ def _recorded(exercise: Exercise, hidden: bool) -> Tree:
         "stand_in": exercise.stand_in,
         "stand_in_note": exercise.stand_in_note,
         "limit_s": exercise.limit_s,
+        "formats": exercise.formats,
         "probe": keeping.name(exercise.probe),
         "parts": [f"{home(part)}:{part.__name__}" for part in exercise.parts],
         "checks": [

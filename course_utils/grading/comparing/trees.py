@@ -39,7 +39,8 @@ class Difference:
 
     aspect: kind, shape, dtype, device or value. path: where in the tree. sentence: what was
     expected and what came. index: of the first differing element; rows: (index, got, expected) of
-    the first few; wrong, total: how many elements differ; error, allowed: of the worst of them.
+    the first few, of a tensor of this dtype; wrong, total: how many elements differ; error, allowed: of
+    the worst of them.
     """
 
     aspect: str
@@ -48,6 +49,7 @@ class Difference:
     rows: tuple[tuple[str, str, str], ...] = ()
     wrong: int = 0
     total: int = 0
+    dtype: str = ""
 
 
 def allowed_error(want: Tensor, oracle: Tensor | None, length: int) -> Tensor:
@@ -141,7 +143,7 @@ def _compare_tensors(
     sentence = f"{count} of {want.numel()} elements differ" if want.ndim else "the value differs"
     if want.is_floating_point():
         sentence += _accuracy_note(got, want, wrong, allowed)
-    return Difference(_VALUE, path, sentence, rows, count, want.numel())
+    return Difference(_VALUE, path, sentence, rows, count, want.numel(), dtype_name(want.dtype))
 
 
 def _not_plain(got: Opaque, aspects: frozenset[str], path: str) -> Difference | None:

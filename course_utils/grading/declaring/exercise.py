@@ -95,7 +95,8 @@ class Exercise:
     differentiate. length: the longest axis that a case may sum over, by default the longest axis
     of its tensors. needs: "cuda" where a GPU is required. stand_in: the library's own version
     ("torch.nn.LayerNorm"), for editions without answers; stand_in_note: in what it is not the same,
-    in a sentence. limit_s: seconds one check may take.
+    in a sentence. limit_s: seconds one check may take. formats: how a verdict writes the integers of a
+    dtype, in the exercise's own unit.
     expectations: what answers are held to, where that does not come from the reference: in an edition
     without answers, what was observed of it and of the mistakes.
     """
@@ -113,6 +114,7 @@ class Exercise:
     stand_in: str | None = None
     stand_in_note: str = ""
     limit_s: float = 5.0
+    formats: dict[str, str] = field(default_factory=dict)
     key: str = ""
     expectations: Expectations | None = None
     mistakes: list[Mistake] = field(default_factory=list)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from course_utils.meters import format_bytes
+from course_utils.ranks.rank.operations import waits_in
 
 Entry = dict[str, Any]
 Logs = Mapping[int, Sequence[Entry]]
@@ -107,11 +108,7 @@ def waiting(entry: Entry | None) -> str:
     """Where a rank is stuck, from its last communication."""
     if entry is None:
         return "before any communication"
-    if entry["name"] == "send":
-        return f"in send to rank {entry['peer']}"
-    if entry["name"] == "recv":
-        return f"in recv from {'rank ' + str(entry['peer']) if entry['peer'] >= 0 else 'any rank'}"
-    return f"in {entry['name']}"
+    return waits_in(entry["name"], entry["peer"])
 
 
 def named(ranks: Iterable[int]) -> str:

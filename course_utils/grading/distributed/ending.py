@@ -5,7 +5,6 @@ from typing import Any
 
 from course_utils.grading.driving.errors import (
     DEADLOCK,
-    NEVER_EXPECTED,
     TIME_LIMIT,
     Raised,
     RaisedElsewhere,
@@ -18,7 +17,7 @@ from .agreement import disagreement, named, waiting
 
 def never(message: str, kind: str) -> RaisedElsewhere:
     """What is wrong with the check itself, and no answer of anybody's."""
-    return RaisedElsewhere(Raised((kind, NEVER_EXPECTED), message, told=True))
+    return RaisedElsewhere(Raised((kind,), message, told=True, never=True))
 
 
 def ending(
@@ -38,22 +37,22 @@ def ending(
     returned = not raised and not failures
     if fault := disagreement(heard, finished=returned):
         lines = _lines_where(stuck) or _lines_raised(first)
-        return Raised((f"Disagreement: {fault}", NEVER_EXPECTED), fault, lines, told=True)
+        return Raised((f"Disagreement: {fault}",), fault, lines, told=True, never=True)
     if died:
         return _died_on(died)
     if first:
         return _exception(first)
     if slow:
         told = f"{named(slow)} {'was' if len(slow) == 1 else 'were'} still running when time was up"
-        kinds = (TIME_LIMIT, NEVER_EXPECTED)
-        return Raised(kinds, f"{told}: an endless loop?", _lines_where(slow), told=True)
+        told += ": an endless loop?"
+        return Raised((TIME_LIMIT,), told, _lines_where(slow), told=True, never=True)
     if stuck:
         return _deadlock(stuck, heard, set(replies))
     if raised:
         return _exception(raised)
     if failures:
         rank, failure = next(iter(failures.items()))
-        return Raised((failure.kind, NEVER_EXPECTED), f"rank {rank}: {failure.message}", told=True)
+        return Raised((failure.kind,), f"rank {rank}: {failure.message}", told=True, never=True)
     return _never_waited(replies)
 
 
@@ -96,7 +95,7 @@ def _died_on(died: dict[int, Any]) -> Raised:
     rank = min(died)
     how = died[rank].message.split("\n")[0].removeprefix("died: ")
     told = f"{named(died)} ended in the middle of it ({how})"
-    return Raised(("RankDied", NEVER_EXPECTED), told, told=True)
+    return Raised(("RankDied",), told, told=True, never=True)
 
 
 def _deadlock(stuck: dict[int, Any], heard: dict[int, list[Any]], finished: set[int]) -> Raised:
@@ -106,7 +105,7 @@ def _deadlock(stuck: dict[int, Any], heard: dict[int, list[Any]], finished: set[
     if finished:
         told += f"; {named(sorted(finished))} {'has' if len(finished) == 1 else 'have'} returned"
     kind = f"{DEADLOCK}: {each}"
-    return Raised((kind, DEADLOCK, NEVER_EXPECTED), told, _lines_where(stuck), told=True)
+    return Raised((kind, DEADLOCK), told, _lines_where(stuck), told=True, never=True)
 
 
 def _never_waited(replies: dict[int, Any]) -> Raised | None:
@@ -117,5 +116,5 @@ def _never_waited(replies: dict[int, Any]) -> Raised | None:
                 f"your code never waits for the {name} that it starts on rank {rank}: "
                 "nobody knows when it is done"
             )
-            return Raised((f"NeverWaited: {name}", NEVER_EXPECTED), told, told=True)
+            return Raised((f"NeverWaited: {name}",), told, told=True, never=True)
     return None

@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 from course_utils.grading.driving.case import Case
-from course_utils.grading.driving.errors import COSTLY, Raised, RaisedElsewhere
+from course_utils.grading.driving.errors import Raised, RaisedElsewhere
 from course_utils.grading.driving.labels import SURROUNDINGS, on_rank
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.strict import loads
@@ -155,7 +155,7 @@ def run_on_ranks(
         ranks.close()
     if ended:
         if spoilt:
-            ended = replace(ended, kinds=(*ended.kinds, COSTLY))
+            ended = replace(ended, costly=True)
         raise RaisedElsewhere(ended)
     if len(replies) != world or not all(reply["seen"] for reply in replies.values()):
         raise never("not every rank had something to show", "NoRanks")

@@ -8,14 +8,8 @@ import torch.distributed as dist
 
 from course_utils.meters.communication import NAMES
 from course_utils.ranks.frames import may_block
+from course_utils.ranks.rank.operations import CALLS
 
-CALLS = [
-    name
-    for name in dir(dist.ProcessGroup)
-    if name.lstrip("_").startswith(
-        ("all", "broadcast", "reduce", "gather", "scatter", "barrier", "send", "recv")
-    )
-]
 _LOOKS = ("wait", "get_future", "is_completed", "is_success", "result", "synchronize")
 
 

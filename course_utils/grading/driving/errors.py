@@ -12,28 +12,36 @@ spare(__file__)
 TIME_LIMIT = "TimeLimit"
 INTERRUPTED = "KeyboardInterrupt"
 DEADLOCK = "Deadlock"
-NEVER_EXPECTED = "NeverExpected"  # among the kinds of what no reference may do either
-COSTLY = "Costly"  # among the kinds of what took the processes with it
-ENDS = frozenset({TIME_LIMIT, INTERRUPTED, NEVER_EXPECTED, COSTLY})  # one is enough to stop at
 MOST = 64  # kinds, lines
 
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception as data. kinds: its class's name, then its bases'. lines: the frames in the
-    student's own code, outermost first, as (place, line number, source). where: on which ranks, in
-    words; told: the message is a whole sentence of the engine's."""
+    """An exception as data.
+
+    kinds: its class's name, then its bases'. lines: the frames in the student's own code, outermost
+    first, as (place, line number, source). where: on which ranks, in words. told: the message is a
+    whole sentence of the engine's. never: no reference may do that either. costly: it took processes
+    with it.
+    """
 
     kinds: tuple[str, ...]
     message: str
     lines: tuple[tuple[str, int, str], ...] = ()
     where: str = ""
     told: bool = False
+    never: bool = False
+    costly: bool = False
 
     @property
     def kind(self) -> str:
         """The name of the exception's own class."""
         return self.kinds[0]
+
+    @property
+    def ends(self) -> bool:
+        """Is one enough to stop at?"""
+        return self.never or self.costly or self.kind in (TIME_LIMIT, INTERRUPTED)
 
     def as_tree(self) -> dict[str, Any]:
         """What crosses to another process, cut to what `from_tree` takes."""
@@ -43,6 +51,8 @@ class Raised:
             "lines": [[cut(place), number, cut(text)] for place, number, text in self.lines[:MOST]],
             "where": cut(self.where),
             "told": self.told,
+            "never": self.never,
+            "costly": self.costly,
         }
 
     @classmethod
@@ -55,10 +65,12 @@ class Raised:
                 "lines": list(lines),
                 "where": str(where),
                 "told": bool(told),
-            } if len(tree) == 5 and 0 < len(kinds) <= MOST and len(lines) <= MOST:
+                "never": bool(never),
+                "costly": bool(costly),
+            } if len(tree) == 7 and 0 < len(kinds) <= MOST and len(lines) <= MOST:
                 if all(map(is_text, (*kinds, message, where))) and all(map(_is_line, lines)):
                     found = tuple((place, number, text) for place, number, text in lines)
-                    return cls(tuple(kinds), message, found, where, told)
+                    return cls(tuple(kinds), message, found, where, told, never, costly)
         raise ValueError("this is no exception")
 
 
@@ -83,13 +95,21 @@ class RaisedElsewhere(Exception):
 
 
 def raised_by(error: BaseException) -> Raised:
-    """An exception as data, with the last lines of the student's own code."""
+    """An exception as data, with the last lines of the student's own code.
+
+    If it has none, what the code gave could not be used: the line of the check that tried.
+    """
     if isinstance(error, RaisedElsewhere):
         return error.raised
-    lines = tuple(
-        (line.where, line.number, line.source) for line in lines_of(error, is_students)[-3:]
-    )
-    return Raised(kinds_of(error), short_message(error), lines)
+    lines = lines_of(error, is_students)[-3:] or [
+        line._replace(where="the check") for line in lines_of(error, _is_probe)[-1:]
+    ]
+    places = tuple((line.where, line.number, line.source) for line in lines)
+    return Raised(kinds_of(error), short_message(error), places)
+
+
+def _is_probe(filename: str) -> bool:
+    return "/course_utils/grading/probes/" in filename.replace("\\", "/")
 
 
 def short_message(error: BaseException) -> str:

@@ -89,6 +89,7 @@ class StoredExercise(Exercise):
             stand_in=tree["stand_in"],
             stand_in_note=tree["stand_in_note"],
             limit_s=tree["limit_s"],
+            formats=tree["formats"],
             key=tree["key"],
             expectations=expectations,
             mistakes=expectations.mistakes,

@@ -10,7 +10,6 @@ from course_utils.grading.comparing.costs import broken
 from course_utils.grading.comparing.observations import differs
 from course_utils.grading.comparing.trees import compare
 from course_utils.grading.declaring.exercise import Exercise, Mistake
-from course_utils.grading.driving import errors as raising
 from course_utils.grading.driving.case import BY_HAND, EDGE, Case
 from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.global_state import quiet, seed
@@ -123,7 +122,7 @@ def expect(exercise: Exercise, case: Case, probe: Any = None) -> Expectation:
     probe = probe or exercise.probe
     subject = exercise.subject(*exercise.parts)
     observation = observe(probe, subject, case, exercise.limit_s)
-    if observation.raised and raising.NEVER_EXPECTED in observation.raised.kinds:
+    if observation.raised and observation.raised.never:
         raise RuntimeError(f"{exercise.key}: the reference: {observation.raised.message}")
     if case.has_expected and case.rung == BY_HAND:
         _agree_by_hand(exercise, case, observation)

@@ -1,6 +1,7 @@
 """What the ladder needs of a student's answer, wherever it lives; and the answer that lives here."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from course_utils.grading.comparing.signatures import Description, description
@@ -10,7 +11,9 @@ from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.cost import Measured
 from course_utils.grading.driving.describe import described, methods_due
 from course_utils.grading.driving.driver import Driver
-from course_utils.grading.driving.observe import Observation
+from course_utils.grading.driving.errors import Raised
+from course_utils.grading.driving.in_c import may_loop_in_c, stuck_in_c
+from course_utils.grading.driving.observe import Observation, observe
 
 
 class Answer(Protocol):
@@ -62,6 +65,9 @@ class Here:
         self.exercise, self.objects = exercise, objects
         self.driver = Driver(exercise.subject(*objects), exercise.probe)
         self.cases: list[Case] = []
+        self.doubtful = not exercise.probe.on_ranks and may_loop_in_c(self.driver.subject)
+        self.tried: list[Case] = []
+        self.stuck: dict[int, Raised] = {}
 
     @property
     def descriptions(self) -> tuple[Description, ...]:
@@ -71,11 +77,28 @@ class Here:
         )
 
     def announce(self, groups: Sequence[Sequence[Case]]) -> None:
-        """Nothing is gained by knowing them."""
+        """Try them in a fork of this process, if one of them may never come back from C."""
+        if not self.doubtful:
+            return
+        cases = [case for group in groups for case in group]
+        self.tried += cases
+
+        def ends(case: Case) -> bool:
+            found = observe(self.driver.probe, self.driver.subject, case, self.exercise.limit_s)
+            return bool(found.raised and found.raised.ends)
+
+        found = stuck_in_c([partial(ends, case) for case in cases], self.exercise.limit_s)
+        if found:
+            number, raised = found
+            self.stuck[id(cases[number])] = raised
 
     def observe(self, case: Case, keep: bool = True) -> Observation:
         if keep:
             self.cases.append(case)
+        if not any(case is one for one in self.tried):
+            self.announce([[case]])
+        if raised := self.stuck.get(id(case)):
+            return Observation(None, raised, self.exercise.limit_s)
         return self.driver.drive(case, self.exercise.limit_s, keep)
 
     def overwritten(self) -> Case | None:
@@ -83,4 +106,8 @@ class Here:
         return None if number is None else self.cases[number]
 
     def measure(self, contract: Contract) -> list[Measured] | Observation:
-        return self.driver.measure(contract, self.exercise.limit_s)
+        limit = self.exercise.limit_s
+        measure = partial(self.driver.measure, contract, limit)
+        if self.doubtful and (found := stuck_in_c([measure], limit)):
+            return Observation(None, found[1], limit)
+        return measure()

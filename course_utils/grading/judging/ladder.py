@@ -74,7 +74,7 @@ class Ladder:
                 return self.stopped
             found = self.answer.observe(check.case)
             self.observations[number] = found
-            if found.raised and raising.ENDS.intersection(found.raised.kinds):
+            if found.raised and found.raised.ends:
                 self.stopped = found
         return self.observations[number]
 
@@ -105,15 +105,15 @@ class Ladder:
     def signature(self) -> RungResult:
         """Kinds and parameters as one check; then kind and shape of each result worked by hand."""
         worked = self.shaped()
-        problem = signature_problem(self.exercise.parts, self.answer.descriptions)
-        problem = problem or self.problem_by_name()
+        told = signature_problem(self.exercise.parts, self.answer.descriptions)
+        problem = Failure(SIGNATURE, told) if told else self.problem_by_name()
         if problem:
-            self.failure = Failure(SIGNATURE, problem)
+            self.failure = problem
             return RungResult(SIGNATURE, 0, 1)
         rest = self.compare_on(SIGNATURE, worked, frozenset({KIND, SHAPE}))
         return replace(rest, passed=rest.passed + 1, total=rest.total + 1)
 
-    def problem_by_name(self) -> str | None:
+    def problem_by_name(self) -> Failure | None:
         """Where *args or **kwargs hide the parameters: does a call by name give the same?"""
         mine, reference = self.answer.descriptions[0], self.exercise.parts[0]
         if self.exercise.is_class or not mine.takes_any:
@@ -122,10 +122,12 @@ class Ladder:
             if not self.expectations.suits_by_name(check):
                 return None
             by_name = self.exercise.by_name(check.case)
-            found = differs(self.answer.observe(by_name, keep=False), check)
+            got = self.answer.observe(by_name, keep=False)
+            found = differs(got, check)
             if found:
                 given = ", ".join(f"{name}=…" for name in by_name.kwargs)
-                return f"called by name, {reference.__name__}({given}): {found[1].sentence}"
+                called = f"called by name, {reference.__name__}({given})"
+                return Failure(SIGNATURE, f"{called}: {found[1].sentence}", got=got)
         return None
 
     def compare_on(
@@ -169,7 +171,8 @@ class Ladder:
         """A difference in one check as the verdict's failure."""
         want = check.expected.observation
         called = _called_as(self.exercise, check.case)
-        return Failure(rung, difference.sentence, called, check.case, got, want, label, difference)
+        seen = (check.case, got, want, label, difference)
+        return Failure(rung, difference.sentence, called, *seen, formats=self.exercise.formats)
 
     def contracts(self) -> RungResult:
         """Measure each contract; the first that is broken is the failure."""
@@ -195,7 +198,8 @@ class Ladder:
         else:
             return None
         called = _called_as(self.exercise, case)
-        return Failure(CONTRACTS, f"{contract.promise} — {complaint}", called)
+        got = runs if isinstance(runs, Observation) else None
+        return Failure(CONTRACTS, f"{contract.promise} — {complaint}", called, got=got)
 
 
 def _called_as(exercise: Exercise, case: Case) -> str:
@@ -203,5 +207,7 @@ def _called_as(exercise: Exercise, case: Case) -> str:
     if exercise.probe.called:
         return exercise.probe.called(exercise.names[0], case)
     names = named_arguments(exercise.parts[0], case.args, case.kwargs)
-    given = ", ".join(f"{name}={shown(value)}" for name, value in names.items())
+    given = ", ".join(
+        f"{name}={shown(value, formats=exercise.formats)}" for name, value in names.items()
+    )
     return f"{exercise.names[0]}({given})"

@@ -6,6 +6,7 @@ from typing import Any
 from course_utils.grading.comparing.trees import Difference
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.observe import Observation
+from course_utils.grading.pytrees.shown import Formats
 
 from .words import as_text
 
@@ -41,6 +42,7 @@ class Failure:
     label: str = "result"
     difference: Difference | None = None
     wrong_cases: int = 1
+    formats: Formats = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ def failure_lines(f: "Failure") -> Iterator[Line]:
         yield Line("body", f.sentence)
         if f.called:
             yield Line("code", f"measured on  {f.called}")
+        yield from raised_lines(f)
         return
     if f.case and f.case.why:
         yield Line("body", f"on the edge: {f.case.why}")
@@ -66,20 +67,27 @@ def failure_lines(f: "Failure") -> Iterator[Line]:
     named = f.label != "result" and f.label in (f.want.seen or {})
     name = f"{f.label}: " if named else ""
     yield Line("body", name + f.sentence)
-    for where, number, source in f.got.raised.lines if f.got.raised else ():
-        inside = f" in {where}" if where else ""
-        yield Line("code", f"line {number}{inside}:  {source}")
+    yield from raised_lines(f)
     if isinstance(seen(f.got, f.label), bool) and not named and f.label != "result":
         return
     label = "result" if f.label == "exception" else f.label
-    mine, theirs = told_apart(seen(f.got, f.label), seen(f.want, label))
+    mine, theirs = told_apart(seen(f.got, f.label), seen(f.want, label), f.formats)
     if not f.got.raised and f.label in (f.got.seen or {}):
         yield Line("code", f"you       {mine}")
     if label in (f.want.seen or {}):
         yield Line("code", f"expected  {theirs}")
     if f.difference.rows and f.difference.total > SMALL:
-        for index, got, want in f.difference.rows:
+        spec = f.formats.get(f.difference.dtype)
+        for index, *pair in f.difference.rows:
+            got, want = (format(int(text), spec) for text in pair) if spec else pair
             yield Line("code", f"{f.label}{index}:  you {got}, expected {want}")
+
+
+def raised_lines(f: "Failure") -> Iterator[Line]:
+    """The lines of the student's code in which it raised."""
+    for where, number, source in f.got.raised.lines if f.got and f.got.raised else ():
+        inside = f" in {where}" if where else ""
+        yield Line("code", f"line {number}{inside}:  {source}")
 
 
 def seen(observation: Observation, label: str) -> Any:

@@ -1,5 +1,6 @@
 """Values as a reader wants them: small tensors in full, large ones by outline."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,26 +14,31 @@ DIGITS = (4, 9, 17)
 """Of a float that is shown: few, all that float32 has, all that float64 has."""
 
 
-def shown(value: Any, digits: int = DIGITS[0]) -> str:
+Formats = Mapping[str, str]
+"""How integers of a dtype are written: {"uint8": "#04x"} for bytes of two codes each."""
+_PLAIN: Formats = {}
+
+
+def shown(value: Any, digits: int = DIGITS[0], formats: Formats = _PLAIN) -> str:
     """A value as a reader wants it: small tensors in full, large ones by outline.
 
     digits: of each number in a tensor.
     """
     try:
-        return _drawn(value, digits)
+        return _drawn(value, digits, formats)
     except Exception as error:  # a tensor without memory, a class of the student's own
         return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
 
-def _drawn(value: Any, digits: int) -> str:
+def _drawn(value: Any, digits: int, formats: Formats) -> str:
     if not isinstance(value, Tensor):
         if isinstance(value, tuple | list) and any(isinstance(x, Tensor) for x in value):
-            inner = ", ".join(shown(item, digits) for item in value)
+            inner = ", ".join(shown(item, digits, formats) for item in value)
             return f"({inner})" if isinstance(value, tuple) else f"[{inner}]"
         return str(value) if isinstance(value, Opaque) else short(value, 300)
     outline = f"{dtype_name(value.dtype)}"
     if value.ndim == 0 and not value.is_meta:
-        return f"tensor({_one(value, digits)}, {outline})"
+        return f"tensor({_one(value, digits, formats)}, {outline})"
     outline = f"shape {tuple(value.shape)}, {outline}"
     if not value.is_contiguous():
         outline += f", stride {value.stride()}"
@@ -40,26 +46,28 @@ def _drawn(value: Any, digits: int) -> str:
         outline += f", {value.device}"
     if value.numel() > SMALL or value.numel() == 0 or value.is_meta:
         return f"tensor of {outline}"
-    return f"tensor({nested(value.detach(), digits)}; {outline})"
+    return f"tensor({nested(value.detach(), digits, formats)}; {outline})"
 
 
-def nested(x: Tensor, digits: int = DIGITS[0]) -> str:
+def nested(x: Tensor, digits: int = DIGITS[0], formats: Formats = _PLAIN) -> str:
     """A tensor's elements as a nested list."""
     if x.ndim == 0:
-        return _one(x, digits)
-    return "[" + ", ".join(nested(row, digits) for row in x) + "]"
+        return _one(x, digits, formats)
+    return "[" + ", ".join(nested(row, digits, formats) for row in x) + "]"
 
 
-def _one(x: Tensor, digits: int = DIGITS[0]) -> str:
+def _one(x: Tensor, digits: int, formats: Formats) -> str:
     value = x.item()
+    if spec := formats.get(dtype_name(x.dtype)):
+        return format(value, spec)
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
-def told_apart(mine: Any, theirs: Any) -> tuple[str, str]:
+def told_apart(mine: Any, theirs: Any, formats: Formats = _PLAIN) -> tuple[str, str]:
     """Two values that differ, with as many digits as it takes to see it."""
     pair = "", ""
     for digits in DIGITS:
-        pair = shown(mine, digits), shown(theirs, digits)
+        pair = shown(mine, digits, formats), shown(theirs, digits, formats)
         if pair[0] != pair[1]:
             break
     return pair

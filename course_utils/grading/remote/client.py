@@ -15,7 +15,7 @@ from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.cost import Measured
 from course_utils.grading.driving.describe import methods_due
-from course_utils.grading.driving.errors import COSTLY, INTERRUPTED, TIME_LIMIT, Raised
+from course_utils.grading.driving.errors import INTERRUPTED, TIME_LIMIT, Raised
 from course_utils.grading.driving.observe import Observation
 from course_utils.grading.expecting import expectations_of
 from course_utils.grading.pytrees.text import cut
@@ -256,11 +256,10 @@ class RemoteAnswer:
     def lost(self, lost: ChannelLost, seconds: float) -> Observation:
         """A process that was lost over a case, as an observation; the third ends the climb."""
         self.losses += 1
-        kinds: tuple[str, ...] = (TIME_LIMIT,) if lost.how == "timeout" else ("ProcessLost",)
-        if self.losses >= _LOSSES:
-            kinds = (*kinds, COSTLY)
-        told = lost.how != "timeout"
-        return Observation(None, Raised(kinds, f"your code {lost.reason}", told=told), seconds)
+        late = lost.how == "timeout"
+        kind, costly = TIME_LIMIT if late else "ProcessLost", self.losses >= _LOSSES
+        raised = Raised((kind,), f"your code {lost.reason}", told=not late, costly=costly)
+        return Observation(None, raised, seconds)
 
     # ---------------------------------------------------------------------- measuring
 
@@ -301,7 +300,7 @@ class RemoteAnswer:
 
 def _unreadable(error: Exception) -> Observation:
     told = f"your code sent what cannot be read: {type(error).__name__}: {error}"
-    return Observation(None, Raised(("Unreadable", COSTLY), told[:500], told=True))
+    return Observation(None, Raised(("Unreadable",), told[:500], told=True, costly=True))
 
 
 def _uninterrupted(found: Observation) -> Observation:

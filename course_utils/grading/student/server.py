@@ -12,7 +12,7 @@ from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.describe import described
 from course_utils.grading.driving.driver import Driver
-from course_utils.grading.driving.errors import ENDS, Raised, raised_by
+from course_utils.grading.driving.errors import Raised, raised_by
 from course_utils.grading.driving.global_state import only_answers_here, quiet
 from course_utils.grading.driving.observe import Observation
 from course_utils.grading.pytrees.serialization import extent, snapshot
@@ -103,7 +103,7 @@ class StudentSide:
                 found, more = _bounded(driver.drive(Case.from_tree(case), limit_s, keep))
                 observations.append(snapshot(found.as_tree()))  # before a later call may change it
                 size += more
-                over = bool(found.raised and ENDS.intersection(found.raised.kinds))
+                over = bool(found.raised and found.raised.ends)
                 over |= perf_counter() - start > BATCH_S or size > _BATCH_BYTES
                 if over:
                     break

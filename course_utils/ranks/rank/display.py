@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .wire import plain_tensor
+from course_utils.ranks.wire import plain_tensor
 
 _DPI = 72
 """As the notebook's own inline figures."""

@@ -7,6 +7,8 @@ import linecache
 import multiprocessing
 import os
 import pickle
+import signal
+import socket
 import sys
 import threading
 import traceback
@@ -25,12 +27,14 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
+from course_utils.ranks.frames import failure_of, is_callers
+from course_utils.ranks.report import RAISED, Failure, Group
+from course_utils.ranks.wire import dumps_result, loads
+
 from . import figures
 from .display import bundle_of, display, shows_by
-from .frames import failure_of, is_callers
-from .report import RAISED, Failure, Group
+from .operations import note_operations
 from .watch import Watch
-from .wire import dumps_result, loads
 
 _NEVER = timedelta(days=1)
 """The group's own patience: the kernel's is shorter, and says more when it ends."""
@@ -114,10 +118,10 @@ class _Rank:
         self.sending = threading.Lock()
         self.number = 0
         self.shown = 0
-        self.watch = Watch(control)
+        self.watch = Watch(control, self.hang_up)
         self.module = types.ModuleType("__main__")
         self.space = self.module.__dict__
-        self.store: dist.Store | None = None
+        self.store: dist.TCPStore | None = None
         self.groups = 0
 
     # -------------------------------------------------------------------- messages
@@ -148,6 +152,7 @@ class _Rank:
             try:
                 value = getattr(self, "do_" + verb)(data)
             except BaseException as error:
+                self.watch.stopping = None
                 failure = failure_of(error)
                 _drop_frames(error)
             seconds = perf_counter() - start
@@ -164,6 +169,23 @@ class _Rank:
                 failure = Failure(RAISED, said, failure_of(error).kinds)
             value = None
             self.send("done", (seconds, packed, failure))
+
+    def stopped(self, _: int, frame: types.FrameType | None) -> None:
+        """The stop button of the notebook, once, and only inside of what it stops."""
+        watch = self.watch
+        here = frame is not None and frame.f_code is _Rank.serve.__code__
+        if watch.stopping == watch.number is not None and not here:
+            watch.stopping = None
+            raise KeyboardInterrupt
+
+    def hang_up(self) -> None:
+        """End gloo's connections: whoever waits for a message fails at once. The store's stay."""
+        for name in os.listdir("/dev/fd"):
+            with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as found:
+                ends = found.getsockname(), found.getpeername()
+                ports = [end[1] for end in ends if isinstance(end, tuple)]
+                if ports and self.store is not None and self.store.port not in ports:
+                    found.shutdown(socket.SHUT_RDWR)
 
     # -------------------------------------------------------------------- verbs
 
@@ -302,6 +324,7 @@ def _drop_frames(error: BaseException) -> None:
 
 
 _apart = _Apart()
+note_operations()
 
 
 def serve(conn: Connection, control: Connection) -> None:
@@ -313,14 +336,13 @@ def serve(conn: Connection, control: Connection) -> None:
         import IPython.display
 
         functions.display = IPython.display.display = display  # type: ignore[assignment]
+    signal.signal(signal.SIGINT, rank.stopped)
     threading.Thread(target=rank.watch.serve, name="ranks-watch", daemon=True).start()
     rank.serve()
 
 
 def serve_spawned(conn: Connection, control: Connection) -> None:
     """The same in a process of multiprocessing's, which must see for itself that its parent died."""
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

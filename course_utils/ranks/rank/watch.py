@@ -9,16 +9,21 @@ if this thread, which asks for as little as the ones that carry gloo's messages,
 time: where it gets to run, they would have as well.
 """
 
+import _thread
 import pickle
+import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .frames import connects, lines_of_stack, stack, waits_for_others
-from .report import Line
+from course_utils.ranks.frames import lines_of_stack, meets, stack, waits_for_others
+from course_utils.ranks.report import State
+
+from .operations import operation_of
 
 _EVERY_S = 0.05
 _LATE_S = 0.03
@@ -35,14 +40,16 @@ _OWN_THREADS = ("ranks-watch", "ranks-leave")
 class Watch:
     """A thread that sees when the rank's main thread stands still.
 
-    control: where it tells the kernel.
+    control: where it tells the kernel. hang_up: frees a main thread that waits for a message.
     """
 
-    def __init__(self, control: Connection) -> None:
+    def __init__(self, control: Connection, hang_up: Callable[[], None]) -> None:
         self.control = control
+        self.hang_up = hang_up
         self.main = threading.main_thread().ident or 0
         self.native = threading.main_thread().native_id
         self.number: int | None = None
+        self.stopping: int | None = None
         self.busy = threading.Event()
         self.quiet_s = 0.0
         self.mark: Any = None
@@ -58,13 +65,25 @@ class Watch:
         self.busy.clear()
         self.number = None
 
+    def stop(self) -> None:
+        """Raise KeyboardInterrupt in the main thread, in what it runs."""
+        self.stopping = self.number
+        if not self.busy.is_set():
+            return
+        if hasattr(signal, "pthread_kill"):
+            signal.pthread_kill(self.main, signal.SIGINT)  # ends a sleep, too
+        else:
+            _thread.interrupt_main()
+
     def serve(self) -> None:
         """Answer the kernel; between its questions, look while something runs."""
         with suppress(EOFError, OSError):
             while True:
                 if self.control.poll(0.0 if self.busy.is_set() else None):
-                    self.control.recv_bytes()
-                    self.control.send_bytes(pickle.dumps(self.state()))
+                    if self.control.recv_bytes() == b"!":
+                        self.stop()
+                    else:
+                        self.control.send_bytes(pickle.dumps(self.state()))
                 if self.busy.is_set():
                     self.look()
 
@@ -76,11 +95,14 @@ class Watch:
         frames = stack(self.main)
         mark = [(id(frame), frame.f_lasti) for frame in frames] or None
         still = mark is not None and mark == self.mark and used < _IDLE_SHARE * slept
+        unmoved = mark is not None and mark == self.mark
         self.mark = mark
+        if unmoved and self.stopping == self.number and waits_for_others(frames):
+            self.hang_up()
         if still and slept > _EVERY_S + _LATE_S:
             return  # the machine is busy: this moment says nothing
         if still and waits_for_others(frames) and not _runnable(self.native) and self.alone():
-            self.quiet_s += slept * (_CONNECTING if connects(frames) else 1.0)
+            self.quiet_s += slept * (_CONNECTING if meets(frames) else 1.0)
         else:
             self.quiet_s = 0.0
 
@@ -93,10 +115,12 @@ class Watch:
                 return False
         return True
 
-    def state(self) -> tuple[int | None, float, bool, tuple[Line, ...]]:
-        """What runs (its number), for how long it has been quiet, whether it waits, and where."""
+    def state(self) -> tuple[int | None, State]:
+        """What runs (its number), and where it stands."""
         frames = stack(self.main)
-        return self.number, self.quiet_s, waits_for_others(frames), lines_of_stack(frames)
+        waits = waits_for_others(frames)
+        inside = operation_of(frames) if waits else ""
+        return self.number, State(self.quiet_s, waits, inside, lines_of_stack(frames))
 
 
 def _runnable(native: int | None) -> bool:
