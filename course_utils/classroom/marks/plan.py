@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ class Item:
     points: float
 
     def __post_init__(self) -> None:
-        if not self.points > 0:
-            raise ValueError(f"{self.key}: an exercise is worth more than {self.points} points")
+        if not 0 < self.points < inf:
+            raise ValueError(
+                f"{self.key}: an exercise is worth a number of points above 0; came {self.points}"
+            )
 
 
 @dataclass(frozen=True)

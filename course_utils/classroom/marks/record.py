@@ -126,7 +126,7 @@ class Record:
         version = data.pop("version", None)
         if version != VERSION:
             raise ValueError(f"a record of version {version}; this course reads {VERSION}")
-        for name in ("points", "raw_points", "max_points"):
+        for name in ("points", "raw_points", "max_points", "seal"):
             data.pop(name, None)
         for name in ("submitted", "graded_at"):
             data[name] = datetime.fromisoformat(data[name]) if data.get(name) else None

@@ -171,7 +171,7 @@ class Keeping:
     def pooled(self, leaf: Any) -> Any:
         if isinstance(leaf, np.generic):
             return leaf.item()
-        if not isinstance(leaf, Tensor):
+        if not isinstance(leaf, Tensor) or leaf.is_meta:
             return leaf
         x = _compact(leaf.detach())
         outline = type(leaf), x.dtype, x.shape, x.stride(), x.storage_offset()
@@ -209,6 +209,6 @@ def _storable(leaf: Any) -> bool:
     """Does this come back from a file as it went in?"""
     if isinstance(leaf, Tensor):
         plain = type(leaf) in (Tensor, Parameter) and is_plain_tensor(leaf)
-        return plain and leaf.device.type == "cpu"
+        return plain and leaf.device.type in ("cpu", "meta")
     kinds = (bool, int, float, str, torch.dtype, torch.device, np.generic)
     return leaf is None or isinstance(leaf, kinds)

@@ -1,6 +1,7 @@
 """An edition as files: a folder and a zip to hand out, and the instructor's files apart from both."""
 
 import io
+import json
 import re
 import shutil
 import unicodedata
@@ -36,10 +37,14 @@ def write(edition: Edition, output: Path) -> Written:
     """Write ``output/NAME/``, ``output/NAME.zip`` and, beside them, the instructor's files.
 
     NAME is made of the plan's title. An earlier edition of the same name is replaced.
-    Raises CannotRelease if something else is in the way.
+    Raises CannotRelease if something else is in the way: another assignment's plan, say.
     """
     name = slug(edition.plan.title)
     folder = output / name
+    if other := _other_plan(edition, output):
+        raise CannotRelease(
+            [f"{output} holds the plan of {other!r}, which this one would replace: name another -o"]
+        )
     if folder.exists():
         if not (folder / MARK).is_file():
             raise CannotRelease([f"{folder} is there already and is no edition: name another -o"])
@@ -50,6 +55,15 @@ def write(edition: Edition, output: Path) -> Written:
     archive = output / f"{name}.zip"
     archive.write_bytes(zipped({f"{name}/{path}": data for path, data in files.items()}))
     return Written(folder, archive, tuple(output / path for path in sorted(edition.instructor)))
+
+
+def _other_plan(edition: Edition, output: Path) -> str:
+    """The title of the plan of another assignment that lies there; "" where there is none."""
+    try:
+        title = str(json.loads((output / "plan.json").read_text(encoding="utf-8"))["title"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return "" if slug(title) == slug(edition.plan.title) else title
 
 
 def write_files(files: Mapping[str, bytes], folder: Path) -> None:

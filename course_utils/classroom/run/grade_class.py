@@ -23,7 +23,7 @@ from course_utils.classroom.submissions.handed_out import HandedOut
 from course_utils.classroom.submissions.intake import Submission
 
 from . import journal, sandboxes, worker, workers
-from .journal import Journal
+from .journal import CannotRun, Journal
 from .sandboxes import CannotGrade
 from .tasks import Graded, Job, Settings, Task, damaged
 from .todo import check_choice, some, what_to_do
@@ -83,6 +83,10 @@ def grade(
     from course_utils.classroom.reports.write import Roster, write_all
 
     progress = progress or Progress()
+    if place.is_dir() and folder.resolve().is_relative_to(place.resolve()):
+        raise CannotRun(
+            f"{folder} lies among the submissions, and would be one of them: name another -o"
+        )
     if settings.roster:
         Roster.read(settings.roster)  # before the work, if it cannot be read
     found = intake.find(place, HandedOut.by(plan.names, plan.keys))

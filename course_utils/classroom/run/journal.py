@@ -2,16 +2,19 @@
 
 `run.json`      the plan, where the submissions were, versions, when it began, the isolation levels
 `secret`        32 random bytes in hexadecimal, for its owner alone: what random cases are drawn from
-`results.jsonl` one record a line, appended and forced onto the disk before the next one is counted
+`results.jsonl` one record a line, appended and forced onto the disk before the next one is counted;
+                sealed with the secret and its place, so that no line can be changed, moved or repeated
 
 Whoever is killed at any moment leaves at most one line that is torn, the last one; it is cut off
 when the run goes on, and its submission is graded again.
 """
 
+import hmac
 import json
 import os
+import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -28,6 +31,7 @@ from course_utils.settings import settings
 
 VERSION = 1
 RUN, SECRET, RESULTS, LOCK = "run.json", "secret", "results.jsonl", ".lock"
+_SEALED = re.compile(r', "seal": "([0-9a-f]{64})"\}\Z')
 
 
 class CannotRun(RuntimeError):
@@ -55,11 +59,7 @@ class Journal:
         path = self.folder / RUN
         plan = json.loads(self.plan.to_json())
         if path.exists():
-            run: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            if run["version"] != VERSION:
-                raise CannotRun(
-                    f"{path} is of version {run['version']}; this course reads {VERSION}"
-                )
+            run = _run_in(path)
             if run["plan"] != plan:
                 raise CannotRun(
                     f"{self.folder} holds a run of another plan ({run['plan']['title']!r}, "
@@ -80,17 +80,27 @@ class Journal:
         return run
 
     def _read(self) -> Iterator[Record]:
-        for line in self.lines:
+        """The records on the disk. Raises CannotRun for one that somebody has changed."""
+        for number, line in enumerate(self.lines):
             try:
-                yield Record.from_line(line)
+                record = Record.from_line(line)
             except (ValueError, KeyError, TypeError, AttributeError):
                 self.unreadable += 1
+                continue
+            body = _SEALED.sub("}", line)
+            if sealed(body, number, self.secret) != line:
+                raise CannotRun(
+                    f"line {number + 1} of {self.folder / RESULTS} is not as the run wrote it there: put "
+                    "it back, or grade into another folder with -o"
+                )
+            yield record
 
     def append(self, record: Record) -> None:
         """Put a record onto the disk, whole, before it counts."""
-        line = record.to_line() + "\n"
+        line = sealed(record.to_line(), len(self.lines), self.secret)
+        self.lines.append(line)
         with (self.folder / RESULTS).open("ab") as file:
-            file.write(line.encode("utf-8", "replace"))
+            file.write((line + "\n").encode("utf-8", "replace"))
             file.flush()
             os.fsync(file.fileno())
         before = self.records.get(record.student)
@@ -133,7 +143,28 @@ def _secret_of(folder: Path) -> bytes:
     return secret
 
 
-def _cut_torn(path: Path) -> Sequence[str]:
+def sealed(body: str, number: int, secret: bytes) -> str:
+    """A record's JSON with the seal that it has as this line of the results."""
+    seal = hmac.digest(secret, f"{number}\n{body}".encode("utf-8", "replace"), "sha256").hex()
+    return f'{body[:-1]}, "seal": "{seal}"}}'
+
+
+def _run_in(path: Path) -> dict[str, Any]:
+    """What run.json says. Raises CannotRun, which names the file, for one that is torn or too old."""
+    try:
+        run: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version, _ = run["version"], run["plan"]["items"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CannotRun(
+            f"{path} cannot be read ({type(error).__name__}: {error}): put it back, or choose another "
+            "folder with -o"
+        ) from None
+    if version != VERSION:
+        raise CannotRun(f"{path} is of version {version}; this course reads {VERSION}")
+    return run
+
+
+def _cut_torn(path: Path) -> list[str]:
     """The lines of a file; a last line without an end is cut off, on the disk too."""
     if not path.exists():
         return []
