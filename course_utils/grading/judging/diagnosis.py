@@ -127,9 +127,14 @@ class Evidence:
         return Diagnosis(found[0], True) if len(found) == 1 else None
 
     def pairs_of_edits(self) -> Iterator[tuple[Mistake, Mistake]]:
-        """Pairs that can be made at once, for as long as there is time."""
+        """Pairs that can be made at once, for as long as there is time: first those of which one explains
+        the smallest failure."""
         start = perf_counter()
-        for pair in combinations([m for m in self.mistakes if m.edit], 2):
+        smallest = self.smallest
+        assert smallest
+        edits = [m for m in self.mistakes if m.edit]
+        edits.sort(key=lambda m: not self.explains(m, smallest))
+        for pair in combinations(edits, 2):
             if perf_counter() - start > TO_PUT_TOGETHER_S:
                 return
             yield pair
