@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -260,6 +261,16 @@ def test_the_command_writes_what_it_says(tmp_path, monkeypatch):
     assert plan.late == Late(0.1, 0.5, 15, 7)
 
 
+def test_another_assignments_plan_is_not_replaced(problem_set, tmp_path):
+    release.write(problem_set, tmp_path)
+    before = (tmp_path / "plan.json").read_bytes()
+    other = replace(problem_set, plan=replace(problem_set.plan, title="Week 3"))
+    with pytest.raises(release.CannotRelease, match="holds the plan of 'Week 2: Strides & views'"):
+        release.write(other, tmp_path)
+    assert (tmp_path / "plan.json").read_bytes() == before
+    assert not (tmp_path / "week-3").exists()
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [
@@ -268,7 +279,9 @@ def test_the_command_writes_what_it_says(tmp_path, monkeypatch):
         (["strides", "--due", "2026-12-01"], "needs its time zone"),
         (["strides", "--due", "tomorrow"], "tomorrow"),
         (["strides", "--format", "paper"], "no format 'paper'"),
-        (["strides.flat_index=0"], "worth more than 0"),
+        (["strides.flat_index=0"], "a number of points above 0; came 0.0"),
+        (["strides.flat_index=inf"], "a number of points above 0; came inf"),
+        (["strides.flat_index=nan"], "a number of points above 0; came nan"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )

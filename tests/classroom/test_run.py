@@ -286,6 +286,58 @@ def test_a_line_that_cannot_be_read_is_said_and_graded_again(place, inline):
     assert marks(again.records) == marks(first.records)
 
 
+def raised_to_full(line: str) -> str:
+    data = json.loads(line)
+    for result in data["results"]:
+        result["points"] = result["max_points"]
+    return json.dumps(data, ensure_ascii=False, sort_keys=True)
+
+
+CHANGES_BY_HAND = {
+    "points": lambda lines: [raised_to_full(lines[0]), *lines[1:]],
+    "points, and the rest as it was written": lambda lines: [
+        lines[0].replace('"points": 0.0', '"points": 4.0'),
+        *lines[1:],
+    ],
+    "another's seal": lambda lines: [lines[0].replace(seal(lines[0]), seal(lines[1])), *lines[1:]],
+    "no seal": lambda lines: [lines[0].replace(f', "seal": "{seal(lines[0])}"', ""), *lines[1:]],
+    "an earlier line again": lambda lines: [*lines, lines[0]],
+    "two lines in another order": lambda lines: [lines[1], lines[0], *lines[2:]],
+}
+
+
+def seal(line: str) -> str:
+    return json.loads(line)["seal"]
+
+
+@pytest.mark.parametrize("change", CHANGES_BY_HAND.values(), ids=CHANGES_BY_HAND)
+def test_a_line_that_was_changed_by_hand_stops_the_run(place, inline, change):
+    (place / "ada.ipynb").write_bytes(notebook(*cells(row_softmax=WRONG[SOFTMAX])))
+    graded(place)
+    results = place.parent / "grades" / "results.jsonl"
+    lines = results.read_text().splitlines()
+    changed = change(lines)
+    assert changed != lines
+    results.write_text("".join(f"{line}\n" for line in changed))
+    with pytest.raises(CannotRun, match=r"line \d of .*results\.jsonl is not as the run wrote it"):
+        graded(place)
+
+
+def test_a_torn_run_is_named(place, inline):
+    graded(place)
+    run = place.parent / "grades" / "run.json"
+    for text in (run.read_text()[:40], "[]", "{}"):
+        run.write_text(text)
+        with pytest.raises(CannotRun, match=r"run\.json cannot be read .*: put it back"):
+            graded(place)
+
+
+def test_a_run_folder_among_the_submissions_is_refused(place):
+    with pytest.raises(CannotRun, match="lies among the submissions"):
+        grade_class.grade(place, PLAN, place / "grades", SETTINGS)
+    assert not (place / "grades").exists()
+
+
 def quick(job: Job, task: Task) -> Graded:
     """Stands in for the sandbox where a run's own steps are looked at: marks that follow the cells."""
     results = tuple(
