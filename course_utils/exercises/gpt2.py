@@ -367,9 +367,6 @@ for says, edit in {
     "The mask that you are given is ignored; padding is attended to.": fused(
         "q, k, v, dropout_p=p, is_causal=True"
     ),
-    "Your mask is upside down: True means *may attend*.": fused(
-        "q, k, v, None if mask is None else ~mask | torch.eye(T).bool(), p, mask is None"
-    ),
     "The softmax is over the queries. Each query shares itself out over the keys.": in_the_open(
         "scores.masked_fill(~seen, -math.inf).softmax(-2)"
     ),
@@ -417,6 +414,16 @@ for says, edit in {
     ),
 }.items():
     attention.mistake(says, edit)
+
+# Alike but for a query that may then attend to nothing: itself, zeros or NaN.
+for edit in (
+    fused("q, k, v, None if mask is None else ~mask | torch.eye(T).bool(), p, mask is None"),
+    fused("q, k, v, None if mask is None else ~mask, p, mask is None"),
+    in_the_open("scores.masked_fill(~seen, -math.inf).softmax(-1)")
+    + replace("else mask\n", "else ~mask\n"),
+    in_the_open("scores.masked_fill(seen, -math.inf).softmax(-1)"),
+):
+    attention.mistake("Your mask is upside down: True means *may attend*.", edit)
 
 attention.mistake(
     "The values are right, but the scores are a tensor of (T, T) for each head: at 1,024 positions and "
@@ -714,6 +721,28 @@ for says, edit in {
     "The biases of the MLP are missing: 4 D for c_fc, and D for c_proj.": replace(
         MLP, "D * 4 * D + 4 * D * D"
     ),
+    "The bias of the attention's c_proj is missing, D numbers in each block.": replace(
+        ATTENTION, "D * 3 * D + 3 * D + D * D"
+    ),
+    "The bias of c_attn is missing, 3 D numbers in each block.": replace(
+        ATTENTION, "D * 3 * D + D * D + D"
+    ),
+    "c_attn's bias is counted as D numbers. It gives q, k and v: 3 D.": replace(
+        ATTENTION, "D * 3 * D + D + D * D + D"
+    ),
+    "c_fc's bias is counted as D numbers. A bias is as long as what leaves its layer: 4 D.": replace(
+        MLP, "D * 4 * D + D + 4 * D * D + D"
+    ),
+    "The bias of the MLP's c_proj is counted as 4 D numbers. "
+    "A bias is as long as what leaves its layer: D.": replace(
+        MLP, "D * 4 * D + 4 * D + 4 * D * D + 4 * D"
+    ),
+    "The bias of c_fc is missing, 4 D numbers in each block.": replace(
+        MLP, "D * 4 * D + 4 * D * D + D"
+    ),
+    "The bias of the MLP's c_proj is missing, D numbers in each block.": replace(
+        MLP, "D * 4 * D + 4 * D + 4 * D * D"
+    ),
     "The last norm is missing: two in each block, and ln_f.": replace("2 * L + 1", "2 * L"),
     "A norm holds a weight and a bias, 2 D numbers; you counted D.": replace(") * 2 * D", ") * D"),
     "There is one norm in each block in your count; there are two.": replace("2 * L + 1", "L + 1"),
@@ -812,6 +841,7 @@ def _(draw):
 @init_weights.edge
 def _():
     yield call({"ln_1": ("norm", 3)}, 4), "norms alone"
+    yield call({"ln_f": ("own norm", 3)}, 4), "a norm that is none of torch's classes"
     yield call({"lm_head": ("linear", 100, 100, False)}, 4), "no bias"
     frozen = {"c_fc": ("linear", 100, 100), "frozen": ["c_fc.weight", "c_fc.bias"]}
     yield call({"mlp": frozen}, 4), "frozen ones start so, too, and stay frozen"
@@ -899,12 +929,28 @@ for says, edit in {
     init_weights.mistake(says, edit)
 
 
-@init_weights.alternative("by type with nn.init, and c_proj once more")
+EACH = "    for name, parameter in model.named_parameters():\n"
+
+for left_out in ("True", 'not name.endswith("bias")'):
+    init_weights.mistake(
+        "A norm of one's own keeps what it had: the layers are recognised by torch's classes. "
+        "Go by the names of the parameters, and by their axes.",
+        replace(
+            EACH,
+            "    kinds = nn.Linear | nn.Embedding | nn.LayerNorm\n"
+            "    known = [m for m in model.modules() if isinstance(m, kinds)]\n"
+            "    known = {id(p) for m in known for p in m.parameters()}\n"
+            f"{EACH}        if id(parameter) not in known and {left_out}:\n            continue\n",
+        ),
+    )
+
+
+@init_weights.alternative("matrices by type with nn.init, the rest by name, and c_proj once more")
 def _(model, n_layer):
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.LayerNorm):
+        elif getattr(module, "weight", None) is not None:
             nn.init.ones_(module.weight)
         if getattr(module, "bias", None) is not None:
             nn.init.zeros_(module.bias)
@@ -1057,8 +1103,9 @@ for says, edit in {
     "they are neither trained nor saved.": replace(
         BLOCKS, "[block(config, parts) for _ in range(config.n_layer)]"
     ),
-    "The mask that the blocks get has no causal rule in it: only padding is left out.": replace(
-        "attention_mask(mask)", "mask[:, None, None, :] | torch.eye(T).bool()"
+    "Padding attends to nothing, not even to itself, and a softmax over nothing is none. "
+    "attention_mask(mask) lets each position see itself.": replace(
+        "attention_mask(mask)", "mask[:, None, None, :] & torch.ones(T, T).tril().bool()"
     ),
     "The padding mask is not passed on: padding is attended to.": replace(
         "attention_mask(mask)", "None"
@@ -1082,6 +1129,12 @@ for says, edit in {
     ),
 }.items():
     whole.mistake(says, edit)
+
+for itself in (" | torch.eye(T).bool()", ".expand(-1, 1, T, T)"):
+    whole.mistake(
+        "The mask that the blocks get has no causal rule in it: only padding is left out.",
+        replace("attention_mask(mask)", f"mask[:, None, None, :]{itself}"),
+    )
 
 whole.mistake(
     "The values are right, but Python goes through the positions. nn.Embedding looks all of them up at "
@@ -1245,6 +1298,7 @@ def _():
     yield of(h__7__ln_1__bias=b, ln_q__bias=b), "two are unknown"
     yield of(wpe__weight=short), "another context"
     yield of(ln_f__weight=normal(1)), "a shape that would broadcast"
+    yield of(wpe__weight=short, ln_f__weight=b[:5]), "two of another shape"
     yield of(ln_f__bias=None, ln_q__bias=b, wpe__weight=short), "missing, unknown and wrong ones"
     yield of(h__1__mlp__c_fc__weight=normal(24, 6)), "c_fc is transposed already"
     yield of(wte__weight=None), "the embedding is missing, and the head is there"
@@ -1257,6 +1311,8 @@ def _():
 TURNED = "name.endswith(TRANSPOSED)"
 COPY = "parameter.copy_(given[name])"
 SAME = "given[name].shape != mine[name].shape"
+FIRST, NEXT, LAST = "    problems = [", '    problems += [f"', "    problems += [\n"
+ENDS = "    if problems:\n        raise ValueError(str(problems))\n"
 MESSAGE = '"the checkpoint does not fit this model:\\n  " + "\\n  ".join(problems)'
 
 for says, edit in {
@@ -1265,8 +1321,13 @@ for says, edit in {
         TURNED, "False"
     ),
     "The attention's c_proj is not transposed. It is square, so that no shape complains: "
-    "the model loads, and talks nonsense. Transpose by name, not by shape.": replace(
+    "the model loads, and talks nonsense. All four linear layers are transposed.": replace(
         TURNED, f'{TURNED} and "attn.c_proj" not in name'
+    ),
+    "A matrix is transposed where its shape does not fit. The attention's c_proj is square, fits as "
+    "it is, and stays the wrong way round. Transpose by name, not by shape.": replace(
+        TURNED,
+        "x.ndim == 2 and dict(model.named_parameters()).get(name, x).shape != x.shape",
     ),
     "Every matrix is transposed, the embeddings too. Only the four linear layers are.": replace(
         TURNED, "x.ndim == 2"
@@ -1303,15 +1364,25 @@ for says, edit in {
     "Only the first problem is named. Whoever mends a checkpoint wants them all.": replace(
         "join(problems)", "join(problems[:1])"
     ),
+    "The first tensor of another shape ends the check, so that the other problems go unsaid. "
+    "Collect all of them, then raise.": replace(
+        FIRST,
+        "    for name in mine:\n"
+        "        if name in given and given[name].shape != mine[name].shape:\n"
+        "            raise ValueError(name)\n" + FIRST,
+    ),
+    "Missing and unknown tensors end the check before shapes are compared, so that those of another "
+    "shape go unsaid. Collect all problems, then raise.": replace(LAST, ENDS + LAST),
+    "Missing tensors end the check before anything else is compared, so that other problems go unsaid. "
+    "Collect all of them, then raise.": replace(NEXT, ENDS + NEXT),
     "The message names no tensor: say which are missing, unknown or of another shape.": replace(
         MESSAGE, '"the checkpoint does not fit this model"'
     ),
     "Some tensors were copied before it raised. Look for every problem first.": replace(
-        "    problems = [",
+        FIRST,
         "    for name in mine.keys() & given.keys():\n"
         "        if given[name].shape == mine[name].shape:\n"
-        "            mine[name].data.copy_(given[name])\n"
-        "    problems = [",
+        "            mine[name].data.copy_(given[name])\n" + FIRST,
     ),
     "The numbers of elements are compared, not the shapes; "
     "where one is copied all the same, it comes scrambled.": replace(
@@ -1361,8 +1432,9 @@ def _(model, state):
         if name != "lm_head.weight" and name in named and named[name].shape != own[name].shape
     ]
     given = named.get("transformer.wte.weight")
-    if given is not None and not torch.equal(named["lm_head.weight"], given):
-        wrong.append("lm_head.weight differs from the embedding")
+    tied = given is not None and torch.equal(named["lm_head.weight"], given)
+    if "lm_head.weight" in state and not tied:
+        wrong.append("lm_head.weight is not transformer.wte.weight")
     if wrong:
         raise ValueError(f"does not fit: {', '.join(wrong)}")
     model.load_state_dict(named, strict=True)

@@ -136,8 +136,8 @@ for says, edit in {
     "It gets one adapter.": replace(
         f"if {MEANT}", "for target in targets if is_target(name, [target])"
     ),
-    "You count nn.Linear alone. "
-    "transformers' GPT-2 is made of Conv1D, and `linear_layers` gives both.": replace(
+    "You pass over the layers whose class is called Conv1D, of which transformers' GPT-2 is made. "
+    "`linear_layers` gives both kinds.": replace(
         MEANT, f"isinstance(layer, nn.Linear) and {MEANT}"
     ),
 }.items():
@@ -501,7 +501,8 @@ for says, edit in {
         "is_target(name, [target])",
         "name.endswith(target)",
     ),
-    "You pass over transformers' Conv1D, of which its GPT-2 is made.": replace(
+    "You pass over the layers whose class is called Conv1D, of which transformers' GPT-2 is made. "
+    "`linear_layers` gives both kinds.": replace(
         "if is_target(name, t", "if isinstance(layer, nn.Linear) and is_target(name, t"
     ),
     "You do not pass `alpha` on: every adapter has the default's scale.": replace(
@@ -640,6 +641,14 @@ for says, edit in {
     "A layer that is merged already is merged once more, and its update is in W twice. "
     "Look at `layer.merged` first, in both functions.": replace(
         "if not layer.merged:", "if True:", "if layer.merged:", "if True:"
+    ),
+    "`merge` adds an update that is in W already once more: look at `layer.merged` first.": replace(
+        "if not layer.merged:", "if True:"
+    ),
+    "`merge` does not set `layer.merged`: forward still adds the update, to a W that has it, and "
+    "`unmerge` leaves it there.": replace("layer.merged = True", "pass"),
+    "`unmerge` leaves `layer.merged` set: forward leaves the update out, and W no longer has it.": replace(
+        "layer.merged = False", "pass"
     ),
     "`unmerge` takes out what was never added: look at `layer.merged` first.": replace(
         "if layer.merged:", "if True:"
@@ -821,6 +830,18 @@ for says, edit in {
     ),
 }.items():
     lora_state_dict.mistake(says, edit)
+
+for named in ("n + '.weight'", "n.removesuffix('.weight') + '.weight'"):
+    lora_state_dict.mistake(
+        "You collect whatever requires a gradient. Another trained layer, a head say, is no adapter, "
+        "and an adapter that is frozen is still one.",
+        replace(
+            "    if not tensors",
+            "    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]\n"
+            f"    tensors = {{PEFT_PREFIX + {named}: p.detach() for n, p in trained}}\n"
+            "    if not tensors",
+        ),
+    )
 
 
 @lora_state_dict.alternative("from named_parameters, by the end of the name, as copies")
@@ -1121,6 +1142,8 @@ for says, edit in {
     "every weight moves downwards.": replace(
         "(levels[1:] + levels[:-1]) / 2", "levels[1:], right=True"
     ),
+    "You take the level above each number, not the nearest one: "
+    "every weight moves upwards.": replace("(levels[1:] + levels[:-1]) / 2", "levels[:-1]"),
     "Your scale is the largest number of a block, not the largest magnitude: "
     "blocks whose extreme is negative are cut off.": replace(LARGEST, "blocks.amax(dim=1)"),
     "Your scale is a block's root mean square. "

@@ -239,7 +239,8 @@ def attention_mask(mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
 def init_weights(model: nn.Module, n_layer: int) -> None:
     """GPT-2's initialisation, whatever there was: normal with σ = 0.02, biases zero, norms one and zero.
 
-    In place, of every parameter, also of one that requires no gradient. The two projections that write
+    In place, of every parameter, also of one that requires no gradient, and of a norm of whatever
+    class: what has one axis and is no bias is a norm's weight. The two projections that write
     to the residual stream of each block have σ / √(2 L), so that its variance does not grow with depth
     (Radford et al. 2019, section 2.3, scale by 1/√N).
     """

@@ -83,8 +83,8 @@ def is_target(name: str, targets: Sequence[str]) -> bool:
 def lora_parameter_count(model: nn.Module, targets: Sequence[str], r: int) -> int:
     """How many numbers adapters of rank r on these layers would train.
 
-    targets: "c_attn" means each nn.Linear or `Conv1D` whose dotted name is that or ends in
-    ".c_attn"; one that matches no layer adds nothing. The model is not changed.
+    targets: "c_attn" means each nn.Linear, and each layer whose class is called `Conv1D`, whose
+    dotted name is that or ends in ".c_attn"; one that matches no layer adds nothing. The model is not changed.
     """
     return sum(
         r * sum(weight_of(layer).shape)
@@ -103,8 +103,8 @@ def inject_lora(
 ) -> nn.Module:
     """Freeze the model and put a LoRALinear in place of every layer of these names; in place.
 
-    targets: "c_attn" means each nn.Linear or `Conv1D` whose dotted name is that or ends in
-    ".c_attn". An adapter is in its layer's mode, train or eval. Returns the model. Raises ValueError
+    targets: "c_attn" means each nn.Linear, and each layer whose class is called `Conv1D`, whose
+    dotted name is that or ends in ".c_attn". An adapter is in its layer's mode, train or eval. Returns the model. Raises ValueError
     for a target that matches no such layer, for r < 1, and for a dropout that is no probability; then
     nothing is changed.
     """

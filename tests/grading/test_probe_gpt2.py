@@ -68,3 +68,23 @@ def test_parts_can_bring_their_own_block(block):
     silent = gpt2.GPT2(config, gpt2.Parts(block=Silent)).eval()
     silent.load_state_dict(copy.deepcopy(book.state_dict()))
     assert not torch.allclose(book(ids), silent(ids))
+
+
+def test_a_message_may_name_the_embedding_that_an_untied_head_is_compared_with():
+    ex = find("gpt2.load_hf_state_dict")
+
+    def raising(says):
+        def load(model, state):
+            raise ValueError(says)
+
+        return load
+
+    def told(why, says):
+        case = next(c for c in ex.all_cases() if c.why == why)
+        return ex.probe(raising(says), case)["its message names"]
+
+    assert told("an untied head", "lm_head.weight is not wte.weight") == ["lm_head.weight"]
+    assert told("an untied head", "wte.weight is another") == []
+    missing = "the embedding is missing, and the head is there"
+    assert told(missing, "lm_head.weight has no wte.weight") == ["wte.weight"]
+    assert told("nothing at all", "lm_head.weight") == ["lm_head.weight"]

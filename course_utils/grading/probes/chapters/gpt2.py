@@ -457,7 +457,7 @@ def checkpoint(subject: Any, case: Case) -> dict[str, Any]:
     try:
         result = subject(made, given)
     except ValueError as error:
-        candidates = {_short(name) for name in (*before, *state)}
+        candidates = _at_fault_or_not(before, state)
         untouched = all(bool((p == 7.0).all()) for p in made.parameters())
         return {
             "raises": raised_name(error),
@@ -477,6 +477,17 @@ def checkpoint(subject: Any, case: Case) -> dict[str, Any]:
         "they require a gradient": all(p.requires_grad for p in after.values()),
         "the checkpoint is as it was, also once the model changes": apart,
     } | values
+
+
+def _at_fault_or_not(model: dict[str, Any], state: dict[str, Tensor]) -> set[str]:
+    """The tensors of which a message must name those at fault and no other. Of the head and the
+    embedding that it is compared with, the one that is not at fault may be named or not."""
+    names = {_short(name) for name in (*model, *state)}
+    if "lm_head.weight" not in state:
+        return names
+    given = {_short(name): x.shape for name, x in state.items()}
+    fits = given.get("wte.weight") == model["transformer.wte.weight"].shape
+    return names - {"wte.weight" if fits else "lm_head.weight"}
 
 
 def _short(name: str) -> str:

@@ -301,7 +301,7 @@ def assemble(tree: Any) -> Any:
     """A module from its description: what a case can hold in place of one.
 
     A dict is a module with these attributes, a list an nn.ModuleList; a tuple is a layer:
-    ("linear", in, out), ("conv1d", out, in), ("embedding", V, D), ("norm", D), ("batchnorm", C),
+    ("linear", in, out), ("conv1d", out, in), ("embedding", V, D), ("norm", D), ("own norm", D), ("batchnorm", C),
     ("parameter", *shape), ("python list", *items), whose items no module registers. Under the key "tied" a dict may
     have pairs of dotted names, the second of which becomes the first; under "frozen" names; of the
     whole "eval" says that it is in eval mode, "meta" that it is on the meta device.
@@ -340,11 +340,23 @@ class Conv1D(nn.Module):
         return flat.view(*x.shape[:-1], -1) if x.numel() else x @ self.weight + self.bias
 
 
+class OwnNorm(nn.Module):
+    """A norm with the parameters of torch's, and of no class of torch's."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(n)), nn.Parameter(torch.zeros(n))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias)
+
+
 _LAYERS: dict[str, Callable[..., Any]] = {
     "conv1d": Conv1D,
     "linear": lambda d_in, d_out, bias=True: nn.Linear(d_in, d_out, bias=bias),
     "embedding": nn.Embedding,
     "norm": nn.LayerNorm,
+    "own norm": OwnNorm,
     "batchnorm": nn.BatchNorm1d,
     "parameter": lambda *shape: nn.Parameter(torch.ones(shape)),
     "python list": lambda *items: [assemble(item) for item in items],
@@ -362,6 +374,7 @@ def described(tree: Any) -> str:
             "linear": "Linear",
             "embedding": "Embedding",
             "norm": "LayerNorm",
+            "own norm": "OwnNorm",
             "batchnorm": "BatchNorm1d",
             "parameter": "Parameter",
         }
