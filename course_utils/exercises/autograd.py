@@ -179,6 +179,33 @@ numerical_gradient.mistake(
     "len(x) counts rows: you move a whole row at once. Every element has a step of its own.",
     replace(".flatten()", ""),
 )
+numerical_gradient.mistake(
+    "Your result stays in float64, in which the differences were taken. It has the dtype of x: cast it back.",
+    replace(".to(x.dtype)", ""),
+)
+numerical_gradient.mistake(
+    "A copy made by clone() keeps the order of x's strides, so view(-1) raises where x is transposed. flatten() and reshape(-1) take any strides.",
+    replace(".flatten()", ".clone().view(-1)"),
+)
+numerical_gradient.mistake(
+    "view(-1) raises where x is transposed or expanded: no view can flatten that. Use flatten() or reshape(-1).",
+    replace(".flatten()", ".view(-1)"),
+)
+
+
+@numerical_gradient.mistake(
+    "double() makes no copy of an x that is float64 already, so your steps are taken inside the caller's own x, and adding eps and taking it away again does not give back the same bits. Work on a clone."
+)
+def _(f, x, eps=1e-6):
+    flat = x.detach().double().reshape(-1)
+    gradient = torch.zeros_like(flat)
+    for i in range(len(flat)):
+        flat[i] += eps
+        above = f(flat.reshape(x.shape)).item()
+        flat[i] -= 2 * eps
+        gradient[i] = (above - f(flat.reshape(x.shape)).item()) / (2 * eps)
+        flat[i] += eps
+    return gradient.view(x.shape).to(x.dtype)
 
 
 @numerical_gradient.alternative("all points in one call of f, by vmap")
@@ -334,6 +361,14 @@ softmax_vjp.mistake(
 softmax_vjp.mistake(
     "The signs are swapped: it is grad minus the weighted sum.",
     replace("grad - inner", "inner - grad"),
+)
+softmax_vjp.mistake(
+    "y multiplies grad, but not the sum. It is y · (grad - sum): both terms carry the factor y.",
+    replace("y * (grad - inner)", "y * grad - inner"),
+)
+softmax_vjp.mistake(
+    "y multiplies the sum, but not grad. It is y · (grad - sum): both terms carry the factor y.",
+    replace("y * (grad - inner)", "grad - y * inner"),
 )
 
 
@@ -496,6 +531,17 @@ cross_entropy_backward.mistake(
         "",
     ),
 )
+cross_entropy_backward.mistake(
+    "You take the rows with a negative target for those to skip, whatever ignore_index says. It may be any number: a padding token's own id is a common choice.",
+    replace("counts = targets != ignore_index", "counts = targets >= 0"),
+)
+cross_entropy_backward.mistake(
+    "You skip the rows whose target is no column, whatever ignore_index says. It may well be a column: a padding token's own id is a common choice.",
+    replace(
+        "counts = targets != ignore_index",
+        "counts = (targets >= 0) & (targets < logits.size(1))",
+    ),
+)
 
 
 @cross_entropy_backward.alternative("scatter_add, and one weight a row")
@@ -622,7 +668,7 @@ straight_through_round.mistake(
     replace("x.round()", "(x + 0.5).floor()"),
 )
 straight_through_round.mistake(
-    "You save x or its rounded values and compare in backward: four bytes an element, where a mask of bools has one. The mask is all that backward needs.",
+    "You save x, its rounded values or a mask of floats: four bytes an element, where a mask of bools has one. That mask is all that backward needs.",
     replace(
         "ctx.save_for_backward((low <= rounded) & (rounded <= high))",
         "ctx.save_for_backward(x)\n        ctx.range = low, high",
@@ -743,7 +789,7 @@ silu.mistake(
     replace("s = x.sigmoid()", "s = x.detach().sigmoid()"),
 )
 silu.mistake(
-    "Your gradient cannot be differentiated again. What you saved is neither input nor output of forward (the finished derivative, the sigmoid, a clone of x), so autograd takes it for a constant; or backward is cut off as a whole. Save x itself.",
+    "Your gradient cannot be differentiated again. What you saved is neither input nor output of forward (the finished derivative, the sigmoid, a clone of x), so autograd takes it for a constant; or backward computes with it under no_grad, or is cut off as a whole. Save x itself, and compute with it outside of no_grad.",
     replace(
         "ctx.save_for_backward(x)",
         "s = x.sigmoid()\n        ctx.save_for_backward(s * (1 + x * (1 - s)))",
@@ -1122,6 +1168,14 @@ per_sample_gradients.mistake(
     "You map over w as well, one row of it for each sample. w is the same for all: in_dims=(None, 0, 0).",
     replace("in_dims=(None, 0, 0)", "in_dims=0"),
 )
+per_sample_gradients.mistake(
+    "You do not map over y: every row is compared with the targets of all. Row i belongs to y[i]: in_dims=(None, 0, 0).",
+    replace("target[None]", "target", "in_dims=(None, 0, 0)", "in_dims=(None, 0, None)"),
+)
+per_sample_gradients.mistake(
+    "You give the loss a batch of one row, but a bare target. Both come as a batch: row[None], target[None].",
+    replace("target[None]", "target"),
+)
 
 
 @per_sample_gradients.alternative("a copy of w for each row, one backward")
@@ -1194,13 +1248,24 @@ def _():
     yield call(SQUARED_ERROR, w, draws.scattered(x), y, 2), "not contiguous"
 
 
-WIDE = call(TANH_ERROR, normal(4, 500), normal(64, 4, seed=1), normal(64, 500, seed=2), 4)
+def wide(N, micro_batch):
+    """Results of 500 elements a row: they are what the memory goes to."""
+    return call(
+        TANH_ERROR,
+        normal(4, 500),
+        normal(N, 4, seed=1),
+        normal(N, 500, seed=2),
+        micro_batch,
+    )
+
+
+WIDE, WITH_A_REST = wide(64, 4), wide(63, 32)
 
 
 gradient_accumulation.contract(
     contracts.largest_tensor(
-        [WIDE],
-        limit=4 * 8 * 500,
+        [WIDE, WITH_A_REST],
+        limit=lambda case: 6 * case.args[4] * 500,  # one and a half micro-batches
         says="no tensor for more rows than a micro-batch has",
         prepare=prepared.on_a_leaf,
     )
@@ -1291,6 +1356,22 @@ gradient_accumulation.mistake(
         "return total",
         "w.grad /= len(x.split(micro_batch))\n    return total",
     ),
+)
+gradient_accumulation.mistake(
+    "The values are right, but where N is no multiple of micro_batch, you make fewer and larger pieces. No piece may have more rows than micro_batch; what is left over is a smaller one.",
+    replace(
+        "zip(x.split(micro_batch), y.split(micro_batch), strict=True)",
+        "zip(*(rows.chunk(max(len(x) // micro_batch, 1)) for rows in (x, y)))",
+    ),
+    cost=True,
+)
+gradient_accumulation.mistake(
+    "The gradient is right; the loss you return is the plain average of the pieces' means, in which the rows of a smaller last piece count for too much. Weigh each by len(piece) / N.",
+    replace("loss.detach()", "loss.detach() * len(x) / len(rows) / len(x.split(micro_batch))"),
+)
+gradient_accumulation.mistake(
+    "The gradient is right; the loss you return is the sum over all rows. Divide it by N.",
+    replace("loss.detach()", "loss.detach() * len(x)"),
 )
 
 
@@ -1428,6 +1509,14 @@ saved_bytes.mistake(
         "storage.nbytes()",
         "storage.nbytes",
     ),
+)
+saved_bytes.mistake(
+    "You run f on a copy of x. The graph keeps x's own storage alive, which may be larger than x (a slice) or smaller (expanded): use x.detach(), which shares it.",
+    replace("x.detach()", "x.detach().clone()"),
+)
+saved_bytes.mistake(
+    "contiguous() copies an x that is expanded or transposed, and the copy has a storage of another size: use x.detach() as it is.",
+    replace("x.detach()", "x.detach().contiguous()"),
 )
 
 

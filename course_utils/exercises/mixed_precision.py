@@ -102,6 +102,28 @@ autocast_dtype.mistake(
     "On a CPU, too, some operations are cast up: cross_entropy, mse_loss and prod.",
     replace("op in _FLOAT32[device]", 'device == "cuda" and op in _FLOAT32[device]'),
 )
+autocast_dtype.mistake(
+    "You take the first input's dtype where two meet, even if the other is float64. Promotion takes the wider one, whichever comes first.",
+    replace(
+        "if widest == torch.float64",
+        "if widest == torch.float64 and op in _LOWER_PRECISION | _FLOAT32[device]",
+        "else widest",
+        "else inputs[0]",
+    ),
+)
+autocast_dtype.mistake(
+    "You take the last input's dtype where two meet. Promotion takes the wider one, whichever comes first.",
+    replace(
+        "if widest == torch.float64",
+        "if widest == torch.float64 and op in _LOWER_PRECISION | _FLOAT32[device]",
+        "else widest",
+        "else inputs[-1]",
+    ),
+)
+autocast_dtype.mistake(
+    "On CUDA you cast mean up together with sum. It is on no list: it keeps the dtype that it is given.",
+    replace("op in _FLOAT32[device]", 'op in _FLOAT32[device] or (op, device) == ("mean", "cuda")'),
+)
 
 
 @autocast_dtype.alternative("run the operation under autocast, with fake tensors for CUDA")
@@ -651,10 +673,29 @@ amp_step.mistake(
         "scaler.scale(loss).backward()\n    optimizer.zero_grad()",
     ),
 )
+amp_step.mistake(
+    "You clear the gradients after the step only. What .grad holds before your first step still plays a part: clear it before backward.",
+    replace(
+        "    optimizer.zero_grad()\n",
+        "",
+        "scaler.update()",
+        "scaler.update()\n    optimizer.zero_grad()",
+    ),
+)
+amp_step.mistake(
+    "You clear the gradients of the first parameter group only: backward adds to what the others hold. zero_grad() clears all.",
+    replace(
+        "optimizer.zero_grad()",
+        'for p in optimizer.param_groups[0]["params"]:\n        p.grad = None',
+    ),
+)
 
 
-@amp_step.alternative("clip by hand, zero the gradients last")
+@amp_step.alternative("clip by hand, zero the gradients last as well")
 def _(loss, optimizer, scaler, max_norm):
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            p.grad = None
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
     grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
@@ -775,6 +816,14 @@ bf16_master_step.mistake(
     "reshape copies what no view can flatten, and you write into the copy: use the weight as it is.",
     replace("weight.copy_(master)", "weight.reshape(-1).copy_(master.reshape(-1))"),
 )
+bf16_master_step.mistake(
+    "You multiply the caller's gradient by lr in place, and in BF16: it has to stay as it came, and the product is rounded to 8 bits before it reaches the master.",
+    replace("lr * grad.to(master.dtype)", "grad.mul_(lr)"),
+)
+bf16_master_step.mistake(
+    "You clear the gradient after the step. It is not yours: leave it as it came.",
+    replace("weight.copy_(master)", "weight.copy_(master)\n        grad.zero_()"),
+)
 
 
 @bf16_master_step.alternative("torch.optim.SGD on the master")
@@ -798,7 +847,7 @@ fp8_scaled_matmul = Exercise(
         "Convert to float32 before `@`: sums are not kept in FP8, and FP16 overflows at 65504. Then divide by both scales, and cast.",
         (
             "edge cases",
-            "What comes of an amax that was remembered and is too small now? And what is the amax of a tensor without elements?",
+            "What comes of an amax that was remembered and is too small now? And of one that is 0.0?",
         ),
     ),
 )
@@ -837,8 +886,10 @@ def _(draw):
 def _():
     one = torch.ones(1, 1)
     yield call(torch.zeros(2, 3), torch.ones(3, 2)), "a tensor of zeros has amax 0"
-    yield call(torch.zeros(0, 3), torch.ones(3, 2)), "no rows"
-    yield call(torch.ones(2, 0), torch.ones(0, 2)), "an empty sum"
+    yield (
+        call(matrix([0.3, 0.6]), torch.ones(2, 1), E4M3, 2.0**17),
+        "far below an old amax: there FP8 has few digits left, or none",
+    )
     yield (
         call(matrix([100.0, -1000.0]), torch.ones(2, 1), E5M2, 1.0),
         "far beyond an old amax, E5M2",
@@ -935,6 +986,20 @@ fp8_scaled_matmul.mistake(
     "448 is the end of E4M3. E5M2 reaches 57344: ask torch.finfo(dtype).max.",
     replace("torch.finfo(dtype).max", "448.0"),
 )
+fp8_scaled_matmul.mistake(
+    "You raise the given amax to the tensor's own where that is larger. Delayed scaling exists to spare that pass over the tensor, and what lies beyond saturates.",
+    replace(
+        "power_of_two_scale(amax, dtype)",
+        "power_of_two_scale(max(float(x.abs().max()), amax), dtype)",
+    ),
+)
+fp8_scaled_matmul.mistake(
+    "You lower the given amax to the tensor's own where that is smaller. Delayed scaling exists to spare that pass over the tensor: the scale is that of the given one.",
+    replace(
+        "power_of_two_scale(amax, dtype)",
+        "power_of_two_scale(min(amax, float(x.abs().max())), dtype)",
+    ),
+)
 
 
 @fp8_scaled_matmul.alternative(
@@ -943,9 +1008,9 @@ fp8_scaled_matmul.mistake(
 def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
     top = torch.finfo(dtype).max
     if amax_a is None:
-        amax_a = a.abs().amax().item() if a.numel() else 0.0
+        amax_a = a.abs().amax().item()
     if amax_b is None:
-        amax_b = b.abs().amax().item() if b.numel() else 0.0
+        amax_b = b.abs().amax().item()
     back_a, back_b = (
         2.0 ** math.ceil(math.log2(amax / top)) if amax else 1.0 for amax in (amax_a, amax_b)
     )
@@ -957,8 +1022,4 @@ def _(a, b, dtype=E4M3, amax_a=None, amax_b=None):
 fp8_scaled_matmul.equivalent(
     "fp8_scaled_matmul.rounded: `float(x.abs().max())` → `x.abs().max()`",
     because="a tensor of one number is used as a number by every step that follows, in the same precision",
-)
-fp8_scaled_matmul.equivalent(
-    "fp8_scaled_matmul.rounded: `0.0` → `1.0`",
-    because="it is the amax of a tensor without elements: any scale leaves that, and the empty sum, as they are",
 )

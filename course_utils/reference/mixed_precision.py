@@ -212,8 +212,8 @@ def amp_step(
     """One optimizer step from a loss, with loss scaling and clipping by the global norm.
 
     loss: unscaled, with its graph. max_norm: bound on the norm of the *true* gradients of all of
-    the optimizer's parameters. Returns that norm before clipping. Gradients of earlier steps play
-    no part. A step with an inf or NaN gradient changes no parameter and lowers the scale.
+    the optimizer's parameters. Returns that norm before clipping. What `.grad` holds beforehand
+    plays no part. A step with an inf or NaN gradient changes no parameter and lowers the scale.
     """
     params = [p for group in optimizer.param_groups for p in group["params"]]
     optimizer.zero_grad()
@@ -283,7 +283,7 @@ def fp8_scaled_matmul(
 
     def rounded(x: Tensor, amax: float | None) -> tuple[Tensor, float]:
         if amax is None:
-            amax = float(x.abs().max()) if x.numel() else 0.0
+            amax = float(x.abs().max())
         scale = power_of_two_scale(amax, dtype)
         return (x * scale).clamp(-limit, limit).to(dtype).float(), scale
 

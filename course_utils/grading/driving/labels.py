@@ -10,6 +10,7 @@ from course_utils.grading.pytrees.text import cut
 
 UNASKED_GRAD = "the result requires grad, though no argument does"
 NO_GRAD = "the result requires grad"
+ONLY_ONCE = "the gradient cannot be differentiated again"
 SURROUNDINGS = "surroundings"
 RAISES = "raises"
 """For a probe that goes on after an exception: the name of its class, or `NOTHING`, or None."""
@@ -44,6 +45,8 @@ def complaint(label: str, value: Any) -> str:
         return f"your code changed whether its argument `{name}` requires grad; leave it as it came"
     if what == NO_GRAD:
         return "no gradient flows through your result: something detached it from the graph"
+    if what == ONLY_ONCE:
+        return "your gradient cannot be differentiated again: no graph leads from it back to the argument"
     if what == SURROUNDINGS:
         return f"your code {cut(value) if isinstance(value, str) else in_words(value)}"
     if what == UNASKED_GRAD:

@@ -189,7 +189,7 @@ def custom_function(subject: Any, case: Case) -> dict[str, Any]:
         return seen
     first = torch.autograd.grad(result, leaf, _weights(result), create_graph=True)[0]
     if not (isinstance(first, Tensor) and first.requires_grad):
-        return seen | {"the gradient can be differentiated again": False}
+        return seen | {labels.ONLY_ONCE: True}
     (second,) = torch.autograd.grad(first, leaf, _weights(first), allow_unused=True)
     double = x.detach().double().clone().requires_grad_()
     return seen | {

@@ -136,10 +136,13 @@ def amp_run(subject: Any, case: Case) -> dict[str, Any]:
     """Take the case's steps of a linear regression with torch's own scaler and two parameter groups.
 
     The arguments are the weight and the bias, then (x, y) for each step. Keyword arguments:
-    max_norm, scale (the first), fp16 (gradients pass through float16).
+    max_norm, scale (the first), fp16 (gradients pass through float16). Before the first step, `.grad`
+    holds what somebody else left there.
     """
     weight, bias, *batches = case.args
     w, b = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
+    for p in (w, b):
+        p.grad = torch.full_like(p, 1000.0)
     if case.kwargs.get("fp16"):
         for p in (w, b):
             p.register_hook(lambda g: g.half().to(g.dtype))
@@ -160,7 +163,8 @@ def amp_run(subject: Any, case: Case) -> dict[str, Any]:
 
 def _called_amp(name: str, case: Case) -> str:
     settings = ", ".join(f"{key} {shown(value)}" for key, value in case.kwargs.items())
-    return f"{name}(loss, optimizer, scaler, max_norm), {len(case.args) - 2} step(s), {settings}"
+    run = f"{len(case.args) - 2} step(s), .grad filled beforehand, {settings}"
+    return f"{name}(loss, optimizer, scaler, max_norm), {run}"
 
 
 amp_run.called = _called_amp
