@@ -1,7 +1,9 @@
 """Exercises of chapter 2, strides: from the address of one element to a view that shifts rows."""
 # ruff: noqa: B905 (mistakes are written as students write them)
 
+from functools import reduce
 from math import prod
+from operator import add, mul
 
 import torch
 from hypothesis import strategies as st
@@ -69,8 +71,20 @@ flat_index.slips(
         ): "You wrote out two axes. An index has as many entries as there are axes: sum over all of "
         "them.",
         replace("offset + sum", "offset + offset + sum"): "You counted the offset twice.",
+        replace(
+            "offset + sum(i * s", "sum(offset + i * s"
+        ): "You add the offset once for every axis. "
+        "It is counted once, and a tensor without axes has it too.",
     }
 )
+
+
+@flat_index.mistake(
+    "A tensor of no axes has nothing to add up, and an empty sum raises in your code (reduce without a "
+    "starting value, for one). Its one element is at the offset: start from there."
+)
+def _(index, stride, offset=0):
+    return reduce(add, map(mul, index, stride)) + offset
 
 
 @flat_index.alternative("a loop")
@@ -154,6 +168,18 @@ unflatten_index.slips(
         replace(
             "not 0 <= position < prod(shape)", "position >= prod(shape)"
         ): "You let negative positions through. Positions count from 0 upwards.",
+        replace(
+            "0 <= position < prod(shape)", "0 <= position <= prod(shape) or 0 in shape"
+        ): "The position prod(shape) gets through. Positions count from 0, so the last one is "
+        "prod(shape) - 1.",
+        replace(
+            "not 0 <= position < prod(shape)", "0 in shape"
+        ): "You raise IndexError for a shape without elements only. Elsewhere positions outside wrap "
+        "around: they have no index either.",
+        replace(
+            "not 0 <= position < prod(shape)", "0 not in shape and not 0 <= position < prod(shape)"
+        ): "You divide by a size of 0. A shape with such an axis has no element at any position: raise "
+        "IndexError before you divide.",
         replace("IndexError", "ValueError"): "You raise ValueError. A position without an element "
         "is an IndexError, as for a list.",
     }
@@ -214,6 +240,15 @@ contiguous_strides.slips(
         "axis. One step also skips all axes further in.",
         replace("max(size, 1)", "size"): "A size of 0 turns all strides to its left into 0. torch "
         "counts it as 1: `torch.empty(2, 0, 3)` has strides (3, 3, 1).",
+        replace(
+            "strides.append(step)\n        step *= max(size, 1)",
+            "strides.append(max(step, 1))\n        step *= size",
+        ): "You raise the product to 1, not each size: a 0 swallows the sizes beside it. "
+        "`torch.empty(2, 0, 3)` has strides (3, 3, 1).",
+        replace(
+            "step *= max(size, 1)", "step = max(step * size, 1)"
+        ): "You raise the product to 1 after every axis: a 0 swallows the sizes inside it. "
+        "`torch.empty(2, 0, 3)` has strides (3, 3, 1).",
         replace("[], 1", "[], 4"): "These are bytes (of float32). PyTorch counts strides in "
         "elements: the innermost is 1.",
         replace("tuple(reversed(strides))", "strides[::-1]"): "You return a list. x.stride() is a "
@@ -285,6 +320,22 @@ is_contiguous.slips(
             "expected = step",
         ): "You only ask that strides fall from left to right. That finds a transpose, but not a "
         "slice that leaves gaps.",
+        replace(
+            "expected = 1",
+            "expected = None",
+            "step != expected",
+            "step != 1 if expected is None else step < expected",
+            "expected *= size",
+            "expected = step",
+        ): "You ask for a last stride of 1 and for strides that fall from left to right. Rows with gaps "
+        "between them pass as well: each stride must be the product of the sizes inside it.",
+        replace(
+            "        if size == 1:\n            continue\n        if step",
+            "        if size != 1 and step",
+            "expected *= size",
+            "expected = step * size",
+        ): "You count on from the stride of an axis of size one, which may be anything. Leave such an "
+        "axis out, and count on from the one inside it.",
         replace("expected *= size", "return True"): "You only look at the last stride. With "
         "stride 1 there, the rows can still be apart, overlap or be the same row.",
         replace(
@@ -361,6 +412,26 @@ view_strides.slips(
         replace("if size == 1:", "if False:"): "This is what you get if axes of size one are "
         "asked to merge: an axis that is never stepped along may have any stride. Drop it before "
         "you compare.",
+        replace(
+            "if size == 1:",
+            "if False:",
+            "    strides, size",
+            "    runs = [run for run in runs if run[0] > 1]\n    strides, size",
+        ): "You leave axes of size one out only after the merge: one whose stride does not fit has kept "
+        "its neighbours apart. Drop them before you compare.",
+        replace(
+            "        if size % new_size:\n            return None\n",
+            "",
+            "runs.pop()",
+            "runs.pop() if runs else (1, 1)",
+            "size // new_size",
+            "-(-size // new_size)",
+        ): "You never ask whether the new axes end where a run ends. One that reaches beyond its run, "
+        "or does not divide it, has no stride: None.",
+        replace(
+            "        if size % new_size:\n            return None\n", ""
+        ): "You never ask whether a new axis divides what is left of its run. One that does not has no "
+        "stride: None.",
         replace(
             "    if 0 in shape",
             "    if not is_contiguous(shape, stride):\n        return None\n    if 0 in shape",
@@ -487,8 +558,27 @@ transpose_view.slips(
         "so the elements are read in an order that nobody asked for.",
         replace("in (shape, stride)", "in (stride,)"): "You swapped the strides but not the "
         "sizes. The two axes exchange both.",
+        replace(
+            "    shape, stride =", "    x = x.contiguous()\n    shape, stride ="
+        ): "x.contiguous() "
+        "copies an x that is not contiguous, and your result is a view of the copy. Take x as it is, with "
+        "its own strides.",
     }
 )
+
+
+@transpose_view.mistake(
+    "You look for dim0 and dim1 among the axes counted from 0, where negative ones are never found: "
+    "axis -1 is x.ndim - 1. Add x.ndim to them first."
+)
+def _(x, dim0, dim1):
+    swap = {dim0: dim1, dim1: dim0}
+    order = [swap.get(axis, axis) for axis in range(x.ndim)]
+    return x.as_strided(
+        [x.size(a) for a in order], [x.stride(a) for a in order], x.storage_offset()
+    )
+
+
 transpose_view.mistake(
     "You make a whole tensor only to learn a transposed shape; a list of sizes is enough.",
     replace("list(x.shape)", "list(x.clone().shape)"),
@@ -579,8 +669,20 @@ broadcast_view.slips(
         "does. ValueError is asked for.",
         replace("x.storage_offset())", "x.storage_offset()).contiguous()"): "contiguous() stores "
         "every repetition. With stride 0 they share one slot.",
+        replace(
+            "    new =", "    x = x.contiguous()\n    new ="
+        ): "x.contiguous() copies an x that is "
+        "not contiguous, and your result is a view of the copy. Take x as it is, with its own strides.",
+        replace(
+            "    new =", "    x = x[(0,) * max(x.ndim - len(shape), 0)]\n    new ="
+        ): "You let a tensor with more axes than `shape` through. Raise ValueError there too, also where "
+        "an axis too many has size one.",
     }
 )
+broadcast_view.mistake(
+    "x.expand(*shape) raises RuntimeError where x does not fit: ValueError is asked for. And with an "
+    "empty shape it has no argument at all: give `shape` as one, x.expand(shape)."
+)(lambda x, shape: x.expand(*shape))
 broadcast_view.mistake(
     "You let torch broadcast x against a full tensor of that shape: the result is a view, but the other "
     "tensor was allocated.",
@@ -677,6 +779,19 @@ sliding_windows.slips(
         "size) // step + 1.",
         replace("(length - size) // step + 1", "length // step"): "L // step counts starts, also "
         "those from which no whole window fits. There are (L - size) // step + 1.",
+        replace(
+            "    *batch, length", "    x = x.contiguous()\n    *batch, length"
+        ): "x.contiguous() "
+        "copies an x that is not contiguous, and your windows are views of the copy. Take x as it is, "
+        "with its own strides.",
+        replace("(1 <= size", "(size"): "You let a size of 0 or less through: there is no such "
+        "window. Raise ValueError.",
+        replace(" <= length", ""): "You let a window through that is longer than the axis: none "
+        "fits. Raise ValueError.",
+        replace(
+            " and step >= 1", ""
+        ): "You let a step of 0 or less through: the windows would never "
+        "move on. Raise ValueError.",
         replace("not (1 <= size <= length and step >= 1)", "False"): "Sizes and steps below one, "
         "and windows longer than the axis, must raise ValueError.",
         replace("raise ValueError", "raise RuntimeError"): "You raise RuntimeError, as x.unfold "
@@ -772,8 +887,25 @@ diagonal_view.slips(
         replace(
             "(*batch, length), (*outer, row + column)", "(length,), (row + column,)"
         ): "The axes of the batch are lost: this is the diagonal of the first matrix.",
+        replace(
+            "min(n - top, m - left)", "min(n, m) - abs(offset)"
+        ): "min(n, m) - |offset| is too short where a matrix is not square: in 3 × 4 the diagonal at 1 "
+        "still has 3 elements. Count the rows and the columns that are left from where it starts.",
+        replace(
+            "max(min(n - top, m - left), 0)", "min(n, m) - abs(offset)"
+        ): "min(n, m) - |offset| is too short where a matrix is not square, and negative where the "
+        "diagonal misses it. Count the rows and the columns that are left, and raise the smaller to 0.",
+        replace(
+            "    *batch, n, m", "    x = x.contiguous()\n    *batch, n, m"
+        ): "x.contiguous() copies "
+        "an x that is not contiguous, and your diagonal is a view of the copy. Take x as it is, with its "
+        "own strides.",
     }
 )
+diagonal_view.mistake(
+    "You took the diagonal of the first two axes, which is torch.diagonal's default. The matrices are "
+    "in the last two: dim1=-2, dim2=-1."
+)(lambda x, offset=0: x.diagonal(offset))
 diagonal_view.mistake(
     "You copy the whole matrix only to learn how long its diagonal is; sizes and offset say it.",
     replace("x.shape", "x.clone().shape"),
@@ -888,6 +1020,19 @@ toeplitz_view.slips(
         "T[0, 0] is x[0, n - 1].",
         replace("(n - 1) * column", "n - 1"): "You count the start in slots. From x[0, 0] to x[0, "
         "n - 1] it is n - 1 steps of the last stride.",
+        replace(
+            "down < 0", "(n > 1 and down <= 0)"
+        ): "You refuse a step down of 0 as well, where rows overlap already. torch lacks negative "
+        "strides only.",
+        replace(
+            "down < 0", "down <= 0"
+        ): "You refuse a step down of 0 as well, and so every single "
+        "row. torch lacks negative strides only.",
+        replace(
+            "    *batch, n, p", "    x = x.contiguous()\n    *batch, n, p"
+        ): "x.contiguous() copies "
+        "an x that is not contiguous, and your result is a view of the copy. Take x as it is, with its "
+        "own strides.",
         replace(" or down < 0", ""): "torch refuses the negative stride with RuntimeError. Say so "
         "yourself, with ValueError.",
         replace(" if n > 1 else 0", ""): "You refuse a single row whose stride is smaller than "

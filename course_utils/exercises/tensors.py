@@ -99,6 +99,9 @@ sequence_lengths.slips(
         replace("(ids != pad_id)", "(ids != pad_id).float()"): "Your lengths are float32. A sum "
         "of booleans is int64 as it comes.",
         replace("dim=1)", "dim=1).tolist()"): "You return a Python list. Return the tensor itself.",
+        replace(
+            "dim=1", "dim=1, dtype=torch.int32"
+        ): "Your lengths are int32. A sum of booleans is int64 as it comes, and that is asked for.",
     }
 )
 sequence_lengths.alternative("a loop over the rows")(
@@ -179,6 +182,14 @@ last_token_states.slips(
         "short row that is padding: its last token is at lengths - 1.",
         replace("lengths - 1", "lengths"): "You indexed with lengths itself: positions count from "
         "0, so the last token is at lengths - 1.",
+        replace(
+            "lengths - 1", "lengths.clamp(max=hidden.size(1) - 1)"
+        ): "You index with lengths itself, held back to the last position: the state after the last "
+        "token in every row but a full one. Positions count from 0, so the last token is at lengths - 1.",
+        replace(
+            "lengths - 1", "lengths % hidden.size(1)"
+        ): "You index with lengths itself, and a full row begins again at 0. Positions count from 0, so "
+        "the last token is at lengths - 1.",
         replace("rows, lengths", ":, lengths"): "`:` takes every row, then lengths - 1 picks "
         "columns for all of them: B × B states. To walk rows and columns in step, give the rows "
         "as an index tensor too.",
@@ -299,6 +310,8 @@ padding_to_attention_mask.slips(
         "size one are missing: (B, 1, 1, T).",
         replace(":, None, None, :", "None, None"): "The new axes stand in front: (1, 1, B, T) "
         "lines B up with the queries. They belong between B and T.",
+        replace("~padding[", "padding.logical_not_()["): "You turn the caller's own padding mask "
+        "round, in place. ~padding makes a new tensor.",
         replace(
             "~padding[:, None, None, :]", "(~padding[:, None, None, :]).float()"
         ): "The mask is float32, and attention would add it to the scores. It is to be torch.bool.",
@@ -515,8 +528,33 @@ masked_mean.slips(
             "x.masked_fill(~keep[:, :, None], torch.nan).nanmean(dim=1)",
         ): "nanmean leaves out every NaN, also those at positions that are kept, and a row that keeps "
         "nothing is 0 / 0.",
+        replace(
+            "torch.where(keep[:, :, None], x, 0.0)",
+            "(x.nan_to_num(0.0, 0.0, 0.0) * keep[:, :, None])",
+        ): "NaN and infinity vanish also at positions that are kept, where they belong to the mean. "
+        "Choose by the mask, not by the values: torch.where or masked_fill.",
+        replace(
+            "torch.where(keep[:, :, None], x, 0.0)", "(x.nan_to_num() * keep[:, :, None])"
+        ): "NaN vanishes also at positions that are kept, where it belongs to the mean. Choose by the "
+        "mask, not by the values: torch.where or masked_fill.",
+        replace(
+            "torch.where(keep[:, :, None], x, 0.0)", "x.masked_fill_(~keep[:, :, None], 0.0)"
+        ): "You write zeros into the caller's own x. torch.where, or masked_fill without an underscore, "
+        "makes a new tensor.",
     }
 )
+
+
+@masked_mean.mistake(
+    "torch.stack has nothing to stack where the batch is empty. Sum over dim=1 takes the whole batch at "
+    "once, without a loop."
+)
+def _(x, keep):
+    rows = [
+        r[k].mean(0) if k.any() else 0.0 * r.nan_to_num(0.0, 0.0, 0.0).sum(0)
+        for r, k in zip(x, keep, strict=True)
+    ]
+    return torch.stack(rows)
 
 
 @masked_mean.alternative("masked_fill, float64 inside")
@@ -613,6 +651,14 @@ one_hot_by_scatter.slips(
             "zeros.scatter_(-1, ids[..., None], 1.0).bool()",
         ): "The result is bool. Float32 is asked for, so that it can be multiplied with weights.",
         replace(
+            "zeros.scatter_(-1, ids[..., None], 1.0)", "zeros.index_fill_(-1, ids.flatten(), 1.0)"
+        ): "Every row carries the ids of all the tokens: `:` beside a tensor of ids takes all rows for "
+        "each id. scatter_ walks rows and ids in step.",
+        replace(
+            "ids[..., None]", "ids[:, None, :].expand(-1, ids.size(1), -1)"
+        ): "Every row carries all the ids of its sequence. Each token has one row and one id: "
+        "ids[..., None].",
+        replace(
             "*ids.shape, vocab_size",
             "ids.size(0), vocab_size, ids.size(1)",
             "-1, ids[..., None]",
@@ -700,7 +746,7 @@ def _():
     large = torch.tensor([[[0.0, 300.0, -300.0], [1e4, -1e4, 0.0]]])
     yield call(large, torch.tensor([[2, 1]])), "logits so large that exp leaves float32"
     yield call(large, torch.tensor([[1, 0]])), "the largest logits are the targets': log 1"
-    yield call(normal(1, 2, 5) - 1000, torch.tensor([[3, 0]])), "logits far below zero"
+    yield call(normal(2, 2, 5) - 1000, torch.tensor([[3, 0], [1, 4]])), "logits far below zero"
     masked = torch.tensor([[[0.5, -INF, 1.5]]])
     yield call(masked, torch.tensor([[2]])), "a word ruled out by a logit of -inf"
     yield call(masked, torch.tensor([[1]])), "the target itself is ruled out: log 0"
@@ -708,6 +754,7 @@ def _():
     yield call(huge, torch.tensor([[1]])), "logits of any finite size"
     yield call(normal(2, 3, 4, dtype=torch.float64), integers(4, 2, 3)), "float64"
     yield call(normal(1, 1, 1), torch.tensor([[0]])), "a vocabulary of one"
+    yield call(normal(3, 1, 4), torch.tensor([[2], [0], [3]])), "one position in each row"
     yield call(normal(0, 3, 4), torch.empty(0, 3, dtype=torch.int64)), "an empty batch"
     yield call(draws.scattered(normal(2, 3, 4)), integers(4, 2, 3)), "not contiguous"
     for half in (torch.bfloat16, torch.float16):
@@ -756,6 +803,26 @@ gather_log_probs.slips(
         replace(
             ".squeeze(-1)", "", "logsumexp(dim=-1", "logsumexp(dim=-1, keepdim=True"
         ): "You kept the axis that gather left behind, of size one: squeeze it.",
+        replace("picked - log_sum_exp", "(picked - log_sum_exp).squeeze()"): "squeeze() without an "
+        "axis also removes a batch of one, or a single position. Name the axis that gather left "
+        "behind: squeeze(-1).",
+        replace(
+            ".squeeze(-1)", ".squeeze()"
+        ): "squeeze() without an axis also removes the axis of a "
+        "single position, and (B,) no longer lines up with (B, 1). Name the axis that gather left "
+        "behind: squeeze(-1).",
+        replace(
+            "    log_sum_exp = logits.logsumexp(dim=-1)",
+            "    logits = logits - logits.max()\n    log_sum_exp = logits.exp().sum(dim=-1).log()",
+        ): "The maximum that you subtract is that of the whole tensor. In a row far below it every exp "
+        "rounds to 0, whose log is -inf, and an empty batch has no maximum. Subtract each row's own, as "
+        "logsumexp does.",
+        replace(
+            "    log_sum_exp = logits.logsumexp(dim=-1)",
+            "    logits = logits - (logits.max() if logits.numel() else 0.0)\n"
+            "    log_sum_exp = logits.exp().sum(dim=-1).log()",
+        ): "The maximum that you subtract is not each row's own. In a row far below it every exp "
+        "rounds to 0, whose log is -inf. Take it over the words alone, as logsumexp does.",
         replace("logsumexp(dim=-1)", "exp().sum(dim=-1).log()"): "exp of a logit beyond 88 is "
         "infinite in float32, so the log of the sum is infinite too. Subtract the largest logit "
         "first, as logsumexp and log_softmax do.",
@@ -930,6 +997,18 @@ def _(x, y):
     return torch.stack(rows) if rows else x.new_zeros(0, len(y))
 
 
+@pairwise_sq_distances.mistake(
+    "The values are right, but a Python loop over the coordinates launches kernels for each. One matmul "
+    "sums over all of them.",
+    cost=True,
+)
+def _(x, y):
+    total = x.new_zeros(len(x), len(y))
+    for d in range(x.size(1)):
+        total = total + (x[:, d, None] - y[:, d]) ** 2
+    return total
+
+
 @pairwise_sq_distances.alternative("centred first, einsum, relu")
 def _(x, y):
     centre = x.mean(0) if len(x) else 0.0
@@ -1005,6 +1084,17 @@ xavier_uniform.slips(
         replace(", generator=generator", ""): "You did not hand the generator on: the numbers "
         "come from torch's global one, and whoever seeded the generator does not get the same "
         "weights again.",
+        replace(
+            "    bound", "    torch.rand(fan_out)\n    bound"
+        ): "A generator is handed over, and "
+        "torch's global one is drawn from all the same: a layer such as torch.nn.Linear, made on the "
+        "way, draws a weight of its own. Start from torch.empty or torch.rand.",
+        replace(
+            "    bound",
+            "    if generator is None:\n        generator = torch.Generator().manual_seed(0)\n"
+            "    bound",
+        ): "Without a generator your weights are the same every time: you make one with a seed of its "
+        "own. None means torch's global generator, and torch.rand takes None for it.",
         replace("gain * ", ""): "The gain is not used. It multiplies the bound.",
         replace("2.0 * torch", "torch", "- 1.0", "- 0.5"): "Your numbers run from -a/2 to a/2. "
         "torch.rand is 1 wide and the interval from -a to a is 2a wide, so stretch it by 2a.",
