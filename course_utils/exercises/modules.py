@@ -135,6 +135,17 @@ count_parameters.mistake(
     replace("sum(n for n, _ in sizes)", "sum(x.numel() for x in module.state_dict().values())"),
 )
 count_parameters.mistake(
+    "The total takes in the buffers. They are saved, too, and are no parameters.",
+    replace(
+        "sum(n for n, _ in sizes)",
+        "sum(n for n, _ in sizes) + sum(b.numel() for b in module.buffers())",
+    ),
+)
+count_parameters.mistake(
+    "No parameter counts as trained. A new one has neither grad nor grad_fn; ask for requires_grad.",
+    replace("p.requires_grad", "p.grad is not None"),
+)
+count_parameters.mistake(
     "You counted tensors. A parameter of shape (4, 3) holds 12 numbers.", replace("p.numel()", "1")
 )
 count_parameters.mistake(
@@ -274,6 +285,18 @@ linear.mistake(
     "There is a bias although bias=False was asked for.", replace(" if bias else None", "")
 )
 linear.mistake(
+    "With bias=False `bias` is a tensor (or a number), where torch's layer has None; and extra_repr says "
+    "bias=True.",
+    replace(" if bias else None", " if bias else torch.zeros(out_features)"),
+)
+linear.mistake(
+    "With bias=False a tensor of zeros is kept as `bias`; torch's layer has None.",
+    replace(
+        *(" if bias else None", " if bias else torch.zeros(out_features)"),
+        *("self.bias is not None", "isinstance(self.bias, nn.Parameter)"),
+    ),
+)
+linear.mistake(
     "The weight starts standard normal; ±1/√in_features is asked for, else activations grow.",
     replace(WEIGHT, "torch.randn(out_features, in_features)"),
 )
@@ -284,6 +307,14 @@ linear.mistake(
 linear.mistake(
     "Your bound is that of Glorot, √(6 / (in + out)). torch's layer starts with ±1/√in_features.",
     replace(WEIGHT, "nn.init.xavier_uniform_(torch.empty(out_features, in_features))"),
+)
+linear.mistake(
+    "The bound is kaiming_uniform_'s with its default a=0, √(6 / in_features); a=√5 gives torch's.",
+    replace(WEIGHT, "nn.init.kaiming_uniform_(torch.empty(out_features, in_features))"),
+)
+linear.mistake(
+    "The weight starts normal with variance 2 / in_features; uniform on ±1/√in_features is due.",
+    replace(WEIGHT, "nn.init.kaiming_normal_(torch.empty(out_features, in_features))"),
 )
 linear.mistake(
     "A normal distribution of the right variance; a uniform one is asked for.",
@@ -486,6 +517,10 @@ embedding.mistake(
 embedding.mistake(
     "`ids.view(-1)` cannot flatten every layout; flatten and reshape copy where they must.",
     replace("ids.flatten()", "ids.view(-1)"),
+)
+embedding.mistake(
+    "Of no ids there is no least and no largest: min() and max() raise. Ask for numel() first.",
+    replace("rows = self", "ids.min(), ids.max()\n        rows = self"),
 )
 embedding.mistake(
     "The table starts with a standard deviation of 0.02, as GPT-2's; 1 is asked for.",
@@ -768,6 +803,13 @@ layer_norm.mistake(
     ),
 )
 layer_norm.mistake(
+    "You divide by std + eps. x.std() divides by D − 1, where D is due; and eps belongs under the root.",
+    replace(
+        "centred * torch.rsqrt(variance + self.eps)",
+        "centred / (z.std(dim=-1, keepdim=True) + self.eps)",
+    ),
+)
+layer_norm.mistake(
     "eps is missing: a constant vector gives 0 / 0.", replace("variance + self.eps", "variance")
 )
 layer_norm.mistake(
@@ -932,6 +974,15 @@ def _():
 rms_norm.mistake(
     "The mean is subtracted. That is a LayerNorm; an RMSNorm only rescales.",
     replace("mean_square = z", f"z = z - {MEAN}\n        mean_square = z"),
+)
+rms_norm.mistake(
+    "You divide by the root of the variance, which takes the mean off; due is the mean of x².",
+    replace("z.square().mean(dim=-1, keepdim=True)", "z.var(dim=-1, correction=0, keepdim=True)"),
+)
+rms_norm.mistake(
+    "You divide by x.std() or the root of x.var(), which take the mean off and divide by D − 1; due is "
+    "the mean of x².",
+    replace("z.square().mean(dim=-1, keepdim=True)", "z.var(dim=-1, keepdim=True)"),
 )
 rms_norm.mistake(
     "The sum of the squares is there in place of their mean: √D times too small.",
@@ -1209,6 +1260,35 @@ batch_norm.mistake(
     replace("n < 2", "False"),
 )
 batch_norm.mistake(
+    "A batch of one row is refused though its channels have several values each: N · L counts.",
+    replace("if n < 2", "if x.size(0) < 2"),
+)
+batch_norm.mistake(
+    "A single value a channel is refused in eval mode too. There the buffers normalise it.",
+    replace(
+        "if self.training:\n",
+        "if x.size(0) > 0 and x.numel() // x.size(1) < 2:\n            raise ValueError(x.shape)\n"
+        "        if self.training:\n",
+    ),
+)
+batch_norm.mistake(
+    "The running statistics are parameters, though not trained ones: due are buffers.",
+    replace(
+        *(
+            'self.register_buffer("running_mean", torch.zeros(num_features))',
+            "self.running_mean = nn.Parameter(torch.zeros(num_features), requires_grad=False)",
+        ),
+        *(
+            'self.register_buffer("running_var", torch.ones(num_features))',
+            "self.running_var = nn.Parameter(torch.ones(num_features), requires_grad=False)",
+        ),
+        *(
+            'self.register_buffer("num_batches_tracked", torch.tensor(0))',
+            "self.num_batches_tracked = nn.Parameter(torch.tensor(0), requires_grad=False)",
+        ),
+    ),
+)
+batch_norm.mistake(
     "The values are right, but Python goes through the channels. Give var and mean the axes to reduce, "
     "and every channel is done at once.",
     replace(
@@ -1400,8 +1480,31 @@ attention.mistake(
     "are made of positions. View as (…, n_head, d), then permute.",
     replace(
         "heads.permute(2, 0, 3, 1, 4)",
-        "(z.reshape(B, self.n_head, T, -1) for z in self.qkv(x).chunk(3, dim=-1))",
+        "(z.reshape(B, self.n_head, T, D // self.n_head) for z in self.qkv(x).chunk(3, dim=-1))",
     ),
+)
+attention.mistake(
+    "Heads are split and merged by a view alone, which cannot swap axes: a head is made of positions. "
+    "View as (…, n_head, d) and transpose; then transpose(1, 2) before you merge.",
+    replace(
+        *(
+            "heads.permute(2, 0, 3, 1, 4)",
+            "(z.reshape(B, self.n_head, T, D // self.n_head) for z in self.qkv(x).split(D, dim=-1))",
+        ),
+        *("y.transpose(1, 2).reshape", "y.reshape"),
+    ),
+)
+attention.mistake(
+    "qkv's result was viewed as (3, B, n_head, T, d). The three lie in its last axis: view that one as "
+    "(3, n_head, d), then permute.",
+    replace(
+        *("view(B, T, 3, self.n_head,", "view(3, B, self.n_head, T,"),
+        *("heads.permute(2, 0, 3, 1, 4)", "heads"),
+    ),
+)
+attention.mistake(
+    "With B = 0 no size can be found for the −1 in reshape(B, T, -1). Write D, or flatten(2).",
+    replace("reshape(B, T, D)", "reshape(B, T, -1)"),
 )
 attention.mistake(
     "The features were split as n_head × 3 × d; qkv gives all queries, all keys, all values.",
@@ -1554,6 +1657,7 @@ def _(draw):
 def _():
     ids = torch.tensor([0, 1])
     yield call(normal(3, 2), normal(4, 2, seed=1), None, ids), "a head for more words"
+    yield call(normal(3, 2), normal(3, 4, seed=1), None, ids), "a head for longer vectors"
     yield call(normal(3, 2), normal(2, 3, seed=1), None, ids), "the head is the wrong way round"
     yield call(normal(3, 3), normal(3, 3, seed=1), normal(3), ids), "V equal to D"
     yield call(normal(2, 1), normal(2, 1, seed=1), None, ids), "one feature"
@@ -1576,8 +1680,8 @@ tie_weights.mistake(
     replace(TIE, "head.weight.data.copy_(embedding.weight)"),
 )
 tie_weights.mistake(
-    "You assigned `.data`: the two share a storage but are two parameters, each with a gradient of its "
-    "own. The optimizer steps twice, and both are counted.",
+    "The two share a storage but are two parameters, each with a gradient of its own: the optimizer "
+    "steps twice, and both are counted. Assign the parameter itself.",
     replace(TIE, "head.weight.data = embedding.weight.data"),
 )
 tie_weights.mistake(
@@ -1591,6 +1695,26 @@ tie_weights.mistake(
 tie_weights.mistake(
     "The shapes are not compared: torch assigns any, and fails in the next forward.",
     replace("head.weight.shape != embedding.weight.shape", "False"),
+)
+tie_weights.mistake(
+    "Only D, the size of a vector, is compared. V must agree, too.",
+    replace(
+        "head.weight.shape != embedding.weight.shape",
+        "len(head.weight[0]) != len(embedding.weight[0])",
+    ),
+)
+tie_weights.mistake(
+    "Only V, the number of words, is compared. D must agree, too.",
+    replace(
+        "head.weight.shape != embedding.weight.shape", "len(head.weight) != len(embedding.weight)"
+    ),
+)
+tie_weights.mistake(
+    "Only the numbers of elements are compared. The shapes must agree.",
+    replace(
+        "head.weight.shape != embedding.weight.shape",
+        "head.weight.numel() != embedding.weight.numel()",
+    ),
 )
 tie_weights.mistake(
     "The head's bias went too. Only the weight is shared.",
@@ -1668,6 +1792,7 @@ def _():
     yield call({**GPT, "act": {}}, ["act"]), "a submodule without parameters"
     yield call({**GPT, "more": []}, ["head", "more"]), "a list of no submodules"
     yield call(GPT, ["head", "h.2"]), "one name is there, one is not"
+    yield call(frozen, ["head", "h.2"]), "the same, and what is there was frozen before"
     yield call(GPT, ["fc"]), "a name from within is no beginning"
     yield call(GPT, ["h.0.f"]), "half a name"
     twice = {"fc": ("linear", 2, 2), "h": [{"fc": ("linear", 2, 2)}]}
@@ -1743,6 +1868,22 @@ freeze_except.mistake(
     replace("every = list", f"{FREEZE}\n    every = list"),
 )
 freeze_except.mistake(
+    "All is frozen, and each name checked when its turn comes: at the ValueError the model has changed.",
+    replace(
+        "for name, found in listed.items():\n",
+        f"{FREEZE}\n    for name, found in listed.items():\n"
+        "        for p in found:\n            p.requires_grad_(True)\n",
+    ),
+)
+freeze_except.mistake(
+    "Each name is checked when its turn comes: at the ValueError those before it are trained already.",
+    replace(
+        "for name, found in listed.items():\n",
+        "for name, found in listed.items():\n"
+        "        for p in found:\n            p.requires_grad_(True)\n",
+    ),
+)
+freeze_except.mistake(
     "A submodule without parameters passes. No parameter lies in it: ValueError.",
     replace("not found", "not found and name not in dict(module.named_modules())"),
 )
@@ -1793,7 +1934,7 @@ tiny_module = Exercise(
         "others. __getattr__ is asked only where Python finds nothing: look through the dictionaries, "
         "then raise AttributeError.",
         "One recursive walk serves all: yield (prefix + name, tensor) of one's own, then go into each "
-        'child with prefix + child\'s name + ".".',
+        'child with prefix + child\'s name + ".". named_parameters gives its own prefix a dot first.',
         "load_state_dict checks everything first, then copies in place under no_grad (or into the "
         "detached tensors that state_dict gives).",
         ("edge cases", "What did the name mean before? Assigning over it must forget that."),
@@ -1930,6 +2071,21 @@ tiny_module.mistake(
     replace("other.pop(name, None)", "pass"),
 )
 tiny_module.mistake(
+    "An ordinary value is stored, and what its name was registered as stays: trained, saved or a child.",
+    replace("kind = self.__dict__\n", "self.__dict__[name] = value\n            return\n"),
+)
+tiny_module.mistake(
+    "An ordinary attribute stays when its name is registered, and hides it: take it out of __dict__.",
+    replace("self._children, self.__dict__)", "self._children)"),
+)
+tiny_module.mistake(
+    'The prefix has no dot after it. As in torch, named_parameters("m") gives "m.weight".',
+    replace('prefix and prefix + "."', "prefix"),
+)
+tiny_module.mistake(
+    "named_parameters ignores its prefix.", replace('prefix and prefix + "."', '""')
+)
+tiny_module.mistake(
     "An attribute that does not exist is None. hasattr relies on AttributeError.",
     replace(
         """raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")""",
@@ -1944,6 +2100,13 @@ tiny_module.mistake(
     replace(" and id(tensor) not in seen", ""),
 )
 tiny_module.mistake(
+    "What is tied within one module comes once, between two modules twice: one set for the whole walk.",
+    replace(
+        *("id(tensor) not in seen", '(name.rpartition(".")[0], id(tensor)) not in seen'),
+        *("seen.add(id(tensor))", 'seen.add((name.rpartition(".")[0], id(tensor)))'),
+    ),
+)
+tiny_module.mistake(
     "state_dict leaves out the buffers. They are state, though they are not trained.",
     replace('_named_state("")}', '_named_state("") if isinstance(tensor, nn.Parameter)}'),
 )
@@ -1955,6 +2118,17 @@ tiny_module.mistake(
         '        for name, tensor in self._named_state(""):\n'
         "            once.setdefault(id(tensor), (name, tensor.detach()))\n"
         "        return dict(once.values())",
+    ),
+)
+tiny_module.mistake(
+    "state_dict, and load_state_dict with it, know a tied parameter by one name. It has two.",
+    replace(
+        'return {name: tensor.detach() for name, tensor in self._named_state("")}',
+        "once = {}\n"
+        '        for name, tensor in self._named_state(""):\n'
+        "            once.setdefault(id(tensor), (name, tensor.detach()))\n"
+        "        return dict(once.values())",
+        *('mine = dict(self._named_state(""))', "mine = self.state_dict()"),
     ),
 )
 tiny_module.mistake(
@@ -2006,6 +2180,20 @@ tiny_module.mistake(
 tiny_module.mistake(
     "register_buffer leaves what the name meant before, which hides the buffer or is trained.",
     replace("self._put(self._buffers, name, tensor)", "self._buffers[name] = tensor"),
+)
+tiny_module.mistake(
+    "register_buffer leaves the name in the other registers: a parameter of this name stays one.",
+    replace(
+        *("self._put(self._buffers, name, tensor)", "self._buffers[name] = tensor"),
+        *(
+            "(self._parameters | self._buffers).items()",
+            "(*self._parameters.items(), *self._buffers.items())",
+        ),
+    ),
+)
+tiny_module.mistake(
+    "A parameter that is assigned anew goes to the end of the order. It keeps its place.",
+    replace("if other is not kind:", "if True:"),
 )
 tiny_module.mistake(
     "named_parameters leaves out the frozen ones. They are parameters, too.",
@@ -2082,7 +2270,7 @@ class _:
 
     def named_parameters(self, prefix=""):
         found = {}
-        for name, value in self._walk(prefix, "parameter"):
+        for name, value in self._walk(prefix + "." if prefix else "", "parameter"):
             found.setdefault(value, name)
         return [(name, value) for value, name in found.items()]
 

@@ -75,7 +75,8 @@ class LayerNorm(nn.Module):
 
     Parameters: `weight` and `bias` (normalized_shape), ones and zeros at first; bias=False leaves
     `bias` None. The variance is the biased one. Of a float16 or bfloat16 x, mean and variance are
-    taken in float32. Source: Ba, Kiros and Hinton (2016), section 3.
+    taken in float32; that is good enough for a wider x, too. Source: Ba, Kiros and Hinton (2016),
+    section 3.
     """
 
     def __init__(self, normalized_shape: int, eps: float = 1e-5, bias: bool = True) -> None:
@@ -98,8 +99,8 @@ class RMSNorm(nn.Module):
     """x / √(mean of x² + eps) · weight, each vector of the last axis by itself.
 
     Parameter: `weight` (normalized_shape), ones at first. No mean is subtracted and nothing is
-    added. Of a float16 or bfloat16 x, the mean is taken in float32. Source: Zhang and Sennrich
-    (2019), equation 4; eps under the root as in Llama.
+    added. Of a float16 or bfloat16 x, the mean is taken in float32; that is good enough for a wider
+    x, too. Source: Zhang and Sennrich (2019), equation 4; eps under the root as in Llama.
     """
 
     def __init__(self, normalized_shape: int, eps: float = 1e-6) -> None:
@@ -212,7 +213,7 @@ class MultiHeadSelfAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B #H #T T"] | None = None
     ) -> Float[Tensor, "B T D"]:
-        """x: (B, T, D), on any device. Returns the same shape.
+        """x: (B, T, D), on any device; B may be 0. Returns the same shape.
 
         mask: True where a query may attend to a key, broadcast against (B, n_head, T, T), and
         combined with the causal one. Each query must have a key left.
@@ -304,9 +305,9 @@ class TinyModule:
         return self.forward(*args, **kwargs)
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
-        """(dotted name, parameter): one's own, then each child's; a tied one once, frozen ones too."""
+        """(dotted name, parameter): own, each child's; tied once, frozen too. prefix "m": "m.weight"."""
         seen = set()
-        for name, tensor in self._named_state(prefix):
+        for name, tensor in self._named_state(prefix and prefix + "."):
             if isinstance(tensor, nn.Parameter) and id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield name, tensor

@@ -249,8 +249,10 @@ def _in_train_mode(layer: nn.Module, leaf: Tensor, p: float) -> dict[str, Any]:
         torch.allclose(gradient * leaf.detach(), y.detach(), rtol=0.02)
     )
     if 0 < p < 1 and leaf.numel() >= 10 * MANY:
-        seen["train: fraction dropped / p"] = round(dropped.double().mean().item() / p, 1)
-        seen["train: rows and columns dropped as one"] = whole(dropped) + whole(dropped.T)
+        seen["train: rows dropped as one"] = whole(dropped)
+        seen["train: columns dropped as one"] = whole(dropped.T)
+        if not whole(dropped) and not whole(dropped.T):  # else too few draws for a share
+            seen["train: fraction dropped / p"] = round(dropped.double().mean().item() / p, 1)
         rows = dropped.double().mean(dim=1).std().item()
         due = (p * (1 - p) / leaf.size(1)) ** 0.5
         seen["train: rows differ as much as chance lets them"] = 0.7 < rows / due < 1.4
@@ -262,8 +264,8 @@ def _in_train_mode(layer: nn.Module, leaf: Tensor, p: float) -> dict[str, Any]:
     return seen
 
 
-def whole(dropped: Tensor) -> int:
-    return int(dropped.all(dim=1).sum())
+def whole(dropped: Tensor) -> bool:
+    return bool(dropped.all(dim=1).any())
 
 
 def _in_eval_mode(layer: nn.Module, leaf: Tensor) -> dict[str, Any]:
@@ -607,7 +609,7 @@ def _books(root: Any, tree: Any) -> dict[str, Any]:
         "named_parameters()": [name for name, _ in named],
         "they are parameters": all(isinstance(value, nn.Parameter) for _, value in named),
         "values": {name: clone(value) for name, value in named},
-        "named_parameters(prefix)": [name for name, _ in root.named_parameters("m.")],
+        "named_parameters(prefix)": [name for name, _ in root.named_parameters("m")],
         "state_dict()": {name: clone(value) for name, value in sorted(state.items())},
         "the state requires grad": any(value.requires_grad for value in state.values()),
         "the state shares the parameters' memory": all(
