@@ -638,11 +638,6 @@ RMSProp.mistake(
     ),
 )
 RMSProp.mistake(
-    "Your average begins with the first squared gradient in full. It begins at zero, so after the first "
-    "step it is (1 − alpha)·g², and that step is the longer for it.",
-    replace('state["square_avg"] = torch.zeros_like(p)', 'state["square_avg"] = grad * grad'),
-)
-RMSProp.mistake(
     "Your momentum collects raw gradients and divides afterwards. Here each gradient is divided by the "
     "root of its own time, and momentum collects the quotients.",
     replace(" / square.sqrt().add_(eps)", "", "p.add_(d", "p.add_(1 / (square.sqrt() + eps) * d"),
@@ -659,6 +654,15 @@ RMSProp.mistake(
     "Your learning rate is inside the buffer: b ← momentum·b + lr·d. While lr is constant that is the "
     "same thing; when a schedule lowers it, the old steps still carry the old rate.",
     replace(".add_(direction)", ".add_(lr * direction)", "=-lr", "=-1 if momentum else -lr"),
+)
+RMSProp.mistake(
+    "Your average begins with the first squared gradient in full. It begins at zero, so after the first "
+    "step it is (1 − alpha)·g², and that step is the longer for it.",
+    replace('state["square_avg"] = torch.zeros_like(p)', 'state["square_avg"] = grad * grad'),
+)
+RMSProp.mistake(
+    IN_FLOAT32,
+    replace(f'state["square_avg"] = {ZEROS}', f'state["square_avg"] = {IN_DEFAULT_DTYPE}'),
 )
 slips_of_its_dtype(RMSProp, square_avg="True", momentum_buffer="group['momentum']")
 RMSProp.alternative("in lists, with torch._foreach_*")(optimizers.ForeachRMSProp)
@@ -825,6 +829,9 @@ def slips_of_adam(ex):
     averaged = "m.lerp_(grad, 1 - beta1)", "m.mul_(beta1).add_(grad, alpha=1 - beta1)"
     ex.mistake(IN_FLOAT32, replace(*chain(*single)))  # lerp_ raises
     ex.mistake(IN_FLOAT32, replace(*chain(*single), *averaged))
+    folded = (both, "None, (v.sqrt() / sqrt(1 - beta2**t)).add_(eps)")
+    folded += (STEPPED, "p.addcdiv_(m, v_hat, value=-lr / (1 - beta1**t))")
+    ex.mistake(IN_FLOAT32, replace(*chain(*single), *averaged, *folded))
     ex.mistake(
         OWN_NAMES,
         replace('state["exp_avg"] =', 'state["m"] =', 't = state["exp_avg"]', 't = state["m"]'),
@@ -1326,16 +1333,23 @@ IN_BFLOAT16 = replace(
     "return (x.T if tall else x).to(dtype)",
 )
 ONE_LINE = "x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)"
-for rounded in (
-    IN_BFLOAT16,
-    IN_BFLOAT16 + replace(ONE_LINE, "x = a * x + (b * gram + c * gram @ gram) @ x"),
-    IN_BFLOAT16 + replace(ONE_LINE, "x = a * x + (b * gram + c * (gram @ gram)) @ x"),
-):
-    newton_schulz.mistake(
-        "You iterate in bfloat16, as Muon's own code does. Here the dtype is that of x throughout: the "
-        "optimizer chooses it.",
-        rounded,
-    )
+IN_BFLOAT16_ONCE_DIVIDED = replace(
+    "x = x / x.norm().clamp(min=eps)",
+    "dtype, x = x.dtype, (x / x.norm().clamp(min=eps)).bfloat16()",
+    "return x.T if tall else x",
+    "return (x.T if tall else x).to(dtype)",
+)
+for rounded in (IN_BFLOAT16, IN_BFLOAT16_ONCE_DIVIDED):
+    for line_by_line in (
+        ONE_LINE,
+        "x = a * x + (b * gram + c * gram @ gram) @ x",
+        "x = a * x + (b * gram + c * (gram @ gram)) @ x",
+    ):
+        newton_schulz.mistake(
+            "You iterate in bfloat16, as Muon's own code does. Here the dtype is that of x throughout: "
+            "the optimizer chooses it.",
+            rounded + replace(ONE_LINE, line_by_line),
+        )
 newton_schulz.mistake(
     "You add eps to the norm. It is a lower bound, `norm().clamp(min=eps)`: it changes nothing unless "
     "the matrix is nearly zero.",
@@ -1620,6 +1634,12 @@ def opening(kinds):
     return replace("storages = {}", found, ALL, "inside(dict(optimizer.state))")
 
 
+for kept in ("kept.values()", "(kept.values() if isinstance(kept, dict) else [kept])"):
+    optimizer_state_bytes.mistake(
+        "You open lists, but no dicts within a parameter's state: tensors may sit there as well.",
+        opening("list | tuple")
+        + replace("dict(optimizer.state)", f"[list({kept}) for kept in optimizer.state.values()]"),
+    )
 optimizer_state_bytes.mistake(
     "You open dicts and lists, but no tuples: tensors may sit there as well.",
     opening("dict | list"),

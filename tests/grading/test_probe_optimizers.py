@@ -216,7 +216,9 @@ def test_a_count_of_steps_is_looked_at_where_the_case_names_it():
 
     seen = "`step` in the state is a float32 tensor"
     assert see(torch.optim.Adam, counts="step")[seen]
-    assert see(torch.optim.SGD, counts="step")[seen]  # where there is none, nothing is wrong with it
+    assert see(torch.optim.SGD, counts="step")[
+        seen
+    ]  # where there is none, nothing is wrong with it
     assert seen not in see(Counts)
     firsts = {0: False, torch.zeros((), dtype=torch.float64): False, torch.zeros(()): True}
     for first, right in firsts.items():
@@ -252,7 +254,10 @@ def test_the_call_is_told_in_words():
         ("Quantized", 17 * (1 + 1) + 256 * 4 + 3 * 8),  # codes, masks, the table, counts
         ("Windowed", 10 * 17 * 4),  # the whole history of each
         ("Flattened", 17 * 4),  # a buffer, and a view of all of it
-        ("Factored", 10 * 4),  # sums of 3 rows and 4 columns, twice that of a vector, a count for both
+        (
+            "Factored",
+            10 * 4,
+        ),  # sums of 3 rows and 4 columns, twice that of a vector, a count for both
         ("Paired", 17 * (4 + 2)),
         ("Nested", 17 * (4 + 2)),
         ("Mixed", 17 * 4),
