@@ -3,6 +3,7 @@
 # (alternatives are written as students write them, and all classes of theirs are called _)
 
 import inspect
+from itertools import chain
 from math import prod, sqrt
 
 import torch
@@ -356,6 +357,18 @@ SGD.mistake(
     replace('grad.add(buffer, alpha=momentum) if group["nesterov"] else buffer', "buffer"),
 )
 SGD.mistake(
+    "With Nesterov you look ahead with the buffer as it was before this step, and g + momentum·b with the "
+    "old b is the new b: plain momentum, from the second step on. Update the buffer, then look ahead.",
+    replace(
+        'state["momentum_buffer"] = grad.clone()',
+        'state["momentum_buffer"] = old = grad.clone()',
+        "else:\n",
+        'else:\n                        old = state["momentum_buffer"].clone()\n',
+        "grad.add(buffer, alpha=momentum)",
+        "grad.add(old, alpha=momentum)",
+    ),
+)
+SGD.mistake(
     "With Nesterov you step along g + b. The buffer is multiplied by momentum once more: g + momentum·b.",
     replace("grad.add(buffer, alpha=momentum)", "grad + buffer"),
 )
@@ -467,6 +480,31 @@ def slips_of_the_root(ex, squares):
     )
 
 
+IN_FLOAT32 = (
+    "You make your state with `torch.zeros(p.shape)`, in float32 whatever the parameter is, so float64 "
+    "loses half of its digits or an operation refuses the mixture. `torch.zeros_like(p)` has the "
+    "parameter's dtype, and its device."
+)
+ZEROS, IN_DEFAULT_DTYPE = "torch.zeros_like(p)", "torch.zeros(p.shape)"
+
+
+def slips_of_its_dtype(ex, **names):
+    """State in the default dtype, made at the first gradient or in the constructor. names: of the
+    state, each with the condition on which it is there."""
+    kept = {name: f'state["{name}"] = {ZEROS}' for name in names}
+    lazy = [(text, text.replace(ZEROS, IN_DEFAULT_DTYPE)) for text in kept.values()]
+    ex.mistake(IN_FLOAT32, replace(*chain(*lazy)))
+    early = (
+        MADE + "\n        for group in self.param_groups:\n            for p in group['params']:"
+    )
+    for name, condition in names.items():
+        early += f"\n                if {condition}:"
+        early += f"\n                    self.state[p]['{name}'] = {IN_DEFAULT_DTYPE}"
+    ex.mistake(
+        IN_FLOAT32, replace(MADE, early, *chain(*((text, "pass") for text in kept.values())))
+    )
+
+
 def draw_adaptive(draw, more):
     return {
         "lr": 0.1,
@@ -510,6 +548,7 @@ AdaGrad.mistake(
     "AdaGrad is a rate for each coordinate.",
     replace(".addcmul_(grad, grad)", ".add_((grad * grad).sum())"),
 )
+slips_of_its_dtype(AdaGrad, sum="True")
 
 
 @AdaGrad.alternative("out of place, with the state made in the constructor")
@@ -616,6 +655,16 @@ RMSProp.mistake(
     "same thing; when a schedule lowers it, the old steps still carry the old rate.",
     replace(".add_(direction)", ".add_(lr * direction)", "=-lr", "=-1 if momentum else -lr"),
 )
+RMSProp.mistake(
+    "Your average begins with the first squared gradient in full. It begins at zero, so after the first "
+    "step it is (1 − alpha)·g², and that step is the longer for it.",
+    replace('state["square_avg"] = torch.zeros_like(p)', 'state["square_avg"] = grad * grad'),
+)
+RMSProp.mistake(
+    IN_FLOAT32,
+    replace(f'state["square_avg"] = {ZEROS}', f'state["square_avg"] = {IN_DEFAULT_DTYPE}'),
+)
+slips_of_its_dtype(RMSProp, square_avg="True", momentum_buffer="group['momentum']")
 RMSProp.alternative("in lists, with torch._foreach_*")(optimizers.ForeachRMSProp)
 
 
@@ -669,6 +718,9 @@ def adam_edges(torchs):
     yield from adaptive_edges(apart)
     begun = long_run({"lr": 0.1, "weight_decay": 0.3}, apart, steps=6, begins=torchs)
     yield begun, f"a checkpoint of torch.optim.{torchs} goes on"
+    x = line(1.0, 2.0)
+    counted = training([x], [[x], [x]], {"lr": 0.1}, counts="step")
+    yield counted, f"the count of steps is kept as torch.optim.{torchs} keeps it"
 
 
 Adam.edge(lambda: adam_edges("Adam"))
@@ -682,6 +734,10 @@ COUNT = 'state["step"].item()'
 COUNTS_IN_INTS = (
     "A checkpoint of torch's does not go on as it would in torch: there `step` is a float32 tensor, and "
     "yours computes 1 − βᵗ with it. Make a Python float of it first: `state['step'].item()`."
+)
+COUNTS_OTHERWISE = (
+    "Your `state['step']` is not what torch keeps there, a float32 tensor, and so your checkpoints are not "
+    "like torch's. Let it be `torch.tensor(0.0)` at first, and add 1 to it."
 )
 OWN_NAMES = (
     "Your state has names of its own, so a checkpoint of torch's brings averages that your step does not "
@@ -765,6 +821,18 @@ def slips_of_adam(ex):
     )
     ex.mistake(COUNTS_IN_INTS, replace("torch.tensor(0.0)", "0", COUNT, 'state["step"]'))
     ex.mistake(
+        COUNTS_OTHERWISE,
+        replace("torch.tensor(0.0)", "0", COUNT, 'float(state["step"])'),
+    )
+    kept = [f'state["{name}"] = {ZEROS}' for name in ("exp_avg", "exp_avg_sq")]
+    single = [(text, text.replace(ZEROS, IN_DEFAULT_DTYPE)) for text in kept]
+    averaged = "m.lerp_(grad, 1 - beta1)", "m.mul_(beta1).add_(grad, alpha=1 - beta1)"
+    ex.mistake(IN_FLOAT32, replace(*chain(*single)))  # lerp_ raises
+    ex.mistake(IN_FLOAT32, replace(*chain(*single), *averaged))
+    folded = (both, "None, (v.sqrt() / sqrt(1 - beta2**t)).add_(eps)")
+    folded += (STEPPED, "p.addcdiv_(m, v_hat, value=-lr / (1 - beta1**t))")
+    ex.mistake(IN_FLOAT32, replace(*chain(*single), *averaged, *folded))
+    ex.mistake(
         OWN_NAMES,
         replace('state["exp_avg"] =', 'state["m"] =', 't = state["exp_avg"]', 't = state["m"]'),
     )
@@ -817,7 +885,7 @@ class _(optimizers.Adam):
                 state = self.state[p]
                 if len(state) == 0:
                     state.update(
-                        step=torch.zeros((), dtype=torch.float64),
+                        step=torch.zeros(()),
                         exp_avg=torch.zeros_like(g),
                         exp_avg_sq=torch.zeros_like(g),
                     )
@@ -867,6 +935,10 @@ AdamW.edge(lambda: adam_edges("AdamW"))
 AdamW.contract(bounded_memory(2))
 
 
+DECAYS_AT_FIRST_RATE = (
+    "Your decay takes lr from the constructor, where the rest of the step reads the group's. A group may "
+    "have a rate of its own, and a schedule changes it: the factor is 1 − group['lr']·weight_decay."
+)
 SHRINK = 'p.mul_(1 - lr * group["weight_decay"])'
 
 slips_of_adam(AdamW)
@@ -882,6 +954,7 @@ AdamW.mistake(
     "rate, and a schedule does not reach it. The factor is 1 − lr·weight_decay.",
     replace("1 - lr * group", "1 - group"),
 )
+AdamW.mistake(DECAYS_AT_FIRST_RATE, replace("1 - lr * group", '1 - self.defaults["lr"] * group'))
 AdamW.mistake(
     "You decay after Adam's step, so a part of the step is decayed as well. torch shrinks the "
     "parameter first.",
@@ -1025,6 +1098,17 @@ ForeachAdamW.mistake(
     ),
 )
 ForeachAdamW.mistake(
+    COUNTS_OTHERWISE,
+    replace(
+        "torch.tensor(0.0)",
+        "0",
+        "torch._foreach_add_(steps, 1)",
+        'for state in states:\n                state["step"] += 1',
+        AGES,
+        '[float(state["step"]) for state in states]',
+    ),
+)
+ForeachAdamW.mistake(
     OWN_NAMES,
     replace('state["exp_avg"] =', 'state["m"] =', 'ms = [state["exp_avg"]', 'ms = [state["m"]'),
 )
@@ -1043,9 +1127,17 @@ ForeachAdamW.mistake(
     ),
 )
 ForeachAdamW.mistake(
+    DECAYS_AT_FIRST_RATE, replace("1 - lr * group", '1 - self.defaults["lr"] * group')
+)
+EVERY_DECAY = FOREACH_DECAY.replace("params,", 'group["params"],')
+ACTIVE = "params = [p for"
+DECAYS_IDLE = (
     "You decay parameters that have no gradient. What took no part in this step is left alone: frozen "
-    "layers would fade away.",
-    replace("torch._foreach_mul_(params, 1", 'torch._foreach_mul_(group["params"], 1'),
+    "layers would fade away."
+)
+ForeachAdamW.mistake(DECAYS_IDLE, replace(FOREACH_DECAY, EVERY_DECAY))
+ForeachAdamW.mistake(
+    DECAYS_IDLE, replace(FOREACH_DECAY, "", ACTIVE, f"{EVERY_DECAY}\n            {ACTIVE}")
 )
 ForeachAdamW.mistake("weight_decay makes no difference in your code.", replace(FOREACH_DECAY, ""))
 ForeachAdamW.mistake(
@@ -1091,10 +1183,12 @@ class _(optimizers.ForeachAdamW):
                 continue
             kept, sign = [self.state[p] for p in params], -1 if group["maximize"] else 1
             for p, state in zip(params, kept, strict=True):
-                state["step"] = int(state.get("step", 0)) + 1
                 if "exp_avg" not in state:
+                    state["step"] = torch.zeros(1).squeeze()
                     state.update(exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
             t, m, v = ([state[key] for state in kept] for key in ("step", "exp_avg", "exp_avg_sq"))
+            torch._foreach_add_(t, torch.ones(()))
+            t = [int(n) for n in t]
             b1, b2 = group["betas"]
             grads = torch._foreach_mul([p.grad for p in params], sign)
             torch._foreach_mul_(m, b1)
@@ -1232,16 +1326,30 @@ newton_schulz.mistake(
     "You square x xᵀ element by element. (x xᵀ)² is a matrix product: `gram @ gram`.",
     replace("torch.addmm(gram, gram, gram, beta=b, alpha=c)", "b * gram + c * gram * gram"),
 )
-newton_schulz.mistake(
-    "You iterate in bfloat16, as Muon's own code does. Here the dtype is that of x throughout: the "
-    "optimizer chooses it.",
-    replace(
-        "x = x.T if tall else x",
-        "dtype, x = x.dtype, (x.T if tall else x).bfloat16()",
-        "return x.T if tall else x",
-        "return (x.T if tall else x).to(dtype)",
-    ),
+IN_BFLOAT16 = replace(
+    "x = x.T if tall else x",
+    "dtype, x = x.dtype, (x.T if tall else x).bfloat16()",
+    "return x.T if tall else x",
+    "return (x.T if tall else x).to(dtype)",
 )
+ONE_LINE = "x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)"
+IN_BFLOAT16_ONCE_DIVIDED = replace(
+    "x = x / x.norm().clamp(min=eps)",
+    "dtype, x = x.dtype, (x / x.norm().clamp(min=eps)).bfloat16()",
+    "return x.T if tall else x",
+    "return (x.T if tall else x).to(dtype)",
+)
+for rounded in (IN_BFLOAT16, IN_BFLOAT16_ONCE_DIVIDED):
+    for line_by_line in (
+        ONE_LINE,
+        "x = a * x + (b * gram + c * gram @ gram) @ x",
+        "x = a * x + (b * gram + c * (gram @ gram)) @ x",
+    ):
+        newton_schulz.mistake(
+            "You iterate in bfloat16, as Muon's own code does. Here the dtype is that of x throughout: "
+            "the optimizer chooses it.",
+            rounded + replace(ONE_LINE, line_by_line),
+        )
 newton_schulz.mistake(
     "You add eps to the norm. It is a lower bound, `norm().clamp(min=eps)`: it changes nothing unless "
     "the matrix is nearly zero.",
@@ -1371,6 +1479,18 @@ decay_groups.mistake(
     ),
 )
 decay_groups.mistake(
+    "Embeddings do not decay in your groups. A table of embeddings has two axes, so it belongs to the "
+    "matrices: count axes, whatever layer they are in.",
+    replace(
+        "params = [",
+        "tables = {m.weight for m in model.modules() if isinstance(m, nn.Embedding)}\n    params = [",
+        MATRICES,
+        f"{MATRICES} and p not in tables",
+        VECTORS,
+        f"{VECTORS} or p in tables",
+    ),
+)
+decay_groups.mistake(
     "Your second group has no weight_decay of its own, so it takes the optimizer's: 0.01 in AdamW. Write "
     "the 0 down.",
     replace(', "weight_decay": 0.0', ""),
@@ -1457,7 +1577,11 @@ def _():
     yield held("LBFGS", {"max_iter": 3}, steps=2), "lists of tensors"
     yield held("FlatMomentum"), "one buffer, and views of it"
     yield held("FlatMomentum", shapes=((4, 4), (3,), (2, 2, 2))), "the same with three parameters"
-    yield held("Factored"), "dicts and lists in the state, and one count for all parameters"
+    yield held("Factored"), "a dict in the state, and one count for all parameters"
+    yield held("Paired"), "a tuple of tensors"
+    yield held("Nested"), "a list within a dict"
+    yield held("Mixed"), "dicts, lists and tuples, one inside the other"
+    yield held("Flattened"), "a buffer and a view of all of it"
     yield held("Quantized"), "bytes, a mask, integers; and what belongs to no parameter"
     yield held("Windowed"), "views of a part of a buffer: all of it is held"
 
@@ -1481,6 +1605,49 @@ optimizer_state_bytes.mistake(
         "[t for kept in optimizer.state.values() for t in kept.values() if isinstance(t, Tensor)]",
     ),
 )
+ONE_DEEP = (
+    "(value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) "
+    "else [value])"
+)
+for kept in ("kept.values()", "(kept.values() if isinstance(kept, dict) else [kept])"):
+    optimizer_state_bytes.mistake(
+        "You go into the lists and dicts of a parameter's state, and no deeper. One may hold another, at "
+        "any depth: let the function that opens one call itself for what is inside.",
+        replace(
+            ALL,
+            f"[t for kept in optimizer.state.values() for value in {kept} for t in {ONE_DEEP} "
+            "if isinstance(t, Tensor)]",
+        ),
+    )
+
+
+def opening(kinds):
+    """The search for tensors that opens these kinds only."""
+    found = f"""def inside(tree):
+        if isinstance(tree, Tensor):
+            yield tree
+        elif isinstance(tree, {kinds}):
+            for item in tree.values() if isinstance(tree, dict) else tree:
+                yield from inside(item)
+
+    storages = {{}}"""
+    return replace("storages = {}", found, ALL, "inside(dict(optimizer.state))")
+
+
+for kept in ("kept.values()", "(kept.values() if isinstance(kept, dict) else [kept])"):
+    optimizer_state_bytes.mistake(
+        "You open lists, but no dicts within a parameter's state: tensors may sit there as well.",
+        opening("list | tuple")
+        + replace("dict(optimizer.state)", f"[list({kept}) for kept in optimizer.state.values()]"),
+    )
+optimizer_state_bytes.mistake(
+    "You open dicts and lists, but no tuples: tensors may sit there as well.",
+    opening("dict | list"),
+)
+optimizer_state_bytes.mistake(
+    "You open dicts only. LBFGS keeps lists of tensors, others tuples: go into those too.",
+    opening("dict"),
+)
 optimizer_state_bytes.mistake(
     "You look up the state of each parameter. `optimizer.state` may keep more, under keys that are no "
     "parameter: go through all its values.",
@@ -1499,11 +1666,26 @@ optimizer_state_bytes.mistake(
     "held: `untyped_storage().nbytes()`.",
     replace(ADDED, "storages[tensor.data_ptr()] = tensor.numel() * tensor.element_size()"),
 )
+for shown in (
+    "storages.setdefault(storage.data_ptr(), tensor.numel() * tensor.element_size())",
+    "storages[storage.data_ptr()] = tensor.numel() * tensor.element_size()",
+):
+    optimizer_state_bytes.mistake(
+        "You count each storage once, but only the bytes that one of its views shows. All of it is held: "
+        "`untyped_storage().nbytes()`.",
+        replace(ADDED, shown),
+    )
 optimizer_state_bytes.mistake(
     "You count a storage once for every tensor that views it. One flat buffer with a view for each "
     "parameter is there once.",
     replace(ADDED, "storages[len(storages)] = storage.nbytes()"),
 )
+for told_apart in ("id(tensor)", "tensor.data_ptr()"):
+    optimizer_state_bytes.mistake(
+        "You tell tensors apart, not the storages behind them: two views of one storage count it twice. "
+        "The address of a storage is `untyped_storage().data_ptr()`, wherever a view begins.",
+        replace("storages[storage.data_ptr()]", f"storages[{told_apart}]"),
+    )
 optimizer_state_bytes.mistake(
     "You count a tensor that several parameters share once for each of them; it is there once.",
     replace(ADDED, "storages[len(storages)] = tensor.numel() * tensor.element_size()"),

@@ -200,6 +200,31 @@ def test_what_is_kept_in_the_class_does_not_pass_for_state():
     assert not same(see(InTheClass, reload=4), whole)
 
 
+def test_a_count_of_steps_is_looked_at_where_the_case_names_it():
+    class Counts(torch.optim.Optimizer):
+        def __init__(self, params, first=0, lr=0.1):
+            super().__init__(params, {"lr": lr})
+            self.first = first
+
+        def step(self):
+            for p in self.param_groups[0]["params"]:
+                self.state[p]["step"] = self.state[p].get("step", self.first) + 1
+
+    def see(cls, **more):
+        case = call(params=[torch.ones(2)], grads=[[torch.ones(2)]] * 2, **more)
+        return probes.optimizer(cls, case.fresh())
+
+    seen = "`step` in the state is a float32 tensor"
+    assert see(torch.optim.Adam, counts="step")[seen]
+    assert see(torch.optim.SGD, counts="step")[
+        seen
+    ]  # where there is none, nothing is wrong with it
+    assert seen not in see(Counts)
+    firsts = {0: False, torch.zeros((), dtype=torch.float64): False, torch.zeros(()): True}
+    for first, right in firsts.items():
+        assert see(Counts, counts="step", options={"first": first})[seen] is right
+
+
 def test_what_is_seen_crosses_to_another_process():
     for case in (training(reload=3), training(groups=[{"params": [0, 1, 2]}])):
         seen = probes.optimizer(torch.optim.Adam, case.fresh())
@@ -228,6 +253,14 @@ def test_the_call_is_told_in_words():
     [
         ("Quantized", 17 * (1 + 1) + 256 * 4 + 3 * 8),  # codes, masks, the table, counts
         ("Windowed", 10 * 17 * 4),  # the whole history of each
+        ("Flattened", 17 * 4),  # a buffer, and a view of all of it
+        (
+            "Factored",
+            10 * 4,
+        ),  # sums of 3 rows and 4 columns, twice that of a vector, a count for both
+        ("Paired", 17 * (4 + 2)),
+        ("Nested", 17 * (4 + 2)),
+        ("Mixed", 17 * 4),
     ],
 )
 def test_optimizers_whose_state_is_not_floats_of_the_parameters_size(name, bytes_):

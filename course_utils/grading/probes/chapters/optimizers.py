@@ -29,7 +29,8 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     for one group of all; options, of the optimizer; reload, the number of the step (from 1) before
     which the state_dict goes into a fresh optimizer, made with no options, on fresh parameters; begins,
     the class of torch.optim that takes the steps before that, in place of the subject; fade,
-    a factor on every group's lr after each step, as a schedule has it. Between saving and
+    a factor on every group's lr after each step, as a schedule has it; counts, the name under which
+    the state is to keep the number of a parameter's steps, as a float32 tensor. Between saving and
     loading another optimizer of the class takes a step of its own.
 
     Gradients are written into tensors that stay the same from step to step, as
@@ -70,6 +71,9 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     seen["gradients are left alone"] = left_alone
     seen["no graph is kept"] = no_graph
     seen["bytes of state"] = _bytes_of_state(optimizer, [params[i] for i in sorted(used)])
+    if name := given.get("counts"):
+        kept = [state[name] for state in optimizer.state.values() if name in state]
+        seen[f"`{name}` in the state is a float32 tensor"] = all(map(_is_single, kept))
     return seen
 
 
@@ -87,6 +91,10 @@ def _grouped(params: list[nn.Parameter], groups: list[dict[str, Any]] | None) ->
     if groups is None:
         return iter(params)
     return [{**group, "params": [params[i] for i in group["params"]]} for group in groups]
+
+
+def _is_single(count: Any) -> bool:
+    return isinstance(count, Tensor) and count.dtype is torch.float32
 
 
 def _same(gradient: Tensor | None, given: Tensor | None) -> bool:
@@ -281,7 +289,7 @@ class FlatMomentum(Optimizer):
 
 
 class Factored(Optimizer):
-    """Keeps row and column sums in a dict, a history in a list, and one count for all parameters."""
+    """Keeps row and column sums in a dict, and one count for all parameters."""
 
     def __init__(self, params: Any, lr: float = 0.1):
         super().__init__(params, {"lr": lr})
@@ -293,8 +301,56 @@ class Factored(Optimizer):
                 self.state[p].update(
                     step=count,
                     stats={"row": p.detach().sum(-1), "col": p.detach().sum(0), "name": "stats"},
-                    history=[p.detach().clone(), (p.detach().half(), None)],
                 )
+
+
+class Paired(Optimizer):
+    """Keeps two averages in a tuple."""
+
+    def __init__(self, params: Any, lr: float = 0.1):
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["averages"] = (p.detach().clone(), p.detach().half())
+
+
+class Nested(Optimizer):
+    """Keeps a history in a list, and that in a dict."""
+
+    def __init__(self, params: Any, lr: float = 0.1):
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["past"] = {"values": [p.detach().clone(), p.detach().half(), None]}
+
+
+class Mixed(Optimizer):
+    """Keeps a dict in a tuple in a list."""
+
+    def __init__(self, params: Any, lr: float = 0.1):
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["past"] = [(0, {"value": p.detach().clone()})]
+
+
+class Flattened(Optimizer):
+    """Keeps a buffer in the parameter's shape and as one row: a view from the same beginning."""
+
+    def __init__(self, params: Any, lr: float = 0.1):
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                buffer = torch.zeros_like(p)
+                self.state[p].update(buffer=buffer, row=buffer.view(-1))
 
 
 class Quantized(Optimizer):
@@ -325,7 +381,10 @@ class Windowed(Optimizer):
                 self.state[p].update(window=history[-2:], last=[{"row": (history[-1],)}])
 
 
-_OWN = {cls.__name__: cls for cls in (FlatMomentum, Factored, Quantized, Windowed)}
+_OWN = {
+    cls.__name__: cls
+    for cls in (FlatMomentum, Factored, Paired, Nested, Mixed, Flattened, Quantized, Windowed)
+}
 
 
 @probe
