@@ -98,6 +98,10 @@ broadcast_parameters.mistake(
     replace(EVERYTHING, "module.state_dict().values()"),
 )
 broadcast_parameters.mistake(
+    "Buffers of integers and bools are left out. Counters, masks and tables of positions are part of the model too.",
+    replace("*module.buffers()", "*(b for b in module.buffers() if b.is_floating_point())"),
+)
+broadcast_parameters.mistake(
     "Frozen parameters are left out. They do not train, but all ranks must compute with the same ones.",
     replace("*module.parameters()", "*(p for p in module.parameters() if p.requires_grad)"),
 )
@@ -132,6 +136,11 @@ broadcast_parameters.mistake(
     "You hand over tensors whose memory has gaps, or another order than on other ranks. gloo sends and fills "
     "memory as it lies, without a word: broadcast a contiguous copy, and copy it back.",
     replace(ALL, EACH + "dist.broadcast(t.detach(), src)"),
+)
+broadcast_parameters.mistake(
+    "You broadcast a contiguous copy of what has gaps or is transposed, and the copy is thrown away: put what it "
+    "received back with `t.copy_`.",
+    replace(ALL, EACH + "dist.broadcast(t.detach().contiguous(), src)"),
 )
 broadcast_parameters.mistake(
     "Everything travels as float32: float64 loses half of its digits, and an int64 above 2²⁴ is rounded. "
@@ -280,6 +289,30 @@ average_gradients.mistake(
     "The ranks send in different orders: what arrives is another parameter's gradient, and of another "
     "size at times. The order must not depend on the rank.",
     replace("in params:", "in list(params)[:: -1 if dist.get_rank() % 2 else 1]:"),
+)
+TWICE = (
+    "The means never get into the gradients: either they are in a copy that is not put back into p.grad, or "
+    "`params`, which may be a generator, was used up by an earlier loop, and nothing was averaged. Make a list "
+    "of it first."
+)
+average_gradients.mistake(
+    TWICE,
+    replace("in params:", "in list(params)[:0]:"),
+)
+average_gradients.mistake(
+    TWICE + " The zeros of a parameter without gradient are all that is new.",
+    replace(
+        "    for p in params:\n",
+        "    for p in params:\n"
+        "        if p.requires_grad and p.grad is None:\n"
+        "            p.grad = torch.zeros_like(p)\n"
+        "    for p in params:\n",
+    ),
+)
+average_gradients.mistake(
+    "The zeros that stand in for a gradient are float32, whatever the parameter is: torch.zeros_like(p) has its "
+    "dtype, and lies on its device.",
+    replace("torch.zeros_like(p)", "torch.zeros(p.shape)"),
 )
 average_gradients.mistake(
     "You divide by the number of ranks that have a gradient. The others saw samples too, on which the "
@@ -442,6 +475,9 @@ def _():
     mixed = [[t(1.0, r), t(1.0, 2.0, r, dtype=F64), t(r, 3.0), t(5.0, dtype=F64)] for r in (0, 1)]
     shapes, dtypes = [(2,), (3,), (2,), (1,)], [F32, F64, F32, F64]
     yield one_step(shapes, *mixed, dtypes=dtypes), "two dtypes in turn: two buckets"
+    left = [[t(1.0, r), t(3.0, dtype=F64), t(r, 2.0), t(4.0, 5.0)] for r in (0, 1)]
+    again = one_step([(2,), (1,), (2,), (2,)], *left, dtypes=[F32, F64, F32, F32], cap_bytes=16)
+    yield again, "a dtype whose bucket was full begins another, after that of another dtype"
     lacking = [None, t(3.0, 4.0)], [t(1.0, 2.0), None]
     yield one_step([(2,), (2,)], *lacking), "each rank lacks another gradient"
     yield one_step([(2,)], *[[BIG]] * 4, dtypes=[F16]), "float16: the sum would be infinite"
@@ -472,9 +508,28 @@ GradientBuckets.mistake(
         "            if sum(q.nbytes for q in bucket) >= cap_bytes:\n"
         "                self.buckets.append(filling.pop(p.dtype))\n",
         "            if bucket and sum(q.nbytes for q in bucket) + p.nbytes > cap_bytes:\n"
-        "                self.buckets.append(bucket)\n"
-        "                bucket = filling[p.dtype] = []\n"
+        "                self.buckets.append(filling.pop(p.dtype))\n"
+        "                bucket = filling.setdefault(p.dtype, [])\n"
         "            bucket.append(p)\n",
+    ),
+)
+GradientBuckets.mistake(
+    "What is left at the end comes in the order in which the dtypes first appeared. A bucket that is begun after "
+    "a full one is a new one: it stands where it was begun itself.",
+    replace(
+        "self.buckets.append(filling.pop(p.dtype))",
+        "self.buckets.append(bucket)\n                filling[p.dtype] = []",
+        "+= filling.values()",
+        "+= [bucket for bucket in filling.values() if bucket]",
+    ),
+)
+GradientBuckets.mistake(
+    "A parameter without gradient takes part, but does not get the mean: where other ranks have a gradient of it, "
+    "it has one afterwards too.",
+    replace(
+        "                p.grad = torch.empty_like(p) if p.grad is None else p.grad\n"
+        "                p.grad.copy_",
+        "                if p.grad is not None:\n                    p.grad.copy_",
     ),
 )
 GradientBuckets.mistake(
@@ -616,6 +671,8 @@ DistributedDataParallel = Exercise(
 
 STEP, NO_SYNC, NESTED, RAISING, BY_NAME = "", "silent", "nested", "raising", "by name"
 EVAL, BARE = "eval", "bare"
+FORWARD_IN, BACKWARD_IN = "forward in no_sync", "backward in no_sync"
+TWO_BACKWARDS = "two backwards of one forward"
 
 
 def inputs(rank, number, n=2, micro=1):
@@ -675,6 +732,10 @@ def _():
     for cap in (40, 10**6):
         yield training(2, joins, [step] * 2, cap), "a layer that the first backward does not reach"
     yield training(2, three, [(NESTED, 2), step], 40), "a no_sync within a no_sync"
+    mixed = [(FORWARD_IN, 1), step], [(BACKWARD_IN, 1), step]
+    yield training(2, three, mixed[0], 40), "forward in no_sync, backward outside of it"
+    yield training(2, three, mixed[1], 40), "forward outside of no_sync, backward in it"
+    yield training(2, three, [(TWO_BACKWARDS, 1), step], 40), "two backwards of one forward"
     yield training(2, three, [(RAISING, 1)], 40), "a no_sync that an exception has left"
     yield training(2, three, [(BY_NAME, 1)], 40), "the module takes an argument by its name"
     yield training(2, three, [(STEP, 2)] * 2, 40, beside=True), "two models, in turn"
@@ -757,6 +818,23 @@ DistributedDataParallel.mistake(
         "self._sync, self._armed, self._missing = True, False, []",
         "self._reducer.finish()",
         "self._reducer.finish()\n        self._missing = []",
+    ),
+)
+DistributedDataParallel.mistake(
+    "You ask in backward whether to communicate. What counts is where forward ran: decide there, and remember it.",
+    replace(
+        "self._armed = self._sync and torch.is_grad_enabled()",
+        "self._armed = torch.is_grad_enabled()",
+        "if not self._armed:",
+        "if not (self._armed and self._sync):",
+    ),
+)
+DistributedDataParallel.mistake(
+    "Nothing is switched off after the first backward: a second one of the same forward, or one of `.module`, "
+    "communicates again. Of the backwards that follow a forward only the first does.",
+    replace(
+        "        self._reducer.finish()",
+        "        self._reducer.finish()\n        self._missing = []",
     ),
 )
 DistributedDataParallel.mistake(
@@ -910,21 +988,22 @@ no_sync_step = Exercise(
 )
 
 
-def micro(rank, step, sizes, dtype=F32):
+def micro(rank, step, sizes, dtype=F32, outputs=1):
     generator = torch.Generator().manual_seed(1000 * rank + step)
     return [
         (
             torch.randn(n, 2, generator=generator, dtype=dtype),
-            torch.randn(n, 1, generator=generator, dtype=dtype),
+            torch.randn(n, outputs, generator=generator, dtype=dtype),
         )
         for n in sizes
     ]
 
 
-def accumulation(world, *steps, dtype=F32):
+def accumulation(world, *steps, **more):
     """steps: the sizes of the micro-batches, of each step."""
     return every_rank(
-        world, lambda r: call(*(micro(r, i, sizes, dtype) for i, sizes in enumerate(steps)), seed=5)
+        world,
+        lambda r: call(*(micro(r, i, sizes, **more) for i, sizes in enumerate(steps)), seed=5),
     )
 
 
@@ -960,6 +1039,7 @@ def _():
     yield accumulation(2, [2, 2, 2], [2, 2]), "two steps: what was before the first is dropped"
     yield accumulation(3, [1, 5]), "micro-batches of different sizes"
     yield accumulation(2, [1, 2], dtype=F64), "float64"
+    yield accumulation(2, [1, 2], [3], outputs=3), "three outputs"
 
 
 ACCUMULATE = accumulation(2, [2, 2, 2, 2])
@@ -981,6 +1061,25 @@ no_sync_step.mistake(
 no_sync_step.mistake(
     "The losses are added up as they are, so the gradient grows with the number of micro-batches.",
     replace(" * (len(x) / samples)", ""),
+)
+no_sync_step.mistake(
+    "You divide the squares by the number of samples. The mean is over all elements of the outputs: a sample of "
+    "three outputs has three.",
+    replace("(len(x) / samples)", "(y.numel() / samples)"),
+)
+no_sync_step.mistake(
+    "The loss that you return is the last micro-batch's part of it: add up the parts.",
+    replace("torch.stack(losses).sum()", "losses[-1]"),
+)
+LAST = "    optimizer.step()\n", "    optimizer.step()\n    optimizer.zero_grad()\n"
+no_sync_step.mistake(
+    "You drop the gradients behind the step, not before it: what was left from before is part of the step, and "
+    "the step's own are gone.",
+    replace("    optimizer.zero_grad()\n", "", *LAST),
+)
+no_sync_step.mistake(
+    "You drop the gradients behind the step too: those of the step stay, for whoever looks at them afterwards.",
+    replace(*LAST),
 )
 no_sync_step.mistake(
     "Every micro-batch runs inside no_sync, the last one too: the gradients are never averaged, and the "
@@ -1173,6 +1272,18 @@ save_on_rank_zero.mistake(
 
 
 MOVED = "os.replace(partial, path)"
+save_on_rank_zero.mistake(
+    "Your temporary file lies in another folder, which may be on another disk: os.replace fails there, and "
+    "shutil.move copies. Write it beside the file.",
+    replace(
+        'Path(path).with_name(Path(path).name + ".partial")',
+        'Path(__import__("tempfile").mkdtemp()) / "partial"',
+        MOVED,
+        '__import__("shutil").move(partial, path)\n            partial.parent.rmdir()',
+        "            partial.unlink(missing_ok=True)\n",
+        '            __import__("shutil").rmtree(partial.parent)\n',
+    ),
+)
 save_on_rank_zero.mistake(
     "You copy the temporary file into place. A copy takes its time, and who reads, or kills, in the middle "
     "has half a file: os.replace is one step.",

@@ -87,6 +87,15 @@ shard_flat.contract(
         prepare=prepared.flat_and_back,
     )
 )
+UNEVEN = call([torch.ones(64, 33), torch.ones(64), torch.ones(7, 65)], 4)
+shard_flat.contract(
+    contracts.allocates(
+        [UNEVEN],
+        limit=lambda case: 4 * sum(t.numel() for t in case.args[0]) * 5 // 4 + 1024,
+        says="one flat tensor, and one share",
+        prepare=prepared.one_share,
+    )
+)
 
 
 shard_flat.mistake(
@@ -189,12 +198,22 @@ shard_flat.mistake(
     replace(".view(shape)", ".view(shape).clone()"),
     cost=True,
 )
+shard_flat.mistake(
+    "The values are right, but you join the tensors and then pad into a second flat tensor: for a while all "
+    "parameters are there twice. Pad the share, or join the zeros in the same `cat`.",
+    replace(
+        "    mine = flat.new_zeros(size)",
+        "    flat = F.pad(flat, (0, size * world_size - len(flat)))\n    mine = flat.new_zeros(size)",
+    ),
+    cost=True,
+)
 
 
 def pad_shard(tensors, rank, world_size):
     flat = torch.hstack([t.ravel() for t in tensors])
-    missing = -flat.numel() % world_size
-    return torch.nn.functional.pad(flat, (0, missing)).chunk(world_size)[rank].clone()
+    size = -(-flat.numel() // world_size)
+    part = flat.narrow(0, min(rank * size, len(flat)), max(min(size, len(flat) - rank * size), 0))
+    return torch.nn.functional.pad(part, (0, size - len(part)))
 
 
 def narrow_back(shards, shapes):
@@ -206,7 +225,7 @@ def narrow_back(shards, shapes):
     return parts
 
 
-shard_flat.alternative("F.pad and chunk; narrow on the way back")(pad_shard, narrow_back)
+shard_flat.alternative("F.pad of the share alone; narrow there and back")(pad_shard, narrow_back)
 
 
 def stacked_shard(tensors, rank, world_size):
@@ -247,6 +266,7 @@ def _():
     yield call([100], 4, 2), (400, 100, 200)
     yield call([100], 4, 3), (100, 100, 200)
     yield call([5, 6], 4, 3), (16, 16, 32)  # two elements of each unit
+    yield call([5, 6], 4, 2), (44, 16, 32)  # whole, a unit is not padded
     yield call([7_500_000_000], 64, 3, (2, 2, 12)), (234_375_000, 234_375_000, 1_406_250_000)
 
 
@@ -287,6 +307,21 @@ bytes_per_rank.mistake(
     replace("stage >= 2", "stage >= 1"),
 )
 bytes_per_rank.mistake(
+    "You have stages 1 and 2 the wrong way round: the optimizer's state is sharded first, in stage 1; the "
+    "gradients join it in stage 2.",
+    replace(
+        "of_gradients * (part if stage >= 2",
+        "of_gradients * (part if stage >= 1",
+        "of_state * (part if stage >= 1",
+        "of_state * (part if stage >= 2",
+    ),
+)
+bytes_per_rank.mistake(
+    "What is not sharded is padded too. Padding is there so that the shares are equal; what a rank keeps whole "
+    "has its own number of elements.",
+    replace("whole = sum(numels)", f"whole = {PART} * world_size"),
+)
+bytes_per_rank.mistake(
     "Each stage keeps what the one before it sharded: stage 2 shards the optimizer's state and the gradients, "
     "stage 3 all three.",
     replace("stage >= 2", "stage == 2", "stage >= 1", "stage == 1"),
@@ -315,6 +350,10 @@ bytes_per_rank.mistake(
 bytes_per_rank.mistake(
     "Any stage is taken: one that is not 0, 1, 2 or 3 raises ValueError.",
     replace("stage not in (0, 1, 2, 3)", "False"),
+)
+bytes_per_rank.mistake(
+    "A negative stage is taken: only 0, 1, 2 and 3 are stages, any other raises ValueError.",
+    replace("stage not in (0, 1, 2, 3)", "stage > 3"),
 )
 bytes_per_rank.mistake(
     "A stage that does not exist raises ValueError; an assert raises AssertionError.",
@@ -553,6 +592,11 @@ ZeroOneOptimizer.mistake(
 ZeroOneOptimizer.mistake(
     "You do not use the group: shares are cut for all ranks of the job, not for those of the group.",
     replace("self.group = group", "self.group = group = None"),
+)
+ZeroOneOptimizer.mistake(
+    "You ask for the rank without naming the group: in a smaller group that is another number, and the rank "
+    "takes another's share. dist.get_rank(group).",
+    replace("dist.get_rank(group)", "dist.get_rank()"),
 )
 ZeroOneOptimizer.mistake(
     "Frozen parameters are in the flat vector. A gradient of zeros does not hold them still: weight decay "
@@ -844,6 +888,38 @@ FullyShardedLinear.mistake(
     ),
 )
 FullyShardedLinear.mistake(
+    "You divide the gradient of x by the number of ranks too. x is this rank's own rows; only the gradient of "
+    "the shard is a mean over the ranks.",
+    replace("grad @ weight", "grad @ weight / dist.get_world_size(ctx.group)"),
+)
+FullyShardedLinear.mistake(
+    "The weight's gradient is xᵀ·G, of shape (in, out): the weight is (out, in), so laid flat its gradient is in "
+    "another order. Gᵀ·x.",
+    replace(
+        "rows.T @ x.reshape(-1, x.shape[-1])",
+        "x.reshape(-1, x.shape[-1]).T @ rows",
+    ),
+)
+FullyShardedLinear.mistake(
+    "The bias's gradient is summed over the first axis only. x may have several batch axes, or none: lay the "
+    "gradient out as rows first.",
+    replace("rows.sum(0)", "grad.sum(0)"),
+)
+FullyShardedLinear.mistake(
+    "`flatten(0, -2)` raises for one row without a batch axis: reshape(-1, n).",
+    replace("grad.reshape(-1, grad.shape[-1])", "grad.flatten(0, -2)"),
+)
+FullyShardedLinear.mistake(
+    "Your backward forgets the group, and gathers and reduces over all ranks of the job: keep the group on ctx.",
+    replace(
+        "x, shard = ctx.saved_tensors",
+        "x, shard = ctx.saved_tensors\n        ctx.group = None",
+        "        return grad @ weight",
+        "        flat = F.pad(flat, (0, shard.numel() * dist.get_world_size() - len(flat)))\n"
+        "        return grad @ weight",
+    ),
+)
+FullyShardedLinear.mistake(
     "You take the mean of the gradient over the rows as well. The rows are summed, the ranks averaged; "
     "whether the loss is a mean is in the gradient that comes in.",
     replace(MEAN_OF_LAYER, MEAN_OF_LAYER + " / len(rows)"),
@@ -1062,6 +1138,14 @@ reshard_state_dict.mistake(
     replace(ROWS, "torch.cat(saved)[start:stop]"),
 )
 reshard_state_dict.mistake(
+    "Rows that all come from one old shard stay a view of it, and keep all of it in memory: copy them too.",
+    replace(
+        "        loaded[name] = torch.cat(mine)",
+        "        found = [part for part in mine if len(part)]\n"
+        "        loaded[name] = found[0] if len(found) == 1 else torch.cat(mine)",
+    ),
+)
+reshard_state_dict.mistake(
     "Each new rank takes the shard of the old rank with its number, or nothing. The number of ranks has "
     "changed, and with it every border.",
     replace(ROWS, "saved[rank].clone() if rank < len(saved) else torch.empty_like(first[:0])"),
@@ -1074,6 +1158,16 @@ reshard_state_dict.mistake(
 reshard_state_dict.mistake(
     "Where a rank has no rows you give an empty vector. It loses the other axes: (0, 3) is not (0,).",
     replace(ROWS, "torch.cat(mine) if start < stop else first.new_empty(0)"),
+)
+reshard_state_dict.mistake(
+    "Where a rank has no rows you give torch.empty(0), which is float32 and has one axis: take the dtype of the "
+    "saved tensor, and its other axes.",
+    replace(ROWS, "torch.cat(mine) if start < stop else torch.empty(0)"),
+)
+reshard_state_dict.mistake(
+    "You take what has no axes from the old rank with the new rank's number. There may be none of that number: "
+    "every rank saved it whole, so any of them will do.",
+    replace("first.clone()", "shards[rank][name].clone()"),
 )
 reshard_state_dict.mistake(
     "You drop what has no axes. A count of steps belongs to the state as well, whole on every rank.",

@@ -126,9 +126,10 @@ class DistributedDataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """In this block nothing is communicated: gradients add up on each rank by itself.
+        """A forward in this block communicates nothing, nor does its backward, wherever that runs.
 
-        The next backward of a forward outside of it averages all that has added up.
+        Gradients add up on each rank by itself. The
+        next backward of a forward outside of it averages all that has added up.
         """
         before, self._sync = self._sync, False
         try:
@@ -161,8 +162,9 @@ def no_sync_step(
 ) -> Float[Tensor, ""]:
     """One step on several micro-batches, whose gradients are communicated once, with the last.
 
-    The loss is the mean squared error over all samples of the micro-batches, which may differ in
-    size; it is returned, this rank's, detached. Gradients from before are dropped.
+    The loss is the mean squared error over all elements of the micro-batches' outputs; the batches
+    may differ in size. It is returned, this rank's, detached. Gradients from before are dropped,
+    those of this step stay.
     """
     optimizer.zero_grad()
     samples = sum(len(x) for x, _ in batches)
@@ -181,7 +183,8 @@ def save_on_rank_zero(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
     The names are those of the bare model, whether or not torch's DistributedDataParallel wraps it.
     A file of that name is replaced in one step, so that a failure or a kill in the middle leaves it
-    as it was. Nothing else is written by other ranks, and nothing else stays behind. Raises OSError,
+    as it was: what is moved into place was written in the same folder, since another may be on
+    another disk. Nothing is written by other ranks, and nothing else stays behind. Raises OSError,
     on every rank, if rank 0 cannot write the file: on a full disk, in a folder that does not exist.
     """
     failure: list[str | None] = [None]

@@ -113,6 +113,13 @@ def flat_and_back(subject: Any, case: Case) -> Prepared:
     return partial(unshard, shares, [tuple(t.shape) for t in tensors])
 
 
+def one_share(subject: Any, case: Case) -> Prepared:
+    """The first function of the pair on the case's tensors, for rank 1."""
+    shard, _ = subject.values()
+    tensors, world_size = case.args
+    return partial(shard, tensors, 1, world_size)
+
+
 def for_one_rank(subject: Any, case: Case) -> Prepared:
     """The shards of a saved state, resharded for rank 1."""
     shards, world_size = case.args

@@ -238,6 +238,7 @@ _MODELS: dict[str, Callable[[], nn.Module]] = {
     "many dtypes and strides": Uneven,
     "BatchNorm": lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)),
     "Linear(2, 1)": lambda: nn.Linear(2, 1),
+    "Linear(2, 3)": lambda: nn.Linear(2, 3),
     "by hand": by_hand,
     "a child named module": Wrapped,
 }
@@ -401,7 +402,8 @@ def wrapped(subject: Any, case: Case) -> dict[str, Any]:
     of inputs (N, 3), all but the last of which run inside `no_sync`; "silent": all do; "nested": all
     do, and a `no_sync` within that has ended; "raising": first a `no_sync` is left by an exception;
     "by name": the module gets a further argument by its name; "eval": the one input runs without
-    gradients; "bare": the model itself is called. Seen are outputs, gradients, buffers, and what
+    gradients; "forward in no_sync", "backward in no_sync": only that of the two is; "two backwards of
+    one forward"; "bare": the model itself is called. Seen are outputs, gradients, buffers, and what
     went on meanwhile.
     """
     return run_on_ranks(subject, case, wrapped_there)
@@ -440,6 +442,21 @@ def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
                     model(x).square().sum().backward()
                     key = f"nothing is communicated without the wrapper, in step {number}"
                     seen[key] = watch.calls == before
+                elif kind in ("forward in no_sync", "backward in no_sync"):
+                    within = kind == "forward in no_sync"
+                    with ddp.no_sync() if within else nullcontext():
+                        loss = ddp(x).square().sum()
+                    before = watch.calls
+                    with nullcontext() if within else ddp.no_sync():
+                        loss.backward()
+                    seen[f"backward communicates in step {number}"] = watch.calls > before
+                elif kind == "two backwards of one forward":
+                    loss = ddp(x).square().sum()
+                    loss.backward(retain_graph=True)
+                    before = watch.calls
+                    loss.backward()
+                    key = f"the second backward communicates in step {number}"
+                    seen[key] = watch.calls > before
                 elif silent:
                     with ddp.no_sync():
                         with ddp.no_sync() if kind == "nested" else nullcontext():
@@ -498,14 +515,16 @@ def accumulated_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     """What `accumulated` sees on one rank."""
     from course_utils.grading.distributed.on_rank import counted
 
-    (x, _), *_ = case.args[0]
-    model = _seeded("Linear(2, 1)", case.kwargs["seed"]).to(x.dtype)
+    (x, y), *_ = case.args[0]
+    outputs = y.shape[1]
+    model = _seeded(f"Linear(2, {outputs})", case.kwargs["seed"]).to(x.dtype)
     if case.kwargs.get("zero"):
         for p in model.parameters():
             p.detach().zero_()
     ddp = nn.parallel.DistributedDataParallel(model)
     for _ in range(3):  # torch rebuilds its buckets after the first
-        F.mse_loss(ddp(torch.ones(1, 2, dtype=x.dtype)), torch.ones(1, 1, dtype=x.dtype)).backward()
+        target = torch.ones(1, outputs, dtype=x.dtype)
+        F.mse_loss(ddp(torch.ones(1, 2, dtype=x.dtype)), target).backward()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     seen: dict[str, Any] = {}
     for number, batches in enumerate(case.args, start=1):
@@ -558,7 +577,7 @@ def saved(subject: Any, case: Case) -> dict[str, Any]:
     exist?), full (is the disk full before the file is complete?), nowhere (is the path in a folder
     that does not exist?). Seen are the files and their
     contents, whether the file was there before the other ranks could go on, whether at every moment
-    there was a file of that name, and whether the file of before is whole for who has it open.
+    there was a file of that name, whether what was moved there came from the same folder, and whether the file of before is whole for who has it open.
     """
     return run_on_ranks(subject, case, saved_there)
 
@@ -584,7 +603,9 @@ def saved_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
                 if not unwritable:
                     raise
                 raised = True
-        seen: dict[str, Any] = {"files": tuple(sorted(os.listdir(folder))), "result": result}
+        found = sorted(os.listdir(folder))
+        files = [name if name == path.name else "one of another name" for name in found]
+        seen: dict[str, Any] = {"files": tuple(files), "result": result}
         seen |= {what: all(found) for what, found in moments.items()}
         if unwritable:
             seen["it raises"] = raised
@@ -602,29 +623,32 @@ def saved_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[dict[str, list[bool]]]:
-    """How a file of this name is replaced in the block, if it is there: step by step, whether there
-    is one, and whether that of before is whole for who has it open."""
+    """How a file of this name is written in the block: whether what is moved there was beside it; and if
+    there is one before, whether there is one at every step, and that of before whole for who has it open."""
     always: list[bool] = []
     whole: list[bool] = []
+    beside: list[bool] = []
     moments = {
         "there is a file of that name at every moment": always,
         "the file of before is not written into": whole,
+        "what is moved into place was written in the same folder": beside,
     }
-    if not path.exists():
-        yield moments
-        return
+    replaces = path.exists()
     names = ("remove", "unlink", "rename", "replace")
     before = {name: getattr(os, name) for name in names}
 
     def noting(original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             original(*args, **kwargs)
-            always.append(path.exists())
+            if replaces:
+                always.append(path.exists())
+            if len(args) > 1 and _same(args[1], path):
+                beside.append(_same(Path(args[0]).parent, path.parent))
 
         return call
 
-    content = path.read_bytes()
-    with path.open("rb") as held:
+    content = path.read_bytes() if replaces else b""
+    with path.open("rb") if replaces else nullcontext() as held:
         for name, original in before.items():
             setattr(os, name, noting(original))
         try:
@@ -632,7 +656,12 @@ def _replaced(path: Path) -> Iterator[dict[str, list[bool]]]:
         finally:
             for name, original in before.items():
                 setattr(os, name, original)
-        whole.append(held.read() == content)
+        if held:
+            whole.append(held.read() == content)
+
+
+def _same(one: str | os.PathLike[str], other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _values(path: Path) -> dict[str, Any]:
@@ -700,7 +729,9 @@ def _called_with_batches(name: str, case: Case) -> str:
     sizes = _by_rank(
         [", then ".join(str([len(x) for x, _ in step]) for step in one.args) for one in case.calls]
     )
-    return f"{name}(model, batches, optimizer), micro-batches of sizes {sizes}"
+    outputs = case.calls[0].args[0][0][1].shape[1]
+    more = f" with {outputs} outputs" if outputs > 1 else ""
+    return f"{name}(model, batches, optimizer), micro-batches of sizes {sizes}{more}"
 
 
 def _called_with_path(name: str, case: Case) -> str:
