@@ -373,8 +373,9 @@ CachingAllocator.mistake(
 )
 
 
-@CachingAllocator.alternative("each segment a list of [address, size, in use], no linked blocks")
-class _:
+class Lists:
+    """Each segment a list of [address, size, in use]."""
+
     def __init__(self, capacity):
         self.capacity = capacity
         self.lists = []  # (pool, blocks)
@@ -444,6 +445,28 @@ class _:
 
     def segments(self):
         return [[tuple(block) for block in blocks] for _, blocks in self.lists]
+
+
+CachingAllocator.alternative("each segment a list of [address, size, in use], no linked blocks")(
+    Lists
+)
+
+
+@CachingAllocator.mistake(
+    "You put a new segment at the sum of what is reserved. Once an earlier one has gone back, that is an "
+    "address that was given before, or one within another segment: remember where the last one ended."
+)
+class _(Lists):
+    @property
+    def end(self):
+        return self.memory_reserved()
+
+    @end.setter
+    def end(self, value):
+        pass
+
+    def segments(self):
+        return sorted(super().segments(), key=lambda blocks: blocks[0][0])
 
 
 # ------------------------------------------------------------------------------ peak_memory
@@ -1127,22 +1150,21 @@ checkpoint_every_sqrt.mistake(
     "and it finds the last one, which saves another number of tensors.",
     replace(ONE, "x = checkpoint(lambda x: run(layers[start : start + size], x), x)"),
 )
-LATE = replace(
-    ONE,
-    OF_TORCH.format(
-        "lambda x: run(layers[start : start + size], x), x", "determinism_check='default'"
-    ),
-)
-checkpoint_every_sqrt.mistake(
-    "Your function looks its segment up when it runs. In backward, when it runs again, the loop is over "
-    "and it finds the last one: where that is shorter the library notices, elsewhere the gradients are "
-    "another segment's.",
-    LATE,
-)
 checkpoint_every_sqrt.mistake(
     "Your function looks its segment up when it runs, and in backward, after the loop, that is the last "
     "one. Where that is shorter the library notices, elsewhere gradients come from the wrong layers.",
-    FLOOR + LATE,
+    FLOOR
+    + replace(
+        ONE,
+        OF_TORCH.format(
+            "lambda x: run(layers[start : start + size], x), x", "determinism_check='none'"
+        ),
+    ),
+)
+checkpoint_every_sqrt.mistake(
+    "Your function looks its segment up when it runs, and in backward, after the loop, that is the last "
+    "one, which may save fewer tensors. Pass the segment as an argument.",
+    FLOOR + replace(ONE, "x = checkpoint(lambda x: run(layers[start : start + size], x), x)"),
 )
 checkpoint_every_sqrt.mistake(
     "Without the generator's state, dropout draws another mask when a segment runs again.",
