@@ -373,8 +373,9 @@ CachingAllocator.mistake(
 )
 
 
-@CachingAllocator.alternative("each segment a list of [address, size, in use], no linked blocks")
-class _:
+class Lists:
+    """Each segment a list of [address, size, in use]."""
+
     def __init__(self, capacity):
         self.capacity = capacity
         self.lists = []  # (pool, blocks)
@@ -444,6 +445,28 @@ class _:
 
     def segments(self):
         return [[tuple(block) for block in blocks] for _, blocks in self.lists]
+
+
+CachingAllocator.alternative("each segment a list of [address, size, in use], no linked blocks")(
+    Lists
+)
+
+
+@CachingAllocator.mistake(
+    "You put a new segment at the sum of what is reserved. Once an earlier one has gone back, that is an "
+    "address that was given before, or one within another segment: remember where the last one ended."
+)
+class _(Lists):
+    @property
+    def end(self):
+        return self.memory_reserved()
+
+    @end.setter
+    def end(self, value):
+        pass
+
+    def segments(self):
+        return sorted(super().segments(), key=lambda blocks: blocks[0][0])
 
 
 # ------------------------------------------------------------------------------ peak_memory
@@ -586,6 +609,15 @@ peak_memory.mistake(
         'now -= taken.pop(entry["addr"], 0)',
         'now -= taken.get(entry["addr"]) or 0\n            taken[entry["addr"]] = None',
     ),
+)
+peak_memory.mistake(
+    "You go through all allocations and list their addresses: one that is used again stands there once for "
+    "each. What is freed is off the list, even if another block has its address now.",
+    replace("    now = most = 0", "    now, most, order = 0, 0, []")
+    + replace(
+        'now += entry["size"]', 'now += entry["size"]\n            order.append(entry["addr"])'
+    )
+    + replace("list(taken)", "[addr for addr in order if addr in taken]"),
 )
 peak_memory.mistake(
     "You return the addresses first. The bytes come first, then the addresses.",
@@ -929,6 +961,16 @@ checkpoint.mistake(
     replace("torch.enable_grad(),", ""),
 )
 checkpoint.mistake(
+    "In the second run every tensor of floats requires grad, also those that did not at first: then other "
+    "tensors are saved, and the numbers no longer fit.",
+    replace("values[i] = t\n", "values[i] = t.detach().requires_grad_(t.is_floating_point())\n"),
+)
+checkpoint.mistake(
+    "In the second run no argument requires grad, so that fewer tensors are saved than at first. Detached "
+    "ones must require what they did: `requires_grad_`.",
+    replace("values[i] = t\n", "values[i] = t.detach()\n"),
+)
+checkpoint.mistake(
     "The second run does without the keyword arguments.",
     replace("*values[:n], **dict(zip(names, values[n:], strict=True))", "*values[:n]"),
 )
@@ -1084,6 +1126,15 @@ checkpoint_every_sqrt.mistake(
     "The layers left over when n is no multiple of the segment's length are never called.",
     replace("range(0, len(layers),", "range(0, len(layers) - size + 1,"),
 )
+FLOOR = replace("math.ceil(math.sqrt(len(layers)))", "math.isqrt(len(layers))")
+checkpoint_every_sqrt.mistake(
+    "Your segments have ⌊√n⌋ layers, and you call whole ones only: the layers left over never run.",
+    FLOOR + replace("range(0, len(layers),", "range(0, len(layers) - size + 1,"),
+)
+checkpoint_every_sqrt.mistake(
+    "⌊√n⌋ segments of ⌊√n⌋ layers: where n is no square, the layers beyond them are never called.",
+    FLOOR + replace("range(0, len(layers),", "range(0, size * size,"),
+)
 checkpoint_every_sqrt.mistake(
     "Your function looks its segment up when it runs. In backward, when it runs again, the loop is over "
     "and it finds the last one: gradients of the wrong layers.",
@@ -1098,6 +1149,22 @@ checkpoint_every_sqrt.mistake(
     "Your function looks its segment up when it runs. In backward, when it runs again, the loop is over "
     "and it finds the last one, which saves another number of tensors.",
     replace(ONE, "x = checkpoint(lambda x: run(layers[start : start + size], x), x)"),
+)
+checkpoint_every_sqrt.mistake(
+    "Your function looks its segment up when it runs, and in backward, after the loop, that is the last "
+    "one. Where that is shorter the library notices, elsewhere gradients come from the wrong layers.",
+    FLOOR
+    + replace(
+        ONE,
+        OF_TORCH.format(
+            "lambda x: run(layers[start : start + size], x), x", "determinism_check='none'"
+        ),
+    ),
+)
+checkpoint_every_sqrt.mistake(
+    "Your function looks its segment up when it runs, and in backward, after the loop, that is the last "
+    "one, which may save fewer tensors. Pass the segment as an argument.",
+    FLOOR + replace(ONE, "x = checkpoint(lambda x: run(layers[start : start + size], x), x)"),
 )
 checkpoint_every_sqrt.mistake(
     "Without the generator's state, dropout draws another mask when a segment runs again.",
@@ -1118,6 +1185,20 @@ checkpoint_every_sqrt.mistake(
     )
     + replace("    size = math", "    x0 = x\n    size = math"),
 )
+
+
+@checkpoint_every_sqrt.mistake(
+    "You checkpoint one layer of each √n, and call those in between as they are: they keep what they save. "
+    "A whole segment belongs into one checkpoint.",
+    cost=True,
+)
+def _(layers, x):
+    every = max(1, math.isqrt(len(layers)))
+    for i, layer in enumerate(layers):
+        x = layer(x) if i % every else cm.checkpoint(layer, x)
+    return x
+
+
 checkpoint_every_sqrt.mistake(
     "Every layer is checkpointed for itself: n inputs are kept, one for each.",
     replace("math.ceil(math.sqrt(len(layers)))", "1"),
@@ -1183,7 +1264,8 @@ find_leak = Exercise(
     probe=probes.trace,
     hints=(
         "One pass: bytes alive by place, and at each snapshot a copy of that.",
-        "Remember for each address where its block was born: the entry that frees it does not say.",
+        "Remember for each address where its block was born: the entry that frees it says where it was "
+        "freed.",
         "A place leaks if its bytes grow from every snapshot to the next: `itertools.pairwise`, `all`.",
         ("edge cases", "One snapshot or none: nothing can be said to grow."),
     ),
@@ -1194,7 +1276,10 @@ find_leak = Exercise(
 def _():
     yield call("+1:8@train.py:3 | +2:8@train.py:3 | +3:8@train.py:3 |"), [("train.py:3", 16)]
     # optimizer state comes once; the activations go
-    yield call("+1:512@adam.py:9 +2:64@model.py:5 -2 | +2:64@model.py:5 -2 |"), []
+    yield (
+        call("+1:512@adam.py:9 +2:64@model.py:5 -2@step.py:2 | +2:64@model.py:5 -2@step.py:2 |"),
+        [],
+    )
     yield (
         call("+1:4@a.py:1 +2:6@b.py:2<a.py:7 | +3:4@a.py:1 +4:6@b.py:2<a.py:8 |"),
         [("b.py:2", 6), ("a.py:1", 4)],
@@ -1219,7 +1304,7 @@ def _(draw):
             if place not in leaking:
                 going.append(addr)
         for addr in [a for a in going if draw(st.integers(0, 3))]:
-            words.append(f"-{addr}")
+            words.append(f"-{addr}@{draw(st.sampled_from(PLACES))}")
             going.remove(addr)
             taken.remove(addr)
         words.append("|")
@@ -1251,8 +1336,22 @@ def _():
         "as many bytes in two places",
     )
     yield (
+        call(
+            "+1:1@a.py:1 +2:1@c.py:1 +3:1@b.py:1 | +4:8@a.py:1 +5:8@c.py:1 +6:8@b.py:1 +7:9@d.py:1 |"
+        ),
+        "as many bytes in three places",
+    )
+    yield (
         call("+1:8@a.py:1 | +2:8@a.py:1 | +3:8@a.py:1 -1 |"),
         "it grew once, and then stayed as it is",
+    )
+    yield (
+        call("+1:8@a.py:1 | +2:16@a.py:1 | -2@a.py:9 | +3:24@a.py:1 |"),
+        "it shrank on the way, and ends with more",
+    )
+    yield (
+        call("+1:8@a.py:1 +2:8@c.py:1 | +3:8@a.py:1 -1@c.py:1 +4:8@c.py:1 |"),
+        "a block that is freed at another place than it was born",
     )
     yield (
         call("+1:8@a.py:1 | +2:8@a.py:1 | +3:9@a.py:1"),
@@ -1316,6 +1415,24 @@ find_leak.mistake(
     replace("before[place] < after[place]", "before[place] <= after[place]"),
 )
 find_leak.mistake(
+    "You let a place stand still between two snapshots if it ends with more than it began with. It must "
+    "grow from each to the next.",
+    replace(
+        "before[place] < after[place] for",
+        "history[0][place] < history[-1][place] and before[place] <= after[place] for",
+    ),
+)
+find_leak.mistake(
+    "You subtract at the place that the free's own frames name. There the block was freed; its bytes were "
+    "counted where it was born.",
+    replace(
+        "alive[place] -= size",
+        "frames = entry['frames']\n"
+        "            place = f\"{frames[0]['filename']}:{frames[0]['line']}\" if frames else '?'\n"
+        "            alive[place] -= size",
+    ),
+)
+find_leak.mistake(
     "You count blocks. How many bytes they hold is asked for.",
     replace('alive[place] += entry["size"]', "alive[place] += 1")
     + replace("alive[place] -= size", "alive[place] -= 1"),
@@ -1328,6 +1445,11 @@ find_leak.mistake(
     "You sort by bytes alone, so that equals stand in the order in which they appeared. Among them the name "
     "decides.",
     replace("(-leak[1], leak[0])", "-leak[1]"),
+)
+find_leak.mistake(
+    "You turn the whole order round, the names as well. The most bytes come first; equals stand in the "
+    "ascending order of their places.",
+    replace("(-leak[1], leak[0])", "(leak[1], leak[0]), reverse=True"),
 )
 find_leak.mistake(
     "Without two snapshots there is nothing to compare: give an empty list.",

@@ -194,6 +194,11 @@ all_reduce_time.mistake(
     replace("2 * (world_size - 1) * (alpha", "2 * (world_size if world_size > 1 else 0) * (alpha"),
 )
 all_reduce_time.mistake(
+    "You divide the ring's latency by n as well. Shorter messages do not start sooner: each of the "
+    "2(n − 1) steps pays the whole α.",
+    replace("(alpha + n_bytes / world_size * beta)", "message / world_size"),
+)
+all_reduce_time.mistake(
     "You do not round log2 n up. There are no fractions of a round: 5 ranks take 3.",
     replace("math.ceil(math.log2(world_size))", "math.log2(world_size)"),
 )
@@ -414,6 +419,12 @@ tree_broadcast.mistake(
     "You send by place, not by rank. Places count from the root: add it to them, modulo the world size.",
     replace("(rank + reached) % world_size", "place + reached")
     + replace("(rank - reached) % world_size", "place - reached"),
+)
+tree_broadcast.mistake(
+    "You add the root to a place and do not take the sum modulo the world size, so that it may be no "
+    "rank at all: after the last comes rank 0.",
+    replace("(rank + reached) % world_size", "place + reached + root")
+    + replace("(rank - reached) % world_size", "place - reached + root"),
 )
 tree_broadcast.mistake(
     "You send and receive `x` as it is. Messages take contiguous tensors only: work on `x.contiguous()`, and "
@@ -638,6 +649,11 @@ all_gather_by_p2p.mistake(
 )
 
 
+all_gather_by_p2p.mistake(
+    "You make the result without `shard`'s dtype: all that is copied into it becomes float32. `new_empty` "
+    "takes the dtype over.",
+    replace("shard.new_empty(sum(sizes))", "torch.empty(sum(sizes))"),
+)
 all_gather_by_p2p.mistake(
     "You pass on what comes, and never put your own shard among the pieces.",
     ZEROS + replace("    pieces[rank].copy_(shard)\n", ""),
@@ -1162,8 +1178,8 @@ ring_all_reduce.mistake(
 
 
 @ring_all_reduce.mistake(
-    "You have put reduce_scatter_by_p2p and all_gather_by_p2p together. The sum is right and no byte is "
-    "wasted on the way, but it takes a second copy of x. Let the chunks be views of x, and add and "
+    "The sum is right and no byte is wasted on the way, but it takes a second copy of x: a clone, say, or "
+    "what reduce_scatter_by_p2p and all_gather_by_p2p return. Let the chunks be views of x, and add and "
     "receive into them.",
     cost=True,
 )

@@ -126,6 +126,8 @@ def communication(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Commun
     size = _total(inputs)
     first = next(_tensors(inputs), None)
     peer = _peer_of(given)
+    if peer >= n:
+        raise IndexError(f"there is no rank {peer} among {n}: they count from 0")
     if name in (_SEND, _RECEIVE):
         figures = (size, 0, 1) if name == _SEND else (0, size, 0)
     elif name == "all_to_all":

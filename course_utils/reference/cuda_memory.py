@@ -393,8 +393,9 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     What the function saves is dropped. Backward runs it once more, when it first needs something
     of that, with the random numbers and the autocast of the first time and without moving the
-    generator. Arguments need not be tensors, nor require grad, and can be keywords; calls nest;
-    parameters that the function uses get their gradients. Without grad mode it only calls the function.
+    generator. Arguments need not be tensors, nor require grad, and can be keywords; calls nest, and
+    an outer one drops the tensors that inner ones were given by position; parameters that the
+    function uses get their gradients. Without grad mode it only calls the function.
     Source: Chen et al. (2016); the method is torch.utils.checkpoint's with use_reentrant=False.
     """
     given = [*args, *kwargs.values()]

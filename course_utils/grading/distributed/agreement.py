@@ -82,9 +82,12 @@ def _in_messages(logs: Logs, finished: bool) -> str | None:
         there, here = sent[key], received[key]
         for out, into in zip(there, here, strict=False):
             if out["sent"] != into["received"]:
+                kinds = [f" of {e['dtype']}" for e in (out, into)]
+                if kinds[0] == kinds[1]:
+                    kinds = ["", ""]
                 return (
-                    f"rank {source} sends {format_bytes(out['sent'])} where rank {target} receives "
-                    f"{format_bytes(into['received'])}"
+                    f"rank {source} sends {format_bytes(out['sent'])}{kinds[0]} where rank {target} "
+                    f"receives {format_bytes(into['received'])}{kinds[1]}"
                 )
         if finished and len(there) != len(here):
             return (
