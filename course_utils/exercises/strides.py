@@ -302,6 +302,8 @@ def _():
     yield call((2, 2, 3, 2), (13, 6, 2, 1)), "one slot between the halves of four axes"
     yield call((3, 3), (2, 2)), "gaps and overlaps that add up to nine slots"
     yield call((3, 4), (0, 1)), "an expanded tensor stores one row for all"
+    yield call((3,), (2,)), "every second element of a vector"
+    yield call((3,), (0,)), "one element, shown three times"
     yield call((4, 3), (3, 2)), "every second element of a row, and rows that overlap"
     yield call((2, 3, 1), (3, 1, 3)), "a last axis of size one with a stride of its own"
     yield call((4, 3, 1), (1, 4, 1)), "a transpose, and an axis of size one inside it"

@@ -28,7 +28,7 @@ SET_UP = (
     "Bool, Float, Int, Shaped\nfrom torch import Tensor, nn\nfrom torch.nn import functional as F\n\n"
     "from course_utils import exercise, hint, progress"
 )
-AT_HAND = {"math", "prod", "np", "torch", "Tensor", "nn", "F"}
+AT_HAND = {"math", "prod", "np", "torch", "Tensor", "nn", "F", "Bool", "Float", "Int", "Shaped"}
 DUE = datetime(2026, 11, 16, 18, tzinfo=UTC)
 
 
@@ -68,6 +68,10 @@ def cell_of(exercise: Exercise, subject: Any) -> str | None:
     needed = [book_version(exercise.chapter, name) for name in sorted(borrowed.names)]
     for name in sorted(names_used(body) & set(home) - AT_HAND):
         found = home[name]
+        if name not in exercise.names and (book := book_version(exercise.chapter, name)):
+            body = re.sub(rf"\b{name}\b", f"book_{name}", body)
+            needed.append(book)
+            continue
         if not inspect.isfunction(found) or "course_utils.reference" in str(found.__module__):
             return None
         source, missing = capture(found)

@@ -33,6 +33,7 @@ from course_utils.grading.expecting.from_file import StoredExercise
 from course_utils.grading.judging.judge import CONTRACTS
 from course_utils.grading.judging.outcomes import FAILED, PASSED
 from course_utils.grading.pytrees.strict import loads
+from course_utils.source.text import source_of
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = ("strides", "modules")
@@ -127,8 +128,9 @@ def bodies(text: str) -> Iterator[tuple[str, list[str]]]:
             yield f"{node.name}, line {node.lineno}", found
 
 
-def answers(chapter: str) -> dict[str, list[str]]:
-    """The bodies of a chapter's references, with their helpers, of its mistakes and alternatives."""
+def answers(chapter: str, edited: bool = True) -> dict[str, list[str]]:
+    """The bodies of a chapter's references, with their helpers, of its mistakes and alternatives; of a
+    mistake that is an edit the whole as it is after it, which stands nowhere so, if it is asked for."""
     found = {}
     for module, stubs in removal.by_module(exercises_of(chapter).values()).items():
         text = inspect.getsource(sys.modules[module])
@@ -149,6 +151,11 @@ def answers(chapter: str) -> dict[str, list[str]]:
         if any(getattr(call, "attr", "") in ("mistake", "alternative") for call in calls):
             source = "\n".join(declared.splitlines()[node.lineno - 1 : node.end_lineno])
             found |= {f"{chapter}, line {node.lineno}: {at}": b for at, b in bodies(source)}
+    for one in exercises_of(chapter).values() if edited else ():
+        for number, mistake in enumerate(one.mistakes):
+            parts = mistake.edit.applied(one.parts) if mistake.edit else ()
+            for source in map(source_of, parts):
+                found |= {f"{one.key}, mistake {number}: {at}": b for at, b in bodies(source)}
     return found
 
 
@@ -198,7 +205,7 @@ def test_the_search_would_find_an_answer(edition):
     plain = release.make(plan_of(["strides"], "Set"), ROOT, only_exercises=True)
     everything = b"\n".join(plain.files.values())
     said = elsewhere(CHAPTERS)
-    for where, lines in answers("strides").items():
+    for where, lines in answers("strides", edited=False).items():
         assert all(line.encode() in everything for line in distinctive(lines, said)), where
 
 
