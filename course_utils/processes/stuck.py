@@ -41,8 +41,9 @@ def can_fork() -> bool:
 def first_stuck(calls: Sequence[Callable[[], object]], seconds: float) -> Stuck | None:
     """The first of these calls that computes for `seconds` and does not come back; None if all do.
 
-    A call that returns True is the last one made. The time is the processor's, so that a busy machine makes nothing look stuck. Calls may do
-    anything: the fork in which they are made keeps it to itself, files and processes aside.
+    A call that returns True is the last one made. The time is the processor's, so that a busy machine
+    makes nothing look stuck. Calls may do anything: the fork in which they are made keeps it to itself,
+    files and processes aside.
     """
     reading, writing = os.pipe()
     with tempfile.TemporaryFile("w+") as stack:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .cells import DECORATED, UNREADABLE, Statement, rejoined, spellings, statements_of
+from .cells import DECORATED, UNREADABLE, Statement, cell_of, rejoined, spellings, statements_of
 from .effects import (
     DEFINITION,
     EVERYTHING,
@@ -46,17 +46,16 @@ class WrittenAnswer:
         return all(self.stubs[-1:] if parts == 1 else self.stubs)
 
 
-def answers(cells: list[str]) -> dict[str, WrittenAnswer]:
-    """Every answer in the cells by key; of several with one key, the last."""
-    cells = rejoined(cells)
+def answers(texts: list[str]) -> dict[str, WrittenAnswer]:
+    """Every answer in a notebook's code cells by key; of several with one key, the last."""
+    cells = rejoined([cell_of(text) for text in texts])
     called = spellings(cells)
     statements, found = [], {}
-    for number, source in enumerate(cells):
-        try:
-            statements += statements_of(number, source, called)
-        except UNREADABLE as error:
+    for number, cell in enumerate(cells):
+        statements += statements_of(number, cell, called)
+        if error := cell.error:
             where = f", line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else ""
-            for key in DECORATED.findall(source):
+            for key in DECORATED.findall(cell.source):
                 problem = f"code cell {number + 1}{where or f': {error}'}"
                 found[key] = WrittenAnswer(key, problem=problem)
     parts: dict[str, dict[str, int]] = {}
@@ -66,13 +65,14 @@ def answers(cells: list[str]) -> dict[str, WrittenAnswer]:
             name = getattr(statement.node, "name", "")
             mine.pop(name, None)  # an earlier attempt, which is not even run
             mine[name] = i
+    sources = tuple(cell.source for cell in cells)
     needs = _Needs(statements)
     for key, names in parts.items():
         places = list(names.values())
         try:
             needed = needs.of(places)
             stubs = tuple(defines_a_stub(statements[place].node) for place in places)
-            found[key] = WrittenAnswer(key, needed, tuple(names), tuple(cells), stubs=stubs)
+            found[key] = WrittenAnswer(key, needed, tuple(names), sources, stubs=stubs)
         except UNREADABLE:
             cell = statements[places[0]].cell + 1
             found[key] = WrittenAnswer(

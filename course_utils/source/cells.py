@@ -4,9 +4,8 @@ import ast
 import copy
 import json
 import re
-import symtable
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +19,15 @@ DECORATED = re.compile(r"""^@[\w.]+\(\s*(?:key\s*=\s*)?["']([a-z_]\w*\.\w+)["']"
 PLAIN = frozenset({"exercise"})
 """How `exercise` is called where nobody has given it another name."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A code cell, read once. tree: its syntax; where it has none, error says why (one of UNREADABLE)."""
+
+    source: str
+    tree: ast.Module = field(default_factory=lambda: ast.Module([], []))
+    error: Exception | None = None
 
 
 @dataclass(frozen=True)
@@ -82,62 +90,51 @@ def read_cells(path: str | Path) -> list[str]:
         raise ValueError(f"{path} is not a readable notebook: {error}") from error
 
 
-def statements_of(number: int, source: str, spellings: frozenset[str] = PLAIN) -> list[Statement]:
-    """A cell's statements. Raises one of UNREADABLE for a text that is no Python, magics aside."""
+def cell_of(source: str) -> Cell:
+    """Read the text of a code cell; magics are passed over."""
+    try:
+        return Cell(source, as_python(source))
+    except UNREADABLE as error:
+        return Cell(source, error=error)
+
+
+def statements_of(number: int, cell: Cell, spellings: frozenset[str] = PLAIN) -> list[Statement]:
+    """A cell's statements; none for one that cannot be read."""
     return [
         Statement(number, node, spellings)
-        for statement in _parsed(source).body
+        for statement in cell.tree.body
         for node in _one_by_one(statement)
     ]
 
 
-def _parsed(source: str) -> ast.Module:
-    """Its syntax tree, if Python would compile it: a parameter that comes twice, say, has one too."""
-    text = as_python(source)
-    symtable.symtable(text, "<cell>", "exec")
-    return ast.parse(text)
-
-
-def spellings(cells: Sequence[str]) -> frozenset[str]:
+def spellings(cells: Sequence[Cell]) -> frozenset[str]:
     """What `exercise` is called in a notebook: `exercise`, `course_utils.exercise`, or a name of its own."""
     found = set(PLAIN)
     for cell in cells:
-        if "course_utils" not in cell and "exercise" not in cell:
-            continue
-        try:
-            tree = _parsed(cell)
-        except UNREADABLE:
-            continue
-        for node in tree.body:
+        for node in cell.tree.body:
             match node:
                 case ast.Import(names=names):
                     ours = [alias for alias in names if alias.name == "course_utils"]
                     found |= {f"{alias.asname or alias.name}.exercise" for alias in ours}
                 case ast.ImportFrom(module="course_utils", names=names):
                     found |= {a.asname for a in names if a.name == "exercise" and a.asname}
-                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                case ast.Assign(
+                    targets=[ast.Name(id=name)], value=ast.Name() | ast.Attribute() as value
+                ):
                     found |= {name} if ast.unparse(value) in found else set()
     return frozenset(found)
 
 
-def rejoined(cells: Sequence[str]) -> list[str]:
+def rejoined(cells: Sequence[Cell]) -> list[Cell]:
     """The cells; where an answer was split in its middle, the first half's cell has both halves."""
     whole = list(cells)
     for n in range(1, len(whole)):
-        halves = whole[n - 1], whole[n]
-        if DECORATED.search(halves[0]) and not all(map(_is_python, halves)):
-            both = "\n".join(halves)
-            if _is_python(both):
-                whole[n - 1], whole[n] = both, ""
+        first, second = whole[n - 1], whole[n]
+        if DECORATED.search(first.source) and (first.error or second.error):
+            both = cell_of(f"{first.source}\n{second.source}")
+            if not both.error:
+                whole[n - 1], whole[n] = both, Cell("")
     return whole
-
-
-def _is_python(source: str) -> bool:
-    try:
-        _parsed(source)
-    except UNREADABLE:
-        return False
-    return True
 
 
 def _one_by_one(node: ast.stmt) -> list[ast.stmt]:

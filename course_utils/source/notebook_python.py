@@ -13,22 +13,23 @@ _CELL_MAGIC = re.compile(r"\A\s*%%(\w+)[^\n]*")
 _SHELL = "get_ipython"
 
 
-def as_python(cell: str) -> str:
-    """The cell, if it is Python; else what IPython would run. Raises SyntaxError for what is neither.
+def as_python(cell: str) -> ast.Module:
+    """The cell, if it is Python; else what IPython would run. Raises SyntaxError for what is neither, and
+    for what only compiling finds: a parameter that comes twice, a `return` outside of any function.
 
     Line numbers are kept. The body of `%%time` and its like is Python, that of any other cell magic is not.
     """
     if magic := _CELL_MAGIC.match(cell):
         if magic[1] not in _PYTHON_MAGICS:
-            return ""
+            return ast.Module([], [])
         cell = "\n" * magic[0].count("\n") + cell[magic.end() :]
     try:
-        ast.parse(cell)
+        tree = ast.parse(cell)
     except SyntaxError:
         manager = import_module(TRANSFORMER).TransformerManager()
-        cell = _with_its_lines(cell, manager.transform_cell(cell))
-        ast.parse(cell)
-    return cell
+        tree = ast.parse(_with_its_lines(cell, manager.transform_cell(cell)))
+    compile(tree, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    return tree
 
 
 def _with_its_lines(cell: str, text: str) -> str:

@@ -10,6 +10,7 @@ time: where it gets to run, they would have as well.
 """
 
 import _thread
+import os
 import pickle
 import signal
 import sys
@@ -30,10 +31,11 @@ _LATE_S = 0.03
 _IDLE_SHARE = 0.04
 """CPU time per second below which a process does nothing: the watching costs it a part of this."""
 
-_CONNECTING = 0.2
-"""How much a second of quiet counts while ranks meet: who comes before the store is there sleeps for up
-to 0.75 s before it tries again (torch 2.13)."""
+_DOUBTFUL = 0.2
+"""How much a second of quiet counts where no operation is known that waits, and where ranks meet: who
+comes before the store is there sleeps for up to 0.75 s before it tries again (torch 2.13)."""
 
+_THREADS = "/proc/self/task"
 _OWN_THREADS = ("ranks-watch", "ranks-leave")
 
 
@@ -47,7 +49,6 @@ class Watch:
         self.control = control
         self.hang_up = hang_up
         self.main = threading.main_thread().ident or 0
-        self.native = threading.main_thread().native_id
         self.number: int | None = None
         self.stopping: int | None = None
         self.busy = threading.Event()
@@ -94,15 +95,16 @@ class Watch:
         slept, used = time.monotonic() - before, time.process_time() - cpu
         frames = stack(self.main)
         mark = [(id(frame), frame.f_lasti) for frame in frames] or None
-        still = mark is not None and mark == self.mark and used < _IDLE_SHARE * slept
         unmoved = mark is not None and mark == self.mark
+        still = unmoved and used < _IDLE_SHARE * slept
         self.mark = mark
         if unmoved and self.stopping == self.number and waits_for_others(frames):
             self.hang_up()
         if still and slept > _EVERY_S + _LATE_S:
             return  # the machine is busy: this moment says nothing
-        if still and waits_for_others(frames) and not _runnable(self.native) and self.alone():
-            self.quiet_s += slept * (_CONNECTING if meets(frames) else 1.0)
+        if still and waits_for_others(frames) and self.alone() and not _runs():
+            sure = operation_of(frames) and not meets(frames)
+            self.quiet_s += slept * (1.0 if sure else _DOUBTFUL)
         else:
             self.quiet_s = 0.0
 
@@ -123,10 +125,25 @@ class Watch:
         return self.number, State(self.quiet_s, waits, inside, lines_of_stack(frames))
 
 
-def _runnable(native: int | None) -> bool:
-    """Does this thread run, or wait for the disk? (Linux; elsewhere CPU time has to tell.)"""
+def _runs() -> bool:
+    """Does any thread but this one run, or wait for the disk? (Linux; elsewhere CPU time has to tell.)
+
+    gloo's own are among them: one that waits for a page of a library's code uses no CPU time, and the
+    message that it would have carried is on its way all the same.
+    """
+    mine = str(threading.get_native_id())
     try:
-        with open(f"/proc/self/task/{native}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] in "RD"
+        return any(
+            _state(thread) in ("R", "D") for thread in os.listdir(_THREADS) if thread != mine
+        )
     except OSError:
         return False
+
+
+def _state(thread: str) -> str:
+    """A letter: R runs, D waits for the disk, S sleeps. "" once the thread has ended."""
+    try:
+        with open(f"{_THREADS}/{thread}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
