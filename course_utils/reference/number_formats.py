@@ -10,6 +10,7 @@ say which bit patterns are no finite numbers:
 """
 
 from dataclasses import dataclass
+from math import frexp
 
 import torch
 from jaxtyping import Float, Int32, UInt8
@@ -71,8 +72,8 @@ def decode_float(
     The bias is 2^(exponent_bits - 1) - 1. An exponent field of 0 means a subnormal number: no
     leading one, and the exponent of the smallest normal number. specials: "ieee": the largest
     exponent field means infinity where the mantissa is 0, else NaN. "fn": exponent and mantissa all
-    ones means NaN, all else is a number. "finite": every pattern is a number. Zero keeps its sign.
-    Source: IEEE 754-2019, section 3.4; OCP Microscaling Formats (MX) v1.0, section 5.3.
+    ones means NaN, all else is a number. "finite": every pattern is a number. Source: IEEE
+    754-2019, section 3.4; OCP Microscaling Formats (MX) v1.0, section 5.3.
     """
     sign, exponent, mantissa = float_fields(bits, exponent_bits, mantissa_bits)
     last, bias = 2**exponent_bits - 1, 2 ** (exponent_bits - 1) - 1
@@ -104,18 +105,17 @@ def float_limits(
     return fraction * 2.0 ** (top - bias), smallest_normal, smallest_normal * epsilon, epsilon
 
 
-_SAME_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+def ulp(x: float, exponent_bits: int, mantissa_bits: int) -> float:
+    """The unit in the last place of x in a format: what the last mantissa bit is worth there.
 
-
-def ulp(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """The unit in the last place of each element: what its last mantissa bit is worth.
-
-    x: float64, float32, float16 or bfloat16. Result: the same shape and dtype, never negative; at 0
-    and for subnormal numbers the smallest subnormal, for an infinity or NaN it is NaN. Source:
-    Muller et al. (2018), Handbook of Floating-Point Arithmetic, section 2.3.2.
+    x: finite, within the format's range; it need not be a number of the format. Between 2^k and
+    2^(k+1) the step is 2^(k - mantissa_bits), whatever the sign; below the smallest normal number,
+    and at 0, it stays that of the smallest normal number. Source: Muller et al. (2018), Handbook of
+    Floating-Point Arithmetic, section 2.3.2.
     """
-    bits = x.abs().view(_SAME_SIZE[x.element_size()])
-    return (bits | 1).view(x.dtype) - (bits & ~1).view(x.dtype)
+    smallest = 2 - 2 ** (exponent_bits - 1)
+    exponent = frexp(x)[1] - 1 if x else smallest
+    return 2.0 ** (max(exponent, smallest) - mantissa_bits)
 
 
 def encode_bfloat16(x: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
