@@ -364,3 +364,542 @@ def _(x, exponent_bits, mantissa_bits):
     (bits,) = struct.unpack("q", struct.pack("d", abs(x)))
     k = max((bits >> 52) - 1023, 2 - 2 ** (exponent_bits - 1))
     return math.ldexp(1.0, k - mantissa_bits)
+
+
+# -------------------------------------------------------------------------------- encode_bfloat16
+
+LOOPED = torch.linspace(-3.0, 3.0, 7), torch.linspace(-3.0, 3.0, 4096)
+
+encode_bfloat16 = Exercise(
+    nf.encode_bfloat16,
+    title="Round to BF16, by its bits",
+    difficulty=2,
+    minutes=25,
+    points=3,
+    formats={"int32": "#06x"},
+    hints=(
+        "BF16 is the upper half of a float32. `x.view(torch.int32)` gives the bits; what must happen before you drop the lower sixteen?",
+        "Adding 0x8000 and cutting rounds to nearest, ties away from zero. For ties to even, add 0x7FFF, and 1 more if the last bit that stays is 1.",
+        "`>>` on int32 repeats the sign: keep 16 bits with `& 0xFFFF`.",
+        ("edge cases", "Adding to a NaN's bits can carry it into an infinity, or into minus zero. Set NaN apart."),
+    ),
+)
+TIES = bits_of(0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001, 0xBF808000, 0xBF818000)
+encode_bfloat16.by_hand(
+    lambda: [
+        (call(torch.tensor([1.0, -2.0, 0.0])), torch.tensor([0x3F80, 0xC000, 0], dtype=torch.int32)),
+        # 1 + 2^-8 lies halfway between 0x3F80 and 0x3F81; the even one is 0x3F80
+        (call(bits_of(0x3F808000)), torch.tensor([0x3F80], dtype=torch.int32)),
+        # 1 + 3 · 2^-8 lies halfway between 0x3F81 and 0x3F82
+        (call(bits_of(0x3F818000)), torch.tensor([0x3F82], dtype=torch.int32)),
+    ]
+)
+
+
+@encode_bfloat16.cases
+def _(draw):
+    high = draw(st.lists(st.integers(0, 0xFF7E), min_size=1, max_size=4))
+    low = st.sampled_from([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF]) | st.integers(0, 0xFFFF)
+    patterns = [p << 16 | draw(low) for p in high if p & 0x7F80 != 0x7F80]
+    yield call(bits_of(*patterns))
+
+
+@encode_bfloat16.edge
+def _():
+    yield call(TIES), "ties, their neighbours, and negative ones"
+    yield call(torch.tensor([INF, -INF])), "infinities"
+    yield call(bits_of(0x7FC00000)), "NaN"
+    yield call(bits_of(0x7FFFFFFF, 0xFFFFFFFF)), "NaN with all bits set: a carry must not leave it"
+    yield call(bits_of(0x7F800001)), "NaN whose bits lie in the half that is cut"
+    yield call(bits_of(0x7F7FFFFF, 0xFF7FFFFF)), "the largest float32 rounds to infinity"
+    yield call(bits_of(0x7F7F7FFF)), "the largest that stays finite"
+    yield call(torch.tensor([-0.0])), "minus zero"
+    yield call(bits_of(1, 0x00008001, 0x807F8000)), "subnormal numbers"
+    yield call(torch.tensor(3.14159)), "no axes"
+    yield call(torch.zeros(0, 3)), "no elements"
+    yield call(draws.scattered(torch.linspace(-3.0, 3.0, 6).view(2, 3))), "not contiguous"
+
+
+encode_bfloat16.contract(contracts.constant_kernels([call(x) for x in LOOPED]))
+encode_bfloat16.slips(
+    {
+        replace("(bits + 0x7FFF + odd) >> 16", "bits >> 16"): "You cut the lower half off. That rounds "
+        "towards zero, and the sum of many roundings drifts with it.",
+        replace("0x7FFF + odd", "0x8000"): "You round ties away from zero: 0x8000 always carries. Add "
+        "0x7FFF, and 1 more only if the last bit that stays, bit 16, is 1.",
+        replace("0x7FFF + odd", "0x7FFF"): "You round ties towards zero. Add 1 more if the last bit "
+        "that stays is 1.",
+        replace("0x7FFF + odd", "0x7FFF + (1 - odd)"): "You round ties to odd: one is added where the "
+        "last bit that stays is 0.",
+        replace(">> 16 & 0xFFFF", ">> 16"): "Negative numbers come out negative: `>>` repeats the "
+        "sign bit. Keep 16 bits with & 0xFFFF.",
+        replace(".masked_fill(x.isnan(), 0x7FC0)", ""): "You round a NaN like a number: a carry makes "
+        "another number of it, and where its bits lie in the lower half an infinity. Set it to 0x7FC0.",
+        replace("0x7FC0", "0x7F80"): "0x7F80 is infinity. A NaN has a mantissa that is not 0: 0x7FC0.",
+        replace("x.float().view(torch.int32)", "x.int()"): "x.int() converts the numbers to integers. The bits "
+        "as they are come from x.view(torch.int32).",
+        replace("x.isnan()", "~x.isfinite()"): "You turn infinities into NaN. They have bits of their "
+        "own, 0x7F80 and 0xFF80, and the carry never reaches them.",
+    }
+)
+encode_bfloat16.mistake(
+    "Your values are right, but you go through the elements in Python. All bits can be shifted at once.",
+    replace(
+        "    odd = (bits >> 16) & 1",
+        "    odd = torch.tensor([b >> 16 & 1 for b in bits.flatten().tolist()]).int().view(x.shape)",
+    ),
+    cost=True,
+)
+
+
+@encode_bfloat16.alternative("torch's own cast, NaN set apart")
+def _(x):
+    patterns = x.to(torch.bfloat16).view(torch.int16).to(torch.int32)
+    return torch.where(x.isnan(), 0x7FC0, patterns % 65536)
+
+
+@encode_bfloat16.alternative("by what is cut: more than half, or half and odd")
+def _(x):
+    wide = x.contiguous().view(torch.int32).long() % 2**32
+    kept, cut = wide // 2**16, wide % 2**16
+    up = (cut > 2**15) | ((cut == 2**15) & (kept % 2 == 1))
+    kept = kept + up.long()
+    kept[x.isnan()] = 0x7FC0
+    return kept.to(torch.int32)
+
+
+# ------------------------------------------------------------------------------- stochastic_round
+
+stochastic_round = Exercise(
+    nf.stochastic_round,
+    title="Round up with the right chance",
+    difficulty=2,
+    minutes=20,
+    points=3,
+    probe=probes.exact_values,
+    hints=(
+        "The lower 16 bits of the float32 say how far x has gone from the BF16 number below it to the next.",
+        "As a fraction that is `(bits & 0xFFFF) / 65536`. Where u is less, the upper half of the bits grows by 1.",
+        "Growing the upper half by 1 moves away from zero, for negative numbers too: sign and size are stored apart.",
+        ("edge cases", "What is a BF16 number already has fraction 0, and no u is less than 0."),
+    ),
+)
+HALFWAY, QUARTER = bits_of(0x3F808000), bits_of(0x3F804000)
+
+
+@stochastic_round.by_hand
+def _():
+    yield call(HALFWAY, torch.tensor([0.4])), [1.0078125]
+    yield call(HALFWAY, torch.tensor([0.6])), [1.0]
+    yield call(-QUARTER, torch.tensor([0.2])), [-1.0078125]
+    yield call(-QUARTER, torch.tensor([0.3])), [-1.0]
+
+
+@stochastic_round.cases
+def _(draw):
+    shape = draw(draws.shapes(max_dims=2, among=(1, 2, 3), min_dims=1))
+    x = draw(draws.tensors(shape, scale=2.0 ** draw(st.integers(-20, 20))))
+    u = torch.rand(shape, generator=torch.Generator().manual_seed(draw(st.integers(0, 9999))))
+    yield call(x, u)
+
+
+@stochastic_round.edge
+def _():
+    half, zero = torch.tensor([0.5]), torch.zeros(1)
+    yield call(torch.tensor([1.5, 0.0, -2.0]), torch.zeros(3)), "already BF16: nothing moves, u = 0"
+    yield call(HALFWAY, half), "u equal to the fraction: down"
+    yield call(bits_of(0x3F80FFFF), torch.tensor([0.9999])), "almost at the next number"
+    yield call(bits_of(0x3FFFFFFF), zero), "up into the next power of two"
+    yield call(bits_of(0x7F7FC000), zero), "beyond the largest finite number, up is infinity"
+    yield call(bits_of(0x7F7FC000), torch.tensor([0.9])), "and down is the largest"
+    yield call(torch.tensor([INF, -INF]), torch.zeros(2)), "infinities"
+    yield call(bits_of(0x00004000, 0x80004000), torch.tensor([0.1, 0.3])), "subnormal numbers"
+    yield call(torch.tensor(1.001), torch.tensor(0.01)), "no axes"
+    yield call(torch.zeros(0, 2), torch.zeros(0, 2)), "no elements"
+    x = torch.linspace(-3.0, 3.0, 6).view(2, 3)
+    yield call(draws.scattered(x), draws.scattered(x.abs() / 4)), "not contiguous"
+
+
+stochastic_round.contract(contracts.constant_kernels([call(x, x.abs() / 4) for x in LOOPED]))
+stochastic_round.slips(
+    {
+        replace("u < fraction", "u < 0.5"): "You toss a fair coin, wherever x lies. The chance of going "
+        "up is the part of the way that x has gone.",
+        replace("u < fraction", "u > fraction"): "The chance is the wrong way round: a number close to "
+        "the lower neighbour mostly goes up.",
+        replace("u < fraction", "fraction >= 0.5"): "You round to nearest and leave u aside: the mean of "
+        "many roundings is not x.",
+        replace("u < fraction", "u <= fraction"): "You go up where u equals the fraction, so a number "
+        "that needs no rounding moves where u is 0.",
+        replace("(u < fraction).int()", "(fraction > 0).int()"): "You always round away from zero.",
+        replace("((bits >> 16) + up)", "(bits >> 16)"): "You always cut: that rounds towards zero, and "
+        "u plays no part.",
+        replace("+ up)", "+ up * bits.sign())"): "You subtract for negative numbers. Sign and size are "
+        "stored apart: adding 1 to the pattern moves away from zero for both.",
+        replace("/ 2**16", "/ 2**15"): "Your fraction is twice too large: sixteen bits are cut, so "
+        "divide by 65536.",
+        replace(".bfloat16()", ""): "Your numbers are right, and float32. bfloat16 was asked for.",
+        replace("(bits & 0xFFFF) / 2**16", "x - x.floor()"): "You take x's part after the point. The "
+        "neighbours are BF16 numbers, not integers.",
+    }
+)
+stochastic_round.mistake(
+    "Your values are right, but you go through the elements in Python. All can be rounded at once.",
+    replace(
+        "(u < fraction).int()",
+        "torch.tensor([float(a) < float(b) for a, b in zip(u.flatten(), fraction.flatten())])"
+        ".int().view(x.shape)",
+    ),
+    cost=True,
+)
+
+
+@stochastic_round.alternative("random low bits are added, then cut, as hardware does")
+def _(x, u):
+    noise = (65535 - (u.double() * 65536).floor()).int()
+    bits = x.contiguous().view(torch.int32)
+    exact = bits & 0xFFFF == 0
+    return torch.where(exact, bits, (bits + noise) & -65536).view(torch.float32).bfloat16()
+
+
+@stochastic_round.alternative("by the two neighbours as numbers")
+def _(x, u):
+    wide = x.double()
+    low = (x.contiguous().view(torch.int32) >> 16 << 16).view(torch.float32)
+    step = ((x.contiguous().view(torch.int32) >> 16 << 16) + 65536).view(torch.float32)
+    there = ((wide - low) / (step.double().nan_to_num(0.0, 2.0**128, -(2.0**128)) - low)).nan_to_num(0.0)
+    return torch.where(u < there, step, low).bfloat16()
+
+
+# -------------------------------------------------------------------------------------- kahan_sum
+
+kahan_sum = Exercise(
+    nf.kahan_sum,
+    title="Keep what rounding takes",
+    difficulty=2,
+    minutes=20,
+    points=3,
+    length=lambda case: 1,
+    hints=(
+        "After `grown = total + term`, how much of the term has really arrived?",
+        "`grown - total` has arrived. The rest, `term - (grown - total)`, belongs to the next term.",
+        "Per row: wanted = term + lost; grown = total + wanted; lost = wanted - (grown - total); total = grown.",
+        ("contracts", "total and lost keep the dtype of x; nothing is as large as x or wider."),
+    ),
+)
+CRUMBS = torch.cat([torch.ones(1), torch.full((512,), 2.0**-25)])
+STEPS_OF_TWO = torch.tensor([2.0**24] + [0.75, 0.75, 1.5] * 200)  # from 2^24 on a float32 is even
+kahan_sum.by_hand(
+    lambda: [
+        (call(torch.tensor([1.0, 2.0, 4.0])), torch.tensor(7.0)),
+        (call(torch.ones(600).bfloat16()), torch.tensor(600.0).bfloat16()),
+        (call(CRUMBS), torch.tensor(1 + 2.0**-16)),
+        (call(STEPS_OF_TWO), torch.tensor(2.0**24 + 600)),
+    ]
+)
+
+
+@kahan_sum.cases(24)
+def _(draw):
+    n, width = draw(st.integers(2, 24)), draw(st.integers(1, 3))
+    dtype = draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
+    yield call(draw(draws.tensors((n, width), dtype)).abs())
+
+
+@kahan_sum.cases(8)
+def _(draw):
+    n, dtype = draw(st.integers(300, 600)), draw(st.sampled_from([torch.float32, torch.bfloat16]))
+    crumb = torch.finfo(dtype).eps / draw(st.sampled_from([3, 4, 5]))
+    yield call(torch.tensor([[1.0, -2.0]] + [[crumb, -2 * crumb]] * n).to(dtype))
+
+
+@kahan_sum.edge
+def _():
+    yield call(torch.zeros(0)), "no terms"
+    yield call(torch.zeros(0, 3)), "no terms, three sums"
+    yield call(torch.tensor([5.0])), "one term"
+    yield call(torch.full((1000,), 0.1).half()), "float16"
+    yield call(CRUMBS.double() * 1.1), "float64"
+    yield call(torch.tensor([1.0, NAN, 2.0])), "NaN"
+    yield call(torch.arange(24.0).view(2, 3, 4)), "two axes remain"
+    yield call(draws.scattered(torch.arange(6.0).view(3, 2))), "not contiguous"
+
+
+kahan_sum.contract(
+    contracts.largest_tensor(
+        [call(torch.ones(6, 256)), call(torch.ones(40, 128).bfloat16())],
+        limit=lambda case: case.args[0][0].numel() * case.args[0].element_size(),
+        says="no tensor larger than the result: all in the dtype of x, one term at a time",
+    )
+)
+kahan_sum.slips(
+    {
+        replace("wanted = term + lost", "wanted = term"): "You compute what is lost, and never hand it "
+        "on: this is the plain running sum.",
+        replace("wanted - (grown - total)", "wanted - grown - total"): "The brackets matter: grown - "
+        "total is what has arrived, and that is taken from wanted.",
+        replace("term + lost", "term - lost"): "Your compensation has the wrong sign: it takes away once "
+        "more what rounding took. With lost = wanted - (grown - total) it is added to the next term, "
+        "with the opposite sign subtracted.",
+        replace(
+            "        lost = wanted - (grown - total)\n        total = grown",
+            "        total = grown\n        lost = wanted - (grown - total)",
+        ): "You update the total first, so that grown - total is 0 and everything counts as lost.",
+        replace("lost = wanted -", "lost = term -"): "You compare what arrived with the term alone. "
+        "What was lost before was also to be added: compare with wanted.",
+        replace("lost = wanted -", "lost = lost + wanted -"): "You add up all losses and hand on the "
+        "sum each time, though the earlier ones have been added already.",
+        replace("x.new_zeros(x.shape[1:])", "x[0] - x[0]"): "You start from x[0]: a sum of no terms "
+        "is 0, and x[0] raises.",
+        replace("for term in x", "for term in x[1:]"): "The first term is missing.",
+    }
+)
+kahan_sum.mistake(
+    "You add up in float64 and round once. That is right, and not what was asked: no tensor may be "
+    "wider than x. On a GPU float64 is slow, or missing.",
+    cost=True,
+)(lambda x: x.double().sum(0).to(x.dtype))
+
+
+@kahan_sum.alternative("the error of each addition by Knuth's TwoSum, for terms of any size")
+def _(x):
+    total = torch.zeros_like(x[0]) if len(x) else torch.zeros(x.shape[1:], dtype=x.dtype)
+    lost = torch.zeros_like(total)
+    for i in range(len(x)):
+        term = x[i] + lost
+        grown = total + term
+        arrived = grown - total
+        lost = (total - (grown - arrived)) + (term - arrived)
+        total = grown
+    return total
+
+
+@kahan_sum.alternative("with the opposite sign, as Kahan wrote it")
+def _(x):
+    s = torch.zeros(x.shape[1:], dtype=x.dtype)
+    c = torch.zeros(x.shape[1:], dtype=x.dtype)
+    for row in x.unbind(0):
+        y = row - c
+        t = s + y
+        c = (t - s) - y
+        s = t
+    return s
+
+
+# -------------------------------------------------------------------------------------- logsumexp
+
+logsumexp = Exercise(
+    nf.logsumexp,
+    title="A sum of exponentials that never overflows",
+    difficulty=1,
+    minutes=15,
+    points=2,
+    gradients=("x",),
+    stand_in="torch.logsumexp",
+    hints=(
+        "exp(89) is infinite in float32. What may you subtract from all x before exp, if you add it again after log?",
+        "log Σ exp(x) = c + log Σ exp(x - c) for every c. With c the largest x, no exp is above 1 and one is 1.",
+        ("edge cases", "inf - inf is NaN. Where the largest is infinite, subtract 0 instead."),
+        ("gradients", "The result does not depend on c, so c needs no gradient: detach it."),
+    ),
+)
+logsumexp.by_hand(
+    lambda: [
+        (call(torch.zeros(2, 4)), torch.full((2,), math.log(4.0))),
+        (call(torch.tensor([1000.0, 1000.0])), torch.tensor(1000.0 + math.log(2.0))),
+        (call(torch.tensor([[-1000.0, -2000.0]]), 0), torch.tensor([-1000.0, -2000.0])),
+    ]
+)
+
+
+@logsumexp.cases(24)
+def _(draw):
+    shape = draw(draws.shapes(max_dims=3, among=(2, 3, 5), min_dims=1))
+    dim = draw(st.integers(-len(shape), len(shape) - 1))
+    scale = draw(st.sampled_from([1.0, 1.0, 30.0, 500.0]))
+    yield call(draw(draws.tensors(shape, scale=scale)), dim)
+
+
+@logsumexp.edge
+def _():
+    yield call(torch.tensor([[-INF, -INF], [0.0, -INF]])), "a row of -inf: all keys are masked"
+    yield call(torch.tensor([[INF, 1.0], [INF, -INF]])), "+inf"
+    yield call(torch.tensor([[NAN, 1.0], [2.0, 1.0]])), "NaN"
+    yield call(torch.zeros(3, 0)), "nothing to add up"
+    yield call(torch.zeros(0, 3)), "no rows"
+    yield call(torch.full((3,), -200.0)), "all exponentials are 0 in float32"
+    yield call(torch.tensor([7.0])), "one number"
+    yield call(torch.tensor([[900.0, 1.0], [-900.0, 2.0]])), "rows of very different size"
+    yield call(torch.tensor([11.0, 12.0]).half()), "float16: exp(12) is above 65504"
+    yield call(torch.tensor([800.0, 801.0]).double()), "float64"
+    yield call(draws.scattered(torch.linspace(-9.0, 9.0, 6).view(2, 3)), 0), "not contiguous"
+
+
+logsumexp.contract(
+    contracts.constant_kernels([call(torch.zeros(4, 3), 1), call(torch.zeros(64, 256), 1)])
+)
+logsumexp.slips(
+    {
+        replace("(x - largest).exp().sum(dim).log() + largest.squeeze(dim)", "x.exp().sum(dim).log()"): "You "
+        "take exp of x as it is: above 88.7 it is infinite in float32, and below -104 it is 0.",
+        replace(" + largest.squeeze(dim)", ""): "You subtract the largest and never add it again.",
+        replace("    largest = largest.masked_fill(largest.isinf(), 0.0)\n", ""): "Where the largest is "
+        "infinite you compute inf - inf, which is NaN. Subtract 0 there.",
+        replace("largest.isinf()", "largest == float(\"inf\")"): "A row of -inf gives -inf - (-inf), which "
+        "is NaN. Subtract 0 there, too.",
+        replace("largest.isinf()", "largest == -float(\"inf\")"): "Where the largest is +inf, inf - inf "
+        "is NaN. Subtract 0 there, too.",
+        replace(".amax(dim, keepdim=True)", ".amax().expand(x.sum(dim, keepdim=True).shape)"): "You "
+        "subtract the largest of the whole tensor. In a row far below it every exponential is 0.",
+        replace(".amax(dim, keepdim=True)", ".mean(dim, keepdim=True)"): "You subtract the mean. One "
+        "number far above it still overflows: subtract the largest.",
+        replace(".amax(dim, keepdim=True)", ".amin(dim, keepdim=True)"): "You subtract the smallest. "
+        "The largest still overflows: that one has to become 0.",
+        replace(".amax(dim, keepdim=True)", ".abs().amax(dim, keepdim=True)"): "You subtract the "
+        "largest |x|. Where all are very negative, nothing but zeros is left after exp.",
+        replace("exp().sum(dim).log()", "exp().mean(dim).log()"): "You take the mean of the "
+        "exponentials. Their sum was asked for: yours is smaller by the log of their number.",
+        replace("    if x.size(dim) == 0:\n        return x.sum(dim).log()\n", ""): "Where there is "
+        "nothing to add up, the largest does not exist and amax raises. The log of an empty sum is -inf.",
+        replace("x.detach()", "x", "(x - largest).exp()", "(x - largest).detach().exp()"): "Your "
+        "values are right, and their gradient is not: it must flow through exp and log.",
+        replace("exp().sum(dim).log()", "float().exp().sum(dim).log()"): "Your result is float32 for "
+        "every x. It has the dtype of x.",
+    }
+)
+logsumexp.mistake(
+    "Your values are right, but you go row by row in Python. `sum` and `amax` take all rows at once.",
+    replace(
+        "x.detach().amax(dim, keepdim=True)",
+        "torch.stack([row.max() for row in x.detach().movedim(dim, -1).reshape(-1, x.size(dim))] or [x.sum()])"
+        ".view(x.sum(dim, keepdim=True).shape) if x.numel() else x.sum(dim, keepdim=True)",
+    ),
+    cost=True,
+)
+
+
+@logsumexp.alternative("log_softmax knows it: x minus its log_softmax, where that is finite")
+def _(x, dim=-1):
+    return torch.logsumexp(x, dim=dim)
+
+
+@logsumexp.alternative("two at a time: logaddexp, folded in halves")
+def _(x, dim=-1):
+    x = x.movedim(dim, 0)
+    if len(x) == 0:
+        return x.sum(0) - INF
+    while len(x) > 1:
+        if len(x) % 2:
+            x = torch.cat([x, torch.full_like(x[:1], -INF)])
+        top = torch.maximum(x[::2], x[1::2]).detach()
+        top = torch.where(top.isinf(), torch.zeros_like(top), top)
+        x = ((x[::2] - top).exp() + (x[1::2] - top).exp()).log() + top
+    return x[0]
+
+
+# ----------------------------------------------------------------------------------- quantize_e4m3
+
+quantize_e4m3 = Exercise(
+    nf.quantize_e4m3,
+    title="Round to FP8 without FP8",
+    difficulty=2,
+    minutes=20,
+    points=3,
+    probe=probes.exact_values,
+    hints=(
+        "With the step at x at hand, rounding to a multiple of it is `(x / step).round() * step`.",
+        "`torch.frexp(x).exponent - 1` is the k of 2^k ≤ |x| < 2^(k+1). The step there is 2^(k - 3).",
+        "Below 2^-6 the step stays at 2^-9: clamp k from below. torch.round takes ties to even.",
+        ("edge cases", "Clamp to ±448 first, so that nothing rounds up to 480."),
+    ),
+)
+
+
+@quantize_e4m3.by_hand
+def _():
+    yield call(torch.tensor([1.0, 1.1, 300.0])), [1.0, 1.125, 288.0]
+    # 1.0625 lies halfway between 1 and 1.125, 1.1875 between 1.125 and 1.25: ties go to even
+    yield call(torch.tensor([1.0625, 1.1875])), [1.0, 1.25]
+    yield call(torch.tensor([1000.0, -460.0])), [448.0, -448.0]
+    yield call(torch.tensor([0.003, 0.0009])), [2 * 2.0**-9, 0.0]
+
+
+@quantize_e4m3.cases
+def _(draw):
+    shape = draw(draws.shapes(max_dims=2, among=(1, 2, 3), min_dims=1))
+    yield call(draw(draws.tensors(shape, scale=2.0 ** draw(st.integers(-9, 8)))))
+
+
+@quantize_e4m3.cases(16)
+def _(draw):
+    halves = draw(st.lists(st.integers(16, 31), min_size=1, max_size=4))
+    k = draw(st.integers(-10, 7))
+    yield call(torch.tensor([n / 16 * 2.0**k for n in halves]))
+
+
+@quantize_e4m3.edge
+def _():
+    yield call(torch.tensor([INF, -INF, 3e38])), "infinities saturate"
+    yield call(torch.tensor([NAN, 1.0])), "NaN"
+    yield call(torch.tensor([0.0, -0.0])), "zero"
+    yield call(torch.tensor([448.0, 464.0, 465.0, 479.0])), "at the end of the range"
+    yield call(torch.tensor([2.0**-10, 2.0**-10 * 1.01, 3 * 2.0**-10])), "half the smallest step"
+    yield call(torch.tensor([2.0**-6, 2.0**-6 * 0.99, 2.0**-7])), "around the smallest normal number"
+    yield call(torch.tensor([1e-40])), "a subnormal float32"
+    yield call(torch.tensor(3.3)), "no axes"
+    yield call(torch.zeros(0, 2)), "no elements"
+    yield call(draws.scattered(torch.linspace(-3.0, 3.0, 6).view(2, 3))), "not contiguous"
+
+
+quantize_e4m3.contract(contracts.constant_kernels([call(x) for x in LOOPED]))
+quantize_e4m3.slips(
+    {
+        replace(".clamp(min=-6)", ""): "Your step goes on falling below 2^-6. The subnormal numbers of "
+        "E4M3 are multiples of 2^-9.",
+        replace("min=-6", "min=-9"): "You clamp the exponent at -9. That is the exponent of the smallest "
+        "step; the smallest normal number has -6, and the step 2^(-6 - 3).",
+        replace("min=-6", "min=-7"): "You take the bias, 7, for the smallest exponent. It is 1 - bias: "
+        "-6.",
+        replace("    x = x.clamp(-448.0, 448.0)\n", ""): "You do not clamp. E4M3 ends at 448, and an "
+        "infinity has no step.",
+        replace("clamp(-448.0, 448.0)", "clamp(-480.0, 480.0)"): "You let numbers up to 480 through. "
+        "That pattern, all ones, is NaN in E4M3: its largest number is 448.",
+        replace("clamp(-448.0, 448.0)", "clamp(-240.0, 240.0)"): "240 is where E4M3 would end if its top "
+        "exponent were kept for infinities. torch.float8_e4m3fn reaches 448.",
+        replace("clamp(-448.0, 448.0)", "clamp(max=448.0)"): "You clamp from above only. Negative "
+        "numbers saturate at -448.",
+        replace(".round()", ".trunc()"): "You round towards zero. To nearest was asked for.",
+        replace("(x / step).round()", "(x / step + 0.5).floor()"): "You round ties up. torch.round takes "
+        "them to even.",
+        replace("- 3).float()", "- 2).float()"): "Your steps are twice too large: E4M3 has 3 mantissa bits.",
+        replace(".exponent - 1", ".exponent"): "Your steps are twice too large: the fraction of "
+        "torch.frexp lies in [0.5, 1), so its exponent is one more than the one you need.",
+        replace("(x / step).round() * step", "((x / step).round() * step).to(torch.float8_e4m3fn)"): "Your "
+        "numbers are right, but of dtype float8_e4m3fn. float32 was asked for.",
+    }
+)
+quantize_e4m3.mistake(
+    "Your values are right, but you go through the elements in Python. frexp, exp2 and round take them "
+    "all at once.",
+    replace(
+        "torch.frexp(x).exponent - 1",
+        "torch.tensor([torch.frexp(v).exponent.item() - 1 for v in x.flatten()]).long().view(x.shape)",
+    ),
+    cost=True,
+)
+
+
+@quantize_e4m3.alternative("torch's cast, clamped before")
+def _(x):
+    return torch.clip(x, -448, 448).to(torch.float8_e4m3fn).to(torch.float32)
+
+
+@quantize_e4m3.alternative("the nearest of a table of all numbers")
+def _(x):
+    table = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    size = x.abs().clamp(max=448.0)
+    high = torch.searchsorted(table, size.contiguous()).clamp(max=126)
+    low = (high - 1).clamp(min=0)
+    up, down = table[high] - size, size - table[low]
+    pick = torch.where((up < down) | ((up == down) & (high % 2 == 0)), high, low)
+    return (table[pick] * x.sign()).where(~x.isnan(), x)

@@ -126,7 +126,7 @@ def encode_bfloat16(x: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
 
     Source: `round_to_nearest_even`, c10/util/BFloat16.h.
     """
-    bits = x.view(torch.int32)
+    bits = x.float().view(torch.int32)
     odd = (bits >> 16) & 1
     rounded = (bits + 0x7FFF + odd) >> 16 & 0xFFFF
     return rounded.masked_fill(x.isnan(), 0x7FC0)
@@ -143,7 +143,7 @@ def stochastic_round(
     bfloat16 number already stays as it is. Beyond the largest finite number the next is infinity.
     Result: bfloat16. Source: Gupta et al. (2015), section 3.
     """
-    bits = x.view(torch.int32)
+    bits = x.float().view(torch.int32)
     fraction = (bits & 0xFFFF) / 2**16
     up = (u < fraction).int()
     return (((bits >> 16) + up) << 16).view(torch.float32).bfloat16()
