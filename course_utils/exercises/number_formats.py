@@ -778,23 +778,19 @@ logsumexp.mistake(
 )
 
 
-@logsumexp.alternative("log_softmax knows it: x minus its log_softmax, where that is finite")
+@logsumexp.alternative("torch's own")
 def _(x, dim=-1):
     return torch.logsumexp(x, dim=dim)
 
 
-@logsumexp.alternative("two at a time: logaddexp, folded in halves")
+@logsumexp.alternative("in float64, cast back")
 def _(x, dim=-1):
-    x = x.movedim(dim, 0)
-    if len(x) == 0:
-        return x.sum(0) - INF
-    while len(x) > 1:
-        if len(x) % 2:
-            x = torch.cat([x, torch.full_like(x[:1], -INF)])
-        top = torch.maximum(x[::2], x[1::2]).detach()
-        top = torch.where(top.isinf(), torch.zeros_like(top), top)
-        x = ((x[::2] - top).exp() + (x[1::2] - top).exp()).log() + top
-    return x[0]
+    if not x.shape[dim]:
+        return torch.full_like(x.sum(dim), -INF)
+    wide = x.double()
+    top = wide.max(dim, keepdim=True).values.detach()
+    top = torch.where(top.abs() == INF, 0.0, top)
+    return (top + torch.log(torch.exp(wide - top).sum(dim, keepdim=True))).squeeze(dim).to(x.dtype)
 
 
 # ----------------------------------------------------------------------------------- quantize_e4m3
@@ -903,3 +899,146 @@ def _(x):
     up, down = table[high] - size, size - table[low]
     pick = torch.where((up < down) | ((up == down) & (high % 2 == 0)), high, low)
     return (table[pick] * x.sign()).where(~x.isnan(), x)
+
+
+# ---------------------------------------------------------------------------------- quantize_mxfp8
+
+quantize_mxfp8 = Exercise(
+    nf.quantize_mxfp8,
+    title="Blocks that share a scale",
+    difficulty=3,
+    minutes=40,
+    points=5,
+    hints=(
+        "`x.unflatten(-1, (-1, 32))` gives each block an axis of its own. What is the largest |x| of each?",
+        "`torch.frexp(largest).exponent - 1` is floor(log2(largest)). Take 8 away: then the largest element lies in [256, 512), the top of E4M3.",
+        "Divide each block by 2^e, clamp to ±448, cast to torch.float8_e4m3fn and look at the bytes: `.view(torch.uint8)`.",
+        ("edge cases", "frexp of 0 has the exponent 0. And 2^127, the inverse of the smallest scale, times a large float32 may overflow: divide, or use float64."),
+    ),
+)
+
+
+def codes(*values):
+    return torch.tensor(values, dtype=torch.uint8)
+
+
+ONES = codes(*[0x78] * 32)  # 256 in E4M3
+quantize_mxfp8.by_hand(
+    lambda: [
+        # largest 1: e = 0 - 8, so each element is 1 · 2^8 = 256, and the scale's byte is 119
+        (call(torch.ones(32)), (ONES, codes(119))),
+        # largest 1.9: e = -8, 1.9 · 256 = 486 saturates at 448, and 1 stays 256
+        (
+            call(torch.tensor([1.9] + [1.0] * 31)),
+            (torch.cat([codes(0x7E), ONES[1:]]), codes(119)),
+        ),
+        (call(torch.zeros(32)), (torch.zeros(32, dtype=torch.uint8), codes(0))),
+    ]
+)
+
+
+@quantize_mxfp8.cases(24)
+def _(draw):
+    batch = draw(draws.shapes(max_dims=2, among=(1, 2), min_dims=0))
+    blocks = draw(st.integers(1, 3))
+    x = draw(draws.tensors((*batch, blocks, 32), scale=2.0 ** draw(st.integers(-30, 30))))
+    apart = 2.0 ** torch.arange(0, 4 * blocks, 4).view(blocks, 1)
+    yield call((x * apart).flatten(-2))
+
+
+@quantize_mxfp8.edge
+def _():
+    ramp = torch.linspace(-3.0, 3.0, 64)
+    yield call(torch.cat([torch.zeros(32), ramp[:32]])), "a block of zeros beside another"
+    yield call(-torch.zeros(32)), "minus zeros keep their sign"
+    yield call(torch.cat([-8.0 * torch.ones(1), ramp[:31] / 8])), "the largest is negative"
+    yield call(torch.full((32,), 3e38)), "close to the end of float32"
+    yield call(torch.full((32,), 1e-44)), "subnormal float32: the smallest scale is 2^-127"
+    yield call(torch.full((32,), 2.0**-118)), "e is just above its smallest"
+    yield call(torch.tensor([1e30] + [1.0] * 31)), "one number pushes all others to zero"
+    yield call(torch.full((32,), 2.0**29)), "a power of two whose logarithm must not be rounded"
+    yield call(torch.tensor([2.0 - 2.0**-23] * 32)), "just below a power of two"
+    yield call(torch.zeros(0, 32)), "no rows"
+    yield call(torch.zeros(2, 0)), "no blocks"
+    yield call(torch.ones(33)), "no multiple of 32"
+    yield call(torch.ones(2, 16)), "32 numbers in all, but not along the last axis"
+    yield call(ramp.view(32, 2).T.contiguous()), "two rows"
+    yield call(draws.scattered(torch.stack([ramp, 100 * ramp]))), "not contiguous"
+
+
+quantize_mxfp8.contract(
+    contracts.constant_kernels([call(torch.ones(32)), call(torch.linspace(1, 2, 2048).view(4, 512))])
+)
+quantize_mxfp8.slips(
+    {
+        replace("exponent - 1 - 8", "exponent - 1"): "Your scale takes the largest element to [1, 2). "
+        "E4M3 reaches 448: take its largest exponent, 8, away, and use the upper half of its range.",
+        replace("exponent - 1 - 8", "exponent - 8"): "Your scales are twice too large: frexp's fraction "
+        "lies in [0.5, 1), so floor(log2) is its exponent - 1. (Or you took away 7, E4M3's bias, for 8, its "
+        "largest exponent.)",
+        replace("exponent - 1 - 8", "exponent - 1 - 15"): "15 is the largest exponent of E5M2. E4M3's "
+        "is 8.",
+        replace("(exponent + 127)", "exponent"): "You store e itself. E8M0 stores e + 127, which is never "
+        "negative.",
+        replace("blocks.abs().amax(-1)", "blocks.abs().amax().expand(blocks.shape[:-1])"): "You take one "
+        "scale for the whole tensor. Each block of 32 has its own.",
+        replace("blocks.abs().amax(-1)", "blocks.amax(-1).abs()"): "You take the largest number, not the "
+        "largest |x|: a block's largest may be negative.",
+        replace(".clamp(-448.0, 448.0)", ".clamp(-256.0, 256.0)"): "You clamp to ±256. The elements reach "
+        "up to 448.",
+        replace("exp2(-exponent.double())", "exp2(exponent.double())"): "You multiply by the scale. The "
+        "elements are x / scale.",
+        replace(
+            "    if x.size(-1) % MX_BLOCK:\n"
+            '        raise ValueError(f"{x.size(-1)} numbers do not fall into blocks of {MX_BLOCK}")\n',
+            "",
+        ): "torch raises RuntimeError where the last axis does not split. Say so yourself, with "
+        "ValueError.",
+        replace(".masked_fill(largest == 0, -127)", ""): "frexp of 0 has exponent 0, so your block of "
+        "zeros gets the scale 2^-9. It has the smallest, 2^-127.",
+        replace(".clamp(min=-127)", ""): "Below 2^-127 there is no scale: your byte wraps around. Keep e "
+        "at -127 or above.",
+        replace("blocks = x.unflatten(-1, (-1, MX_BLOCK))", "blocks = x.unflatten(-1, (MX_BLOCK, -1)).transpose(-1, -2)", "elements.flatten(-2)", "elements.transpose(-1, -2).flatten(-2)"): "Your "
+        "blocks are numbers far apart. A block is 32 neighbours.",
+        replace("elements.flatten(-2).view(torch.uint8), (exponent + 127).to(torch.uint8)", "(exponent + 127).to(torch.uint8), elements.flatten(-2).view(torch.uint8)"): "The bytes of the "
+        "elements come first, then those of the scales.",
+        replace("elements.flatten(-2).view(torch.uint8)", "elements.flatten(-2)"): "Your elements are right, "
+        "as float8_e4m3fn. Their bytes were asked for: .view(torch.uint8).",
+        replace("exponent = torch.frexp(largest).exponent - 1 - 8", "exponent = largest.log2().ceil().nan_to_num(0.0, 0.0, 0.0).int() - 8"): "You "
+        "round log2 up, so that nothing saturates. The MX specification rounds down; what lies above 448 "
+        "is clamped.",
+    }
+)
+quantize_mxfp8.mistake(
+    "Your values are right, but you go block by block in Python. An axis for the blocks takes them all "
+    "at once.",
+    replace(
+        "blocks.abs().amax(-1)",
+        "torch.stack([b.abs().max() for b in blocks.flatten(0, -2)] or [x.sum()])[: blocks[..., 0].numel()]"
+        ".view(blocks.shape[:-1])",
+    ),
+    cost=True,
+)
+
+
+@quantize_mxfp8.alternative("the exponent field of the largest, by its bits; divided by the scale")
+def _(x):
+    *batch, n = x.shape
+    if n % 32 != 0:
+        raise ValueError(n)
+    blocks = x.reshape(*batch, n // 32, 32)
+    field = (blocks.abs().amax(-1).view(torch.int32) >> 23).sub(8).clamp(min=0)
+    scaled = blocks.double() / torch.pow(2.0, field.double() - 127).unsqueeze(-1)
+    elements = torch.clip(scaled, -448, 448).to(torch.float32).to(torch.float8_e4m3fn)
+    return elements.reshape(*batch, n).view(torch.uint8), field.to(torch.uint8)
+
+
+@quantize_mxfp8.alternative("log2 in float64, ldexp; a list of two")
+def _(x):
+    if x.shape[-1] % 32:
+        raise ValueError(x.shape)
+    wide = x.double().unflatten(-1, (x.shape[-1] // 32, 32))
+    top = wide.abs().max(-1, keepdim=True).values if x.shape[-1] else wide[..., :1]
+    e = (top.clamp(min=2.0**-119).log2() + 1e-12).floor().sub(8)
+    bytes_ = (wide / 2.0**e).clamp(-448, 448).float().to(torch.float8_e4m3fn).view(torch.uint8)
+    return [bytes_.flatten(-2), (e.squeeze(-1) + 127).to(torch.uint8)]
