@@ -95,12 +95,12 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "One number of a tensor is a million times larger than the rest. Which format keeps the most of the others?",
+            "One number of a tensor of thousands is ten million times larger than the rest. Which format keeps the most of the others?",
             choices=[
                 Choice("INT8 with one scale for the tensor", why="All others are far below half a step: they become 0."),
-                Choice("E4M3 with one scale for the tensor", why="From 448 down to 2⁻⁹ is a factor of 229,376. A million is more."),
+                Choice("E4M3 with one scale for the tensor", why="From 448 down to 2⁻⁹ is a factor of 229,376. Ten million is more."),
                 Choice("MXFP8", right=True, why="Only the 31 neighbours in the outlier's block share its scale. All other blocks have their own."),
-                Choice("FP16 of the tensor divided by its largest number", why="The rest are then about 10⁻⁶, which FP16 holds as subnormal numbers with a few bits, in every block."),
+                Choice("NVFP4", why="Each block has a scale, but in E4M3, relative to one for the tensor. The other blocks' scales are too small for E4M3 and become 0."),
             ],
         ),
     ]
