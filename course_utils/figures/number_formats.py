@@ -12,7 +12,7 @@ def draw_bits(bits: int, formats: Sequence[Format]) -> Drawing:
 
     Every format must have FP32's exponent, so that its pattern begins with the same bits.
     """
-    figure, ax = paper((-6.5, 33), (-1.9 * len(formats) - 0.6, 0.2))
+    figure, ax = paper((-3.2, 32.5), (-1.9 * len(formats) - 0.6, 0.2))
     for row, form in enumerate(formats):
         y = -1.9 * (row + 1)
         kept = bits >> (32 - form.bits)
@@ -38,7 +38,7 @@ def draw_numbers(formats: Sequence[Format], top: float) -> Drawing:
         shown = [v for v in values if v <= top]
         tall = [v for v in shown if v and v.as_integer_ratio()[0] & (v.as_integer_ratio()[0] - 1) == 0]
         ax.vlines(shown, -row - 0.18, -row + 0.18, color=BLUE, lw=1.1)
-        ax.vlines(tall, -row - 0.32, -row + 0.32, color=ORANGE, lw=1.6)
+        ax.vlines(tall, -row - 0.32, -row + 0.32, color=ORANGE, lw=1.2)
     ax.set_yticks([-row for row in range(len(formats))], [form.name for form in formats])
     ax.set_xlim(-0.02 * top, 1.02 * top)
     ax.spines["left"].set_visible(False)

@@ -73,7 +73,7 @@ def decode_float(
     leading one, and the exponent of the smallest normal number. specials: "ieee": the largest
     exponent field means infinity where the mantissa is 0, else NaN. "fn": exponent and mantissa all
     ones means NaN, all else is a number. "finite": every pattern is a number. Source: IEEE
-    754-2019, section 3.4; OCP Microscaling Formats (MX) v1.0, section 5.3.
+    754-2019, section 3.4; OCP Microscaling Formats (MX) v1.0, section 5.
     """
     sign, exponent, mantissa = float_fields(bits, exponent_bits, mantissa_bits)
     last, bias = 2**exponent_bits - 1, 2 ** (exponent_bits - 1) - 1
@@ -111,7 +111,7 @@ def ulp(x: float, exponent_bits: int, mantissa_bits: int) -> float:
     x: finite, within the format's range; it need not be a number of the format. Between 2^k and
     2^(k+1) the step is 2^(k - mantissa_bits), whatever the sign; below the smallest normal number,
     and at 0, it stays that of the smallest normal number. Source: Muller et al. (2018), Handbook of
-    Floating-Point Arithmetic, section 2.3.2.
+    Floating-Point Arithmetic, chapter 2.
     """
     smallest = 2 - 2 ** (exponent_bits - 1)
     exponent = frexp(x)[1] - 1 if x else smallest
@@ -204,8 +204,7 @@ def quantize_mxfp8(
     -127, also for a block of zeros. x / scale is clamped to ±448 and rounded as torch casts to
     float8_e4m3fn; the sign of a zero is kept. Returns what goes to memory, as uint8: the bytes of
     the elements and those of the scales, e + 127. Raises ValueError where n is no multiple of 32.
-    Source: OCP Microscaling Formats (MX) v1.0, sections 5.2 and 6.3.
-
+    Source: OCP Microscaling Formats (MX) v1.0, section 6.3.
     """
     if x.size(-1) % MX_BLOCK:
         raise ValueError(f"{x.size(-1)} numbers do not fall into blocks of {MX_BLOCK}")
