@@ -114,8 +114,14 @@ decode_float = Exercise(
     hints=(
         "`float_fields` gives the three integers. Which exponent fields are special in this format?",
         "Normal: (1 + mantissa / 2^mantissa_bits) · 2^(exponent - bias). Subnormal: no 1, and the exponent 1 - bias.",
-        ("random cases", "Look at `specials` before you look at the value: it decides what the largest exponent means."),
-        ("edge cases", "In E4M3 (\"fn\") only one mantissa at the largest exponent is NaN; the others are numbers."),
+        (
+            "random cases",
+            "Look at `specials` before you look at the value: it decides what the largest exponent means.",
+        ),
+        (
+            "edge cases",
+            'In E4M3 ("fn") only one mantissa at the largest exponent is NaN; the others are numbers.',
+        ),
     ),
 )
 decode_float.by_hand(
@@ -165,26 +171,33 @@ decode_float.slips(
         "large: it is 2^(exponent_bits - 1) - 1, 127 for eight bits.",
         replace("(1 + fraction) *", "fraction *"): "You left out the leading one. It is implied in "
         "every normal number.",
-        replace("float(\"nan\") if mantissa else float(\"inf\")", "float(\"inf\")"): "Only a mantissa "
+        replace('float("nan") if mantissa else float("inf")', 'float("inf")'): "Only a mantissa "
         "of 0 makes an infinity; with any other the pattern is NaN.",
-        replace('specials == "ieee" and ', ""): "You give the largest exponent to infinities and NaN "
-        "in every format. \"fn\" and \"finite\" use it for numbers.",
+        replace(
+            'specials == "ieee" and ', ""
+        ): "You give the largest exponent to infinities and NaN "
+        'in every format. "fn" and "finite" use it for numbers.',
         replace(
             " and mantissa == 2**mantissa_bits - 1", ""
-        ): "In an \"fn\" format only one mantissa at the largest exponent is NaN, that of all ones: "
+        ): 'In an "fn" format only one mantissa at the largest exponent is NaN, that of all ones: '
         "E4M3 reaches 448.",
         replace("-value if sign else value", "value"): "You forget the sign.",
-        replace('elif specials == "fn" and', "elif"): "You make the pattern of all ones a NaN in every "
-        "format. In a \"finite\" format it is the largest number.",
-        replace("mantissa / 2**mantissa_bits", "mantissa / (2**mantissa_bits - 1)"): "You divide the "
+        replace(
+            'elif specials == "fn" and', "elif"
+        ): "You make the pattern of all ones a NaN in every "
+        'format. In a "finite" format it is the largest number.',
+        replace(
+            "mantissa / 2**mantissa_bits", "mantissa / (2**mantissa_bits - 1)"
+        ): "You divide the "
         "mantissa by its largest value. Its first bit is worth 1/2: divide by 2^mantissa_bits.",
         replace(
             '    elif specials == "fn" and exponent == last and mantissa == 2**mantissa_bits - 1:\n'
             '        value = float("nan")\n',
             "",
-        ): "An \"fn\" format has one NaN: exponent and mantissa all ones.",
-        replace("mantissa / 2**mantissa_bits", "mantissa / 2**23"): "You divide by 2^23, as in FP32. "
-        "The mantissa has mantissa_bits bits.",
+        ): 'An "fn" format has one NaN: exponent and mantissa all ones.',
+        replace(
+            "mantissa / 2**mantissa_bits", "mantissa / 2**23"
+        ): "You divide by 2^23, as in FP32. The mantissa has mantissa_bits bits.",
     }
 )
 
@@ -215,7 +228,10 @@ float_limits = Exercise(
     hints=(
         "Which patterns are the four numbers? Write them in bits for FP8 E5M2 first.",
         "Smallest normal: exponent field 1, mantissa 0. Smallest subnormal: exponent field 0, mantissa 1. Epsilon: the last bit of 1.0.",
-        ("random cases", "Where is the largest number? \"ieee\" gives the top exponent away; \"fn\" only its last mantissa."),
+        (
+            "random cases",
+            'Where is the largest number? "ieee" gives the top exponent away; "fn" only its last mantissa.',
+        ),
     ),
 )
 float_limits.by_hand(
@@ -244,26 +260,36 @@ def _():
 
 float_limits.slips(
     {
-        replace(' - (specials == "ieee")', ""): "Your largest number has the top exponent, which an "
-        "\"ieee\" format keeps for infinities and NaN.",
-        replace('(specials == "ieee")', "1"): "You keep the top exponent free in every format. \"fn\" "
-        "and \"finite\" use it for numbers.",
-        replace('(2 if specials == "fn" else 1)', "1"): "In an \"fn\" format the mantissa of all ones "
+        replace(
+            ' - (specials == "ieee")', ""
+        ): "Your largest number has the top exponent, which an "
+        '"ieee" format keeps for infinities and NaN.',
+        replace(
+            '(specials == "ieee")', "1"
+        ): 'You keep the top exponent free in every format. "fn" and "finite" use it for numbers.',
+        replace(
+            '(2 if specials == "fn" else 1)', "1"
+        ): 'In an "fn" format the mantissa of all ones '
         "is NaN at the top exponent: the largest number ends in a 0.",
         replace('(2 if specials == "fn" else 1)', '(2 if specials != "finite" else 1)'): "In an "
-        "\"ieee\" format the largest number has a mantissa of all ones: NaN lies one exponent above.",
+        '"ieee" format the largest number has a mantissa of all ones: NaN lies one exponent above.',
         replace("2 - epsilon *", "1 - epsilon *"): "Your largest number lacks the leading one: "
         "it lies just below 2, times a power of two, not below 1.",
         replace("2.0 ** (1 - bias)", "2.0**-bias"): "Your smallest normal number has the exponent "
         "field 0. That belongs to the subnormal numbers; normal ones begin at 1.",
-        replace("smallest_normal * epsilon,", "2.0 ** (1 - bias),"): "Your smallest subnormal number "
+        replace(
+            "smallest_normal * epsilon,", "2.0 ** (1 - bias),"
+        ): "Your smallest subnormal number "
         "is the smallest normal one. Below it there are 2^mantissa_bits - 1 more.",
-        replace("2.0**-mantissa_bits", "2.0 ** -(mantissa_bits + 1)"): "Your epsilon is half of it. "
+        replace(
+            "2.0**-mantissa_bits", "2.0 ** -(mantissa_bits + 1)"
+        ): "Your epsilon is half of it. "
         "It is the step from 1 to the next number, not the largest error of rounding.",
         replace("2 ** (exponent_bits - 1) - 1", "2 ** (exponent_bits - 1)"): "Your bias is one too "
         "large: 2^(exponent_bits - 1) - 1.",
-        replace("smallest_normal * epsilon, epsilon", "epsilon, smallest_normal * epsilon"): "The last "
-        "two are in the other order: smallest subnormal, then epsilon.",
+        replace(
+            "smallest_normal * epsilon, epsilon", "epsilon, smallest_normal * epsilon"
+        ): "The last two are in the other order: smallest subnormal, then epsilon.",
     }
 )
 
@@ -271,7 +297,9 @@ float_limits.slips(
 @float_limits.alternative("decode the patterns")
 def _(exponent_bits, mantissa_bits, specials="ieee"):
     def decode(field, mantissa):
-        return nf.decode_float(field << mantissa_bits | mantissa, exponent_bits, mantissa_bits, specials)
+        return nf.decode_float(
+            field << mantissa_bits | mantissa, exponent_bits, mantissa_bits, specials
+        )
 
     ones, full = 2**mantissa_bits - 1, 2**exponent_bits - 1
     top = {"ieee": (full - 1, ones), "fn": (full, ones - 1), "finite": (full, ones)}[specials]
@@ -290,7 +318,10 @@ ulp = Exercise(
     hints=(
         "Between 2^k and 2^(k+1) a format has 2^mantissa_bits numbers, evenly apart. How far apart?",
         "`math.frexp(x)` gives (f, e) with x = f · 2^e and |f| in [0.5, 1). So k is e - 1.",
-        ("edge cases", "The exponent never falls below that of the smallest normal number, 1 - bias."),
+        (
+            "edge cases",
+            "The exponent never falls below that of the smallest normal number, 1 - bias.",
+        ),
     ),
 )
 ulp.by_hand(
@@ -331,10 +362,13 @@ ulp.slips(
         "fraction lies in [0.5, 1), so its exponent is one more than that of 1.xxx · 2^k.",
         replace("max(exponent, smallest)", "exponent"): "Below the smallest normal number the step "
         "stays the same. Yours goes on falling.",
-        replace("2 - 2 **", "1 - 2 **"): "Your smallest exponent is one too small: that of the smallest "
+        replace(
+            "2 - 2 **", "1 - 2 **"
+        ): "Your smallest exponent is one too small: that of the smallest "
         "normal number is 1 - bias = 2 - 2^(exponent_bits - 1).",
-        replace("2.0 ** (max(exponent, smallest) - mantissa_bits)", "2.0**-mantissa_bits"): "This is "
-        "epsilon, the step at 1. At x it is as much larger as x's power of two.",
+        replace(
+            "2.0 ** (max(exponent, smallest) - mantissa_bits)", "2.0**-mantissa_bits"
+        ): "This is epsilon, the step at 1. At x it is as much larger as x's power of two.",
         replace(
             "2.0 ** (max(exponent, smallest) - mantissa_bits)", "abs(x) * 2.0**-mantissa_bits"
         ): "You scale epsilon by x itself. Steps are constant between two powers of two: scale by the "
@@ -343,10 +377,12 @@ ulp.slips(
         "largest error of rounding to nearest, not the distance of neighbours.",
         replace(" if x else smallest", ""): "0 has no exponent of its own: math.frexp(0) gives 0. "
         "Beside 0 lies the smallest subnormal number.",
-        replace("frexp(x)[1] - 1 if x", "frexp(x)[1] - 1 if x > 0"): "You treat negative numbers like "
-        "0. Steps do not depend on the sign.",
-        replace("- mantissa_bits)", "+ mantissa_bits)"): "The step is smaller than x's power of two by "
-        "2^mantissa_bits, not larger.",
+        replace(
+            "frexp(x)[1] - 1 if x", "frexp(x)[1] - 1 if x > 0"
+        ): "You treat negative numbers like 0. Steps do not depend on the sign.",
+        replace(
+            "- mantissa_bits)", "+ mantissa_bits)"
+        ): "The step is smaller than x's power of two by 2^mantissa_bits, not larger.",
     }
 )
 
@@ -381,13 +417,19 @@ encode_bfloat16 = Exercise(
         "BF16 is the upper half of a float32. `x.view(torch.int32)` gives the bits; what must happen before you drop the lower sixteen?",
         "Adding 0x8000 and cutting rounds to nearest, ties away from zero. For ties to even, add 0x7FFF, and 1 more if the last bit that stays is 1.",
         "`>>` on int32 repeats the sign: keep 16 bits with `& 0xFFFF`.",
-        ("edge cases", "Adding to a NaN's bits can carry it into an infinity, or into minus zero. Set NaN apart."),
+        (
+            "edge cases",
+            "Adding to a NaN's bits can carry it into an infinity, or into minus zero. Set NaN apart.",
+        ),
     ),
 )
 TIES = bits_of(0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001, 0xBF808000, 0xBF818000)
 encode_bfloat16.by_hand(
     lambda: [
-        (call(torch.tensor([1.0, -2.0, 0.0])), torch.tensor([0x3F80, 0xC000, 0], dtype=torch.int32)),
+        (
+            call(torch.tensor([1.0, -2.0, 0.0])),
+            torch.tensor([0x3F80, 0xC000, 0], dtype=torch.int32),
+        ),
         # 1 + 2^-8 lies halfway between 0x3F80 and 0x3F81; the even one is 0x3F80
         (call(bits_of(0x3F808000)), torch.tensor([0x3F80], dtype=torch.int32)),
         # 1 + 3 · 2^-8 lies halfway between 0x3F81 and 0x3F82
@@ -423,22 +465,36 @@ def _():
 encode_bfloat16.contract(contracts.constant_kernels([call(x) for x in LOOPED]))
 encode_bfloat16.slips(
     {
-        replace("(bits + 0x7FFF + odd) >> 16", "bits >> 16"): "You cut the lower half off. That rounds "
+        replace(
+            "(bits + 0x7FFF + odd) >> 16", "bits >> 16"
+        ): "You cut the lower half off. That rounds "
         "towards zero, and the sum of many roundings drifts with it.",
-        replace("0x7FFF + odd", "0x8000"): "You round ties away from zero: 0x8000 always carries. Add "
+        replace(
+            "0x7FFF + odd", "0x8000"
+        ): "You round ties away from zero: 0x8000 always carries. Add "
         "0x7FFF, and 1 more only if the last bit that stays, bit 16, is 1.",
-        replace("0x7FFF + odd", "0x7FFF"): "You round ties towards zero. Add 1 more if the last bit "
-        "that stays is 1.",
-        replace("0x7FFF + odd", "0x7FFF + (1 - odd)"): "You round ties to odd: one is added where the "
-        "last bit that stays is 0.",
+        replace(
+            "0x7FFF + odd", "0x7FFF"
+        ): "You round ties towards zero. Add 1 more if the last bit that stays is 1.",
+        replace(
+            "0x7FFF + odd", "0x7FFF + (1 - odd)"
+        ): "You round ties to odd: one is added where the last bit that stays is 0.",
         replace(">> 16 & 0xFFFF", ">> 16"): "Negative numbers come out negative: `>>` repeats the "
         "sign bit. Keep 16 bits with & 0xFFFF.",
-        replace(".masked_fill(x.isnan(), 0x7FC0)", ""): "You round a NaN like a number: a carry makes "
+        replace(
+            ".masked_fill(x.isnan(), 0x7FC0)", ""
+        ): "You round a NaN like a number: a carry makes "
         "another number of it, and where its bits lie in the lower half an infinity. Set it to 0x7FC0.",
-        replace("0x7FC0", "0x7F80"): "0x7F80 is infinity. A NaN has a mantissa that is not 0: 0x7FC0.",
-        replace("x.float().view(torch.int32)", "x.int()"): "x.int() converts the numbers to integers. The bits "
+        replace(
+            "0x7FC0", "0x7F80"
+        ): "0x7F80 is infinity. A NaN has a mantissa that is not 0: 0x7FC0.",
+        replace(
+            "x.float().view(torch.int32)", "x.int()"
+        ): "x.int() converts the numbers to integers. The bits "
         "as they are come from x.view(torch.int32).",
-        replace("x.isnan()", "~x.isfinite()"): "You turn infinities into NaN. They have bits of their "
+        replace(
+            "x.isnan()", "~x.isfinite()"
+        ): "You turn infinities into NaN. They have bits of their "
         "own, 0x7F80 and 0xFF80, and the carry never reaches them.",
     }
 )
@@ -523,24 +579,35 @@ def _():
 stochastic_round.contract(contracts.constant_kernels([call(x, x.abs() / 4) for x in LOOPED]))
 stochastic_round.slips(
     {
-        replace("u < fraction", "u < 0.5"): "You toss a fair coin, wherever x lies. The chance of going "
+        replace(
+            "u < fraction", "u < 0.5"
+        ): "You toss a fair coin, wherever x lies. The chance of going "
         "up is the part of the way that x has gone.",
-        replace("u < fraction", "u > fraction"): "The chance is the wrong way round: a number close to "
+        replace(
+            "u < fraction", "u > fraction"
+        ): "The chance is the wrong way round: a number close to "
         "the lower neighbour mostly goes up.",
-        replace("u < fraction", "fraction >= 0.5"): "You round to nearest and leave u aside: the mean of "
-        "many roundings is not x.",
-        replace("u < fraction", "u <= fraction"): "You go up where u equals the fraction, so a number "
+        replace(
+            "u < fraction", "fraction >= 0.5"
+        ): "You round to nearest and leave u aside: the mean of many roundings is not x.",
+        replace(
+            "u < fraction", "u <= fraction"
+        ): "You go up where u equals the fraction, so a number "
         "that needs no rounding moves where u is 0.",
         replace("(u < fraction).int()", "(fraction > 0).int()"): "You always round away from zero.",
-        replace("((bits >> 16) + up)", "(bits >> 16)"): "You always cut: that rounds towards zero, and "
-        "u plays no part.",
-        replace("+ up)", "+ up * bits.sign())"): "You subtract for negative numbers. Sign and size are "
+        replace(
+            "((bits >> 16) + up)", "(bits >> 16)"
+        ): "You always cut: that rounds towards zero, and u plays no part.",
+        replace(
+            "+ up)", "+ up * bits.sign())"
+        ): "You subtract for negative numbers. Sign and size are "
         "stored apart: adding 1 to the pattern moves away from zero for both.",
         replace("/ 2**16", "/ 2**15"): "Your fraction is twice too large: sixteen bits are cut, so "
         "divide by 65536.",
         replace(".bfloat16()", ""): "Your numbers are right, and float32. bfloat16 was asked for.",
-        replace("(bits & 0xFFFF) / 2**16", "x - x.floor()"): "You take x's part after the point. The "
-        "neighbours are BF16 numbers, not integers.",
+        replace(
+            "(bits & 0xFFFF) / 2**16", "x - x.floor()"
+        ): "You take x's part after the point. The neighbours are BF16 numbers, not integers.",
     }
 )
 stochastic_round.mistake(
@@ -567,7 +634,9 @@ def _(x, u):
     wide = x.double()
     low = (x.contiguous().view(torch.int32) >> 16 << 16).view(torch.float32)
     step = ((x.contiguous().view(torch.int32) >> 16 << 16) + 65536).view(torch.float32)
-    there = ((wide - low) / (step.double().nan_to_num(0.0, 2.0**128, -(2.0**128)) - low)).nan_to_num(0.0)
+    there = (
+        (wide - low) / (step.double().nan_to_num(0.0, 2.0**128, -(2.0**128)) - low)
+    ).nan_to_num(0.0)
     return torch.where(u < there, step, low).bfloat16()
 
 
@@ -634,23 +703,32 @@ kahan_sum.contract(
 )
 kahan_sum.slips(
     {
-        replace("wanted = term + lost", "wanted = term"): "You compute what is lost, and never hand it "
-        "on: this is the plain running sum.",
-        replace("wanted - (grown - total)", "wanted - grown - total"): "The brackets matter: grown - "
-        "total is what has arrived, and that is taken from wanted.",
-        replace("term + lost", "term - lost"): "Your compensation has the wrong sign: it takes away once "
+        replace(
+            "wanted = term + lost", "wanted = term"
+        ): "You compute what is lost, and never hand it on: this is the plain running sum.",
+        replace(
+            "wanted - (grown - total)", "wanted - grown - total"
+        ): "The brackets matter: grown - total is what has arrived, and that is taken from wanted.",
+        replace(
+            "term + lost", "term - lost"
+        ): "Your compensation has the wrong sign: it takes away once "
         "more what rounding took. With lost = wanted - (grown - total) it is added to the next term, "
         "with the opposite sign subtracted.",
         replace(
             "        lost = wanted - (grown - total)\n        total = grown",
             "        total = grown\n        lost = wanted - (grown - total)",
         ): "You update the total first, so that grown - total is 0 and everything counts as lost.",
-        replace("lost = wanted -", "lost = term -"): "You compare what arrived with the term alone. "
+        replace(
+            "lost = wanted -", "lost = term -"
+        ): "You compare what arrived with the term alone. "
         "What was lost before was also to be added: compare with wanted.",
-        replace("lost = wanted -", "lost = lost + wanted -"): "You add up all losses and hand on the "
+        replace(
+            "lost = wanted -", "lost = lost + wanted -"
+        ): "You add up all losses and hand on the "
         "sum each time, though the earlier ones have been added already.",
-        replace("x.new_zeros(x.shape[1:])", "x[0] - x[0]"): "You start from x[0]: a sum of no terms "
-        "is 0, and x[0] raises.",
+        replace(
+            "x.new_zeros(x.shape[1:])", "x[0] - x[0]"
+        ): "You start from x[0]: a sum of no terms is 0, and x[0] raises.",
         replace("for term in x", "for term in x[1:]"): "The first term is missing.",
     }
 )
@@ -740,31 +818,43 @@ logsumexp.contract(
 )
 logsumexp.slips(
     {
-        replace("(x - largest).exp().sum(dim).log() + largest.squeeze(dim)", "x.exp().sum(dim).log()"): "You "
+        replace(
+            "(x - largest).exp().sum(dim).log() + largest.squeeze(dim)", "x.exp().sum(dim).log()"
+        ): "You "
         "take exp of x as it is: above 88.7 it is infinite in float32, and below -104 it is 0.",
         replace(" + largest.squeeze(dim)", ""): "You subtract the largest and never add it again.",
-        replace("    largest = largest.masked_fill(largest.isinf(), 0.0)\n", ""): "Where the largest is "
-        "infinite you compute inf - inf, which is NaN. Subtract 0 there.",
-        replace("largest.isinf()", "largest == float(\"inf\")"): "A row of -inf gives -inf - (-inf), which "
-        "is NaN. Subtract 0 there, too.",
-        replace("largest.isinf()", "largest == -float(\"inf\")"): "Where the largest is +inf, inf - inf "
-        "is NaN. Subtract 0 there, too.",
-        replace(".amax(dim, keepdim=True)", ".amax().expand(x.sum(dim, keepdim=True).shape)"): "You "
+        replace(
+            "    largest = largest.masked_fill(largest.isinf(), 0.0)\n", ""
+        ): "Where the largest is infinite you compute inf - inf, which is NaN. Subtract 0 there.",
+        replace(
+            "largest.isinf()", 'largest == float("inf")'
+        ): "A row of -inf gives -inf - (-inf), which is NaN. Subtract 0 there, too.",
+        replace(
+            "largest.isinf()", 'largest == -float("inf")'
+        ): "Where the largest is +inf, inf - inf is NaN. Subtract 0 there, too.",
+        replace(
+            ".amax(dim, keepdim=True)", ".amax().expand(x.sum(dim, keepdim=True).shape)"
+        ): "You "
         "subtract the largest of the whole tensor. In a row far below it every exponential is 0.",
-        replace(".amax(dim, keepdim=True)", ".mean(dim, keepdim=True)"): "You subtract the mean. One "
-        "number far above it still overflows: subtract the largest.",
-        replace(".amax(dim, keepdim=True)", ".amin(dim, keepdim=True)"): "You subtract the smallest. "
-        "The largest still overflows: that one has to become 0.",
+        replace(
+            ".amax(dim, keepdim=True)", ".mean(dim, keepdim=True)"
+        ): "You subtract the mean. One number far above it still overflows: subtract the largest.",
+        replace(
+            ".amax(dim, keepdim=True)", ".amin(dim, keepdim=True)"
+        ): "You subtract the smallest. The largest still overflows: that one has to become 0.",
         replace(".amax(dim, keepdim=True)", ".abs().amax(dim, keepdim=True)"): "You subtract the "
         "largest |x|. Where all are very negative, nothing but zeros is left after exp.",
         replace("exp().sum(dim).log()", "exp().mean(dim).log()"): "You take the mean of the "
         "exponentials. Their sum was asked for: yours is smaller by the log of their number.",
-        replace("    if x.size(dim) == 0:\n        return x.sum(dim).log()\n", ""): "Where there is "
+        replace(
+            "    if x.size(dim) == 0:\n        return x.sum(dim).log()\n", ""
+        ): "Where there is "
         "nothing to add up, the largest does not exist and amax raises. The log of an empty sum is -inf.",
         replace("x.detach()", "x", "(x - largest).exp()", "(x - largest).detach().exp()"): "Your "
         "values are right, and their gradient is not: it must flow through exp and log.",
-        replace("exp().sum(dim).log()", "float().exp().sum(dim).log()"): "Your result is float32 for "
-        "every x. It has the dtype of x.",
+        replace(
+            "exp().sum(dim).log()", "float().exp().sum(dim).log()"
+        ): "Your result is float32 for every x. It has the dtype of x.",
     }
 )
 logsumexp.mistake(
@@ -840,7 +930,10 @@ def _():
     yield call(torch.tensor([0.0, -0.0])), "zero"
     yield call(torch.tensor([448.0, 464.0, 465.0, 479.0])), "at the end of the range"
     yield call(torch.tensor([2.0**-10, 2.0**-10 * 1.01, 3 * 2.0**-10])), "half the smallest step"
-    yield call(torch.tensor([2.0**-6, 2.0**-6 * 0.99, 2.0**-7])), "around the smallest normal number"
+    yield (
+        call(torch.tensor([2.0**-6, 2.0**-6 * 0.99, 2.0**-7])),
+        "around the smallest normal number",
+    )
     yield call(torch.tensor([1e-40])), "a subnormal float32"
     yield call(torch.tensor(3.3)), "no axes"
     yield call(torch.zeros(0, 2)), "no elements"
@@ -850,28 +943,42 @@ def _():
 quantize_e4m3.contract(contracts.constant_kernels([call(x) for x in LOOPED]))
 quantize_e4m3.slips(
     {
-        replace(".clamp(min=-6)", ""): "Your step goes on falling below 2^-6. The subnormal numbers of "
+        replace(
+            ".clamp(min=-6)", ""
+        ): "Your step goes on falling below 2^-6. The subnormal numbers of "
         "E4M3 are multiples of 2^-9.",
-        replace("min=-6", "min=-9"): "You clamp the exponent at -9. That is the exponent of the smallest "
+        replace(
+            "min=-6", "min=-9"
+        ): "You clamp the exponent at -9. That is the exponent of the smallest "
         "step; the smallest normal number has -6, and the step 2^(-6 - 3).",
-        replace("min=-6", "min=-7"): "You take the bias, 7, for the smallest exponent. It is 1 - bias: "
-        "-6.",
-        replace("    x = x.clamp(-448.0, 448.0)\n", ""): "You do not clamp. E4M3 ends at 448, and an "
-        "infinity has no step.",
-        replace("clamp(-448.0, 448.0)", "clamp(-480.0, 480.0)"): "You let numbers up to 480 through. "
+        replace(
+            "min=-6", "min=-7"
+        ): "You take the bias, 7, for the smallest exponent. It is 1 - bias: -6.",
+        replace(
+            "    x = x.clamp(-448.0, 448.0)\n", ""
+        ): "You do not clamp. E4M3 ends at 448, and an infinity has no step.",
+        replace(
+            "clamp(-448.0, 448.0)", "clamp(-480.0, 480.0)"
+        ): "You let numbers up to 480 through. "
         "That pattern, all ones, is NaN in E4M3: its largest number is 448.",
-        replace("clamp(-448.0, 448.0)", "clamp(-240.0, 240.0)"): "240 is where E4M3 would end if its top "
+        replace(
+            "clamp(-448.0, 448.0)", "clamp(-240.0, 240.0)"
+        ): "240 is where E4M3 would end if its top "
         "exponent were kept for infinities. torch.float8_e4m3fn reaches 448.",
         replace("clamp(-448.0, 448.0)", "clamp(max=448.0)"): "You clamp from above only. Negative "
         "numbers saturate at -448.",
         replace(".round()", ".trunc()"): "You round towards zero. To nearest was asked for.",
-        replace("(x / step).round()", "(x / step + 0.5).floor()"): "You round ties up. torch.round takes "
-        "them to even.",
-        replace("- 3).float()", "- 2).float()"): "Your steps are twice too large: E4M3 has 3 mantissa bits.",
+        replace(
+            "(x / step).round()", "(x / step + 0.5).floor()"
+        ): "You round ties up. torch.round takes them to even.",
+        replace(
+            "- 3).float()", "- 2).float()"
+        ): "Your steps are twice too large: E4M3 has 3 mantissa bits.",
         replace(".exponent - 1", ".exponent"): "Your steps are twice too large: the fraction of "
         "torch.frexp lies in [0.5, 1), so its exponent is one more than the one you need.",
-        replace("(x / step).round() * step", "((x / step).round() * step).to(torch.float8_e4m3fn)"): "Your "
-        "numbers are right, but of dtype float8_e4m3fn. float32 was asked for.",
+        replace(
+            "(x / step).round() * step", "((x / step).round() * step).to(torch.float8_e4m3fn)"
+        ): "Your numbers are right, but of dtype float8_e4m3fn. float32 was asked for.",
     }
 )
 quantize_e4m3.mistake(
@@ -913,7 +1020,10 @@ quantize_mxfp8 = Exercise(
         "`x.unflatten(-1, (-1, 32))` gives each block an axis of its own. What is the largest |x| of each?",
         "`torch.frexp(largest).exponent - 1` is floor(log2(largest)). Take 8 away: then the largest element lies in [256, 512), the top of E4M3.",
         "Divide each block by 2^e, clamp to ±448, cast to torch.float8_e4m3fn and look at the bytes: `.view(torch.uint8)`.",
-        ("edge cases", "frexp of 0 has the exponent 0. And 2^127, the inverse of the smallest scale, times a large float32 may overflow: divide, or use float64."),
+        (
+            "edge cases",
+            "frexp of 0 has the exponent 0. And 2^127, the inverse of the smallest scale, times a large float32 may overflow: divide, or use float64.",
+        ),
     ),
 )
 
@@ -967,44 +1077,70 @@ def _():
 
 
 quantize_mxfp8.contract(
-    contracts.constant_kernels([call(torch.ones(32)), call(torch.linspace(1, 2, 2048).view(4, 512))])
+    contracts.constant_kernels(
+        [call(torch.ones(32)), call(torch.linspace(1, 2, 2048).view(4, 512))]
+    )
 )
 quantize_mxfp8.slips(
     {
-        replace("exponent - 1 - 8", "exponent - 1"): "Your scale takes the largest element to [1, 2). "
+        replace(
+            "exponent - 1 - 8", "exponent - 1"
+        ): "Your scale takes the largest element to [1, 2). "
         "E4M3 reaches 448: take its largest exponent, 8, away, and use the upper half of its range.",
-        replace("exponent - 1 - 8", "exponent - 8"): "Your scales are twice too large: frexp's fraction "
+        replace(
+            "exponent - 1 - 8", "exponent - 8"
+        ): "Your scales are twice too large: frexp's fraction "
         "lies in [0.5, 1), so floor(log2) is its exponent - 1. (Or you took away 7, E4M3's bias, for 8, its "
         "largest exponent.)",
-        replace("exponent - 1 - 8", "exponent - 1 - 15"): "15 is the largest exponent of E5M2. E4M3's "
-        "is 8.",
-        replace("(exponent + 127)", "exponent"): "You store e itself. E8M0 stores e + 127, which is never "
-        "negative.",
-        replace("blocks.abs().amax(-1)", "blocks.abs().amax().expand(blocks.shape[:-1])"): "You take one "
-        "scale for the whole tensor. Each block of 32 has its own.",
-        replace("blocks.abs().amax(-1)", "blocks.amax(-1).abs()"): "You take the largest number, not the "
-        "largest |x|: a block's largest may be negative.",
-        replace(".clamp(-448.0, 448.0)", ".clamp(-256.0, 256.0)"): "You clamp to ±256. The elements reach "
-        "up to 448.",
-        replace("exp2(-exponent.double())", "exp2(exponent.double())"): "You multiply by the scale. The "
-        "elements are x / scale.",
+        replace(
+            "exponent - 1 - 8", "exponent - 1 - 15"
+        ): "15 is the largest exponent of E5M2. E4M3's is 8.",
+        replace(
+            "(exponent + 127)", "exponent"
+        ): "You store e itself. E8M0 stores e + 127, which is never negative.",
+        replace(
+            "blocks.abs().amax(-1)", "blocks.abs().amax().expand(blocks.shape[:-1])"
+        ): "You take one scale for the whole tensor. Each block of 32 has its own.",
+        replace(
+            "blocks.abs().amax(-1)", "blocks.amax(-1).abs()"
+        ): "You take the largest number, not the largest |x|: a block's largest may be negative.",
+        replace(
+            ".clamp(-448.0, 448.0)", ".clamp(-256.0, 256.0)"
+        ): "You clamp to ±256. The elements reach up to 448.",
+        replace(
+            "exp2(-exponent.double())", "exp2(exponent.double())"
+        ): "You multiply by the scale. The elements are x / scale.",
         replace(
             "    if x.size(-1) % MX_BLOCK:\n"
             '        raise ValueError(f"{x.size(-1)} numbers do not fall into blocks of {MX_BLOCK}")\n',
             "",
         ): "torch raises RuntimeError where the last axis does not split. Say so yourself, with "
         "ValueError.",
-        replace(".masked_fill(largest == 0, -127)", ""): "frexp of 0 has exponent 0, so your block of "
+        replace(
+            ".masked_fill(largest == 0, -127)", ""
+        ): "frexp of 0 has exponent 0, so your block of "
         "zeros gets the scale 2^-9. It has the smallest, 2^-127.",
-        replace(".clamp(min=-127)", ""): "Below 2^-127 there is no scale: your byte wraps around. Keep e "
-        "at -127 or above.",
-        replace("blocks = x.unflatten(-1, (-1, MX_BLOCK))", "blocks = x.unflatten(-1, (MX_BLOCK, -1)).transpose(-1, -2)", "elements.flatten(-2)", "elements.transpose(-1, -2).flatten(-2)"): "Your "
-        "blocks are numbers far apart. A block is 32 neighbours.",
-        replace("elements.flatten(-2).view(torch.uint8), (exponent + 127).to(torch.uint8)", "(exponent + 127).to(torch.uint8), elements.flatten(-2).view(torch.uint8)"): "The bytes of the "
-        "elements come first, then those of the scales.",
-        replace("elements.flatten(-2).view(torch.uint8)", "elements.flatten(-2)"): "Your elements are right, "
+        replace(
+            ".clamp(min=-127)", ""
+        ): "Below 2^-127 there is no scale: your byte wraps around. Keep e at -127 or above.",
+        replace(
+            "blocks = x.unflatten(-1, (-1, MX_BLOCK))",
+            "blocks = x.unflatten(-1, (MX_BLOCK, -1)).transpose(-1, -2)",
+            "elements.flatten(-2)",
+            "elements.transpose(-1, -2).flatten(-2)",
+        ): "Your blocks are numbers far apart. A block is 32 neighbours.",
+        replace(
+            "elements.flatten(-2).view(torch.uint8), (exponent + 127).to(torch.uint8)",
+            "(exponent + 127).to(torch.uint8), elements.flatten(-2).view(torch.uint8)",
+        ): "The bytes of the elements come first, then those of the scales.",
+        replace(
+            "elements.flatten(-2).view(torch.uint8)", "elements.flatten(-2)"
+        ): "Your elements are right, "
         "as float8_e4m3fn. Their bytes were asked for: .view(torch.uint8).",
-        replace("exponent = torch.frexp(largest).exponent - 1 - 8", "exponent = largest.log2().ceil().nan_to_num(0.0, 0.0, 0.0).int() - 8"): "You "
+        replace(
+            "exponent = torch.frexp(largest).exponent - 1 - 8",
+            "exponent = largest.log2().ceil().nan_to_num(0.0, 0.0, 0.0).int() - 8",
+        ): "You "
         "round log2 up, so that nothing saturates. The MX specification rounds down; what lies above 448 "
         "is clamped.",
     }

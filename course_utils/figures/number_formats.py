@@ -36,7 +36,9 @@ def draw_numbers(formats: Sequence[Format], top: float) -> Drawing:
             for b in range(size)
         ]
         shown = [v for v in values if v <= top]
-        tall = [v for v in shown if v and v.as_integer_ratio()[0] & (v.as_integer_ratio()[0] - 1) == 0]
+        tall = [
+            v for v in shown if v and v.as_integer_ratio()[0] & (v.as_integer_ratio()[0] - 1) == 0
+        ]
         ax.vlines(shown, -row - 0.18, -row + 0.18, color=BLUE, lw=1.1)
         ax.vlines(tall, -row - 0.32, -row + 0.32, color=ORANGE, lw=1.2)
     ax.set_yticks([-row for row in range(len(formats))], [form.name for form in formats])
