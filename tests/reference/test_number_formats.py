@@ -57,7 +57,7 @@ def test_small_formats_are_their_tables(table, e, m):
 def test_float64_is_decoded_as_python_has_it(x):
     (bits,) = struct.unpack("Q", struct.pack("d", x))
     ours = nf.decode_float(bits, 11, 52)
-    assert ours == x or math.isnan(ours) and math.isnan(x)
+    assert ours == x or (math.isnan(ours) and math.isnan(x))
 
 
 @pytest.mark.parametrize("form", TORCH, ids=name)
