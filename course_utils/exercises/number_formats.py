@@ -89,6 +89,13 @@ float_fields.slips(
 )
 
 
+float_fields.mistake(
+    "A mask of n ones is 2^n - 1, (1 << n) - 1. Yours has a single bit, so only that bit of the exponent "
+    "comes through.",
+    replace("% 2**exponent_bits", "& 2**exponent_bits"),
+)
+
+
 @float_fields.alternative("cut the text of the pattern")
 def _(bits, exponent_bits, mantissa_bits):
     text = format(bits, f"0{1 + exponent_bits + mantissa_bits}b")
@@ -199,6 +206,18 @@ decode_float.slips(
             "mantissa / 2**mantissa_bits", "mantissa / 2**23"
         ): "You divide by 2^23, as in FP32. The mantissa has mantissa_bits bits.",
     }
+)
+
+
+decode_float.mistake(
+    'You decode every pattern as a number. "ieee" formats give the largest exponent to infinities and NaN, '
+    '"fn" formats the pattern of all ones to NaN.',
+    replace(
+        'specials == "ieee" and exponent == last',
+        "False",
+        'specials == "fn" and exponent == last and mantissa == 2**mantissa_bits - 1',
+        "False",
+    ),
 )
 
 
@@ -384,6 +403,13 @@ ulp.slips(
             "- mantissa_bits)", "+ mantissa_bits)"
         ): "The step is smaller than x's power of two by 2^mantissa_bits, not larger.",
     }
+)
+
+
+ulp.mistake(
+    "You round log2 to the nearest integer. The step is that of the power of two at or below |x|: take "
+    "the floor.",
+    replace("frexp(x)[1] - 1 if x", "frexp(x * 2**0.5)[1] - 1 if x"),
 )
 
 
@@ -621,6 +647,13 @@ stochastic_round.mistake(
 )
 
 
+stochastic_round.mistake(
+    "For negative numbers your up is towards zero: you add u to x and round down. The chances are right, "
+    "but the number to take where u is small is the one farther from zero.",
+    replace("(u < fraction).int()", "torch.where(x < 0, 1 - u <= fraction, u < fraction).int()"),
+)
+
+
 @stochastic_round.alternative("random low bits are added, then cut, as hardware does")
 def _(x, u):
     noise = (65535 - (u.double() * 65536).floor()).int()
@@ -737,6 +770,17 @@ kahan_sum.mistake(
     "wider than x. On a GPU float64 is slow, or missing.",
     cost=True,
 )(lambda x: x.double().sum(0).to(x.dtype))
+
+
+kahan_sum.mistake(
+    "You add up in float32, one term after the other. For 16-bit numbers that hides the problem, and for "
+    "float32 it is the plain running sum: compensate in the dtype of x."
+)(lambda x: sum(x.float().unbind(0), torch.zeros(x.shape[1:])).to(x.dtype))
+kahan_sum.mistake(
+    "Where there are no terms you return the Python number that you started from. The result is a tensor "
+    "of zeros, of the shape of a row and the dtype of x.",
+    replace("x.new_zeros(x.shape[1:])", "0.0", "torch.zeros_like(total)", "0.0"),
+)
 
 
 @kahan_sum.alternative("the error of each addition by Knuth's TwoSum, for terms of any size")
@@ -1144,6 +1188,13 @@ quantize_mxfp8.slips(
         "round log2 up, so that nothing saturates. The MX specification rounds down; what lies above 448 "
         "is clamped.",
     }
+)
+quantize_mxfp8.mistake(
+    "You choose the scale by the largest number, 448, instead of by its exponent. Where a block's largest "
+    "is below 1.75 times a power of two, yours is half of what the specification gives.",
+    replace(
+        "torch.frexp(largest).exponent - 1 - 8", "torch.frexp(largest.double() / 448).exponent - 1"
+    ),
 )
 quantize_mxfp8.mistake(
     "Your values are right, but you go block by block in Python. An axis for the blocks takes them all "

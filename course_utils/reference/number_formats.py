@@ -199,7 +199,7 @@ def quantize_mxfp8(
 ) -> tuple[UInt8[Tensor, "*batch n"], UInt8[Tensor, "*batch blocks"]]:
     """x in MXFP8: blocks of 32 neighbours in E4M3 that share a power of two as their scale.
 
-    x: float32, finite, n a multiple of 32. Blocks lie along the last axis. A block's scale is 2^e
+    x: float32, finite, n a multiple of 32; it may be empty. Blocks lie along the last axis. A block's scale is 2^e
     with e = floor(log2(largest |x|)) - 8, where 8 is the largest exponent of E4M3; e is at least
     -127, also for a block of zeros. x / scale is clamped to ±448 and rounded as torch casts to
     float8_e4m3fn; the sign of a zero is kept. Returns what goes to memory, as uint8: the bytes of
