@@ -589,6 +589,7 @@ def _(draw):
 def _():
     half, zero = torch.tensor([0.5]), torch.zeros(1)
     yield call(torch.tensor([1.5, 0.0, -2.0]), torch.zeros(3)), "already BF16: nothing moves, u = 0"
+    yield call(bits_of(0x3F800001), zero), "the lowest bit alone makes a fraction"
     yield call(HALFWAY, half), "u equal to the fraction: down"
     yield call(bits_of(0x3F80FFFF), torch.tensor([0.9999])), "almost at the next number"
     yield call(bits_of(0x3FFFFFFF), zero), "up into the next power of two"
@@ -620,7 +621,7 @@ stochastic_round.slips(
             "u < fraction", "u <= fraction"
         ): "You go up where u equals the fraction, so a number "
         "that needs no rounding moves where u is 0.",
-        replace("(u < fraction).int()", "(fraction > 0).int()"): "You always round away from zero.",
+        replace("u < fraction", "fraction > 0"): "You always round away from zero.",
         replace(
             "((bits >> 16) + up)", "(bits >> 16)"
         ): "You always cut: that rounds towards zero, and u plays no part.",
@@ -639,7 +640,7 @@ stochastic_round.slips(
 stochastic_round.mistake(
     "Your values are right, but you go through the elements in Python. All can be rounded at once.",
     replace(
-        "(u < fraction).int()",
+        "u < fraction",
         "torch.tensor([float(a) < float(b) for a, b in zip(u.flatten(), fraction.flatten())])"
         ".int().view(x.shape)",
     ),
@@ -650,7 +651,7 @@ stochastic_round.mistake(
 stochastic_round.mistake(
     "For negative numbers your up is towards zero: you add u to x and round down. The chances are right, "
     "but the number to take where u is small is the one farther from zero.",
-    replace("(u < fraction).int()", "torch.where(x < 0, 1 - u <= fraction, u < fraction).int()"),
+    replace("u < fraction", "torch.where(x < 0, 1 - u <= fraction, u < fraction)"),
 )
 
 
@@ -779,7 +780,7 @@ kahan_sum.mistake(
 kahan_sum.mistake(
     "Where there are no terms you return the Python number that you started from. The result is a tensor "
     "of zeros, of the shape of a row and the dtype of x.",
-    replace("x.new_zeros(x.shape[1:])", "0.0", "torch.zeros_like(total)", "0.0"),
+    replace("x.new_zeros(x.shape[1:])", "0.0"),
 )
 
 
@@ -818,6 +819,7 @@ logsumexp = Exercise(
     points=2,
     gradients=("x",),
     stand_in="torch.logsumexp",
+    stand_in_note="torch.logsumexp has no default for `dim`: it must be given.",
     hints=(
         "exp(89) is infinite in float32. What may you subtract from all x before exp, if you add it again after log?",
         "log Σ exp(x) = c + log Σ exp(x - c) for every c. With c the largest x, no exp is above 1 and one is 1.",
@@ -927,6 +929,16 @@ def _(x, dim=-1):
     return (top + torch.log(torch.exp(wide - top).sum(dim, keepdim=True))).squeeze(dim).to(x.dtype)
 
 
+logsumexp.equivalent(
+    "logsumexp: `x.detach()` → `x`",
+    because="the result does not depend on the shift, so what flows back through it cancels",
+)
+logsumexp.equivalent(
+    "logsumexp: `largest.masked_fill(largest.isinf(), 0.0)` → `largest.masked_fill(largest.isinf(), 1.0)`",
+    because="where the largest is infinite, any finite shift gives the same infinity",
+)
+
+
 # ----------------------------------------------------------------------------------- quantize_e4m3
 
 quantize_e4m3 = Exercise(
@@ -1015,9 +1027,7 @@ quantize_e4m3.slips(
         replace(
             "(x / step).round()", "(x / step + 0.5).floor()"
         ): "You round ties up. torch.round takes them to even.",
-        replace(
-            "- 3).float()", "- 2).float()"
-        ): "Your steps are twice too large: E4M3 has 3 mantissa bits.",
+        replace("- 3)", "- 2)"): "Your steps are twice too large: E4M3 has 3 mantissa bits.",
         replace(".exponent - 1", ".exponent"): "Your steps are twice too large: the fraction of "
         "torch.frexp lies in [0.5, 1), so its exponent is one more than the one you need.",
         replace(
@@ -1066,7 +1076,7 @@ quantize_mxfp8 = Exercise(
         "Divide each block by 2^e, clamp to ±448, cast to torch.float8_e4m3fn and look at the bytes: `.view(torch.uint8)`.",
         (
             "edge cases",
-            "frexp of 0 has the exponent 0. And 2^127, the inverse of the smallest scale, times a large float32 may overflow: divide, or use float64.",
+            "What does frexp say of 0? And e has a smallest value, -127.",
         ),
     ),
 )
@@ -1152,7 +1162,7 @@ quantize_mxfp8.slips(
             ".clamp(-448.0, 448.0)", ".clamp(-256.0, 256.0)"
         ): "You clamp to ±256. The elements reach up to 448.",
         replace(
-            "exp2(-exponent.double())", "exp2(exponent.double())"
+            "exp2(-exponent)", "exp2(exponent)"
         ): "You multiply by the scale. The elements are x / scale.",
         replace(
             "    if x.size(-1) % MX_BLOCK:\n"
@@ -1229,3 +1239,17 @@ def _(x):
     e = (top.clamp(min=2.0**-119).log2() + 1e-12).floor().sub(8)
     bytes_ = (wide / 2.0**e).clamp(-448, 448).float().to(torch.float8_e4m3fn).view(torch.uint8)
     return [bytes_.flatten(-2), (e.squeeze(-1) + 127).to(torch.uint8)]
+
+
+# ------------------------------------------------------------------------------------ equivalents
+
+FLOAT32 = "x is float32, and float() returns it as it is"
+SATURATES = "torch 2.13 on a CPU saturates in a cast to float8_e4m3fn; on other devices and versions it may be NaN"
+for exercise in (encode_bfloat16, stochastic_round):
+    exercise.equivalent(f"{exercise.names[0]}: `x.float()` → `x`", because=FLOAT32)
+for mutant in (
+    "scaled.clamp(-448.0, 448.0)` → `scaled",
+    "-448.0` → `-896.0",
+    "scaled.clamp(-448.0, 448.0)` → `scaled.clamp(-448.0, 896.0)",
+):
+    quantize_mxfp8.equivalent(f"quantize_mxfp8: `{mutant}`", because=SATURATES)

@@ -145,7 +145,7 @@ def stochastic_round(
     """
     bits = x.float().view(torch.int32)
     fraction = (bits & 0xFFFF) / 2**16
-    up = (u < fraction).int()
+    up = u < fraction
     return (((bits >> 16) + up) << 16).view(torch.float32).bfloat16()
 
 
@@ -156,8 +156,7 @@ def kahan_sum(x: Float[Tensor, "n *rest"]) -> Float[Tensor, "*rest"]:
     next term. Result: the dtype of x; zeros where n = 0. Source: Kahan (1965), "Further remarks on
     reducing truncation errors".
     """
-    total = x.new_zeros(x.shape[1:])
-    lost = torch.zeros_like(total)
+    total = lost = x.new_zeros(x.shape[1:])
     for term in x:
         wanted = term + lost
         grown = total + wanted
@@ -190,7 +189,7 @@ def quantize_e4m3(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """
     x = x.clamp(-448.0, 448.0)
     exponent = torch.frexp(x).exponent - 1
-    step = torch.exp2((exponent.clamp(min=-6) - 3).float())
+    step = torch.exp2(exponent.clamp(min=-6) - 3)
     return (x / step).round() * step
 
 
@@ -211,9 +210,9 @@ def quantize_mxfp8(
     blocks = x.unflatten(-1, (-1, MX_BLOCK))
     largest = blocks.abs().amax(-1)
     exponent = torch.frexp(largest).exponent - 1 - 8
-    exponent = exponent.masked_fill(largest == 0, -127).clamp(min=-127)
-    scaled = blocks.double() * torch.exp2(-exponent.double())[..., None]
-    elements = scaled.clamp(-448.0, 448.0).float().to(torch.float8_e4m3fn)
+    exponent = exponent.clamp(min=-127).masked_fill(largest == 0, -127)
+    scaled = blocks * torch.exp2(-exponent)[..., None]
+    elements = scaled.clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
     return elements.flatten(-2).view(torch.uint8), (exponent + 127).to(torch.uint8)
 
 
