@@ -2,9 +2,57 @@
 
 from collections.abc import Mapping, Sequence
 
-from course_utils.reference.number_formats import Format, decode_float, float_fields
+from course_utils.reference.number_formats import (
+    FORMATS,
+    Format,
+    decode_float,
+    float_fields,
+    float_limits,
+)
 
+from .interactive import Interactive
 from .style import BLUE, FAINT, GREEN, INK, ORANGE, PINK, RED, Drawing, note, paper, plot, slot
+
+_SPECIALS = {"ieee": False, "fn": True, "finite": "all"}
+
+
+def format_explorer(value: float = 0.1, opens: str = "FP8 E4M3") -> Interactive:
+    """The chapter's formats but FP64, and any other split of bits: press a bit, or round a number.
+
+    value: the number it opens with. opens: a format's name. Raises ValueError for another one.
+    """
+    shown = [form for form in FORMATS if form.name != "FP64"]
+    names = [form.name for form in shown]
+    if opens not in names:
+        raise ValueError(f"There is no format {opens!r}. There are: {', '.join(names)}.")
+    lines = ["Float formats (interactive in JupyterLab and on the page)"]
+    for form in shown:
+        largest, normal, subnormal, epsilon = float_limits(
+            form.exponent_bits, form.mantissa_bits, form.specials
+        )
+        lines.append(
+            f"{form.name:9} 1 + {form.exponent_bits} + {form.mantissa_bits:2} bits: largest "
+            f"{largest:.6g}, smallest normal {normal:.6g}, smallest subnormal {subnormal:.6g}, "
+            f"epsilon {epsilon:.6g}"
+        )
+    presets = [
+        {"name": f.name, "e": f.exponent_bits, "m": f.mantissa_bits, "fn": _SPECIALS[f.specials]}
+        for f in shown
+    ]
+    return Interactive(
+        script="float_formats",
+        alt=(
+            "Float-format explorer: the bits of a number as buttons, sliders for the bits of exponent "
+            "and mantissa, and the range of each format as a bar"
+        ),
+        text="\n".join(lines),
+        data={
+            "presets": presets,
+            "opens": names.index(opens),
+            "value": value,
+            "tries": ["0.1", "1.0625", "5", "464", "65520", "1e-8"],
+        },
+    )
 
 
 def draw_bits(bits: int, formats: Sequence[Format]) -> Drawing:

@@ -248,7 +248,7 @@ def quantize_nvfp4(
     x: float32, finite, n a multiple of 16. Returns the patterns of the elements (0 to 15, one a
     byte), the bytes of the block scales, and the scale of the whole tensor, largest |x| / (6 · 448),
     1 for a tensor of zeros. Raises ValueError where n is no multiple of 16. Source: NVIDIA (2025),
-    "Pretraining Large Language Models with NVFP4", appendix on quantization.
+    "Pretraining Large Language Models with NVFP4".
     """
     if x.size(-1) % NV_BLOCK:
         raise ValueError(f"{x.size(-1)} numbers do not fall into blocks of {NV_BLOCK}")
