@@ -1195,7 +1195,7 @@ quantize_mxfp8.slips(
             "exponent = torch.frexp(largest).exponent - 1 - 8",
             "exponent = largest.log2().ceil().nan_to_num(0.0, 0.0, 0.0).int() - 8",
         ): "You "
-        "round log2 up, so that nothing saturates. The MX specification rounds down; what lies above 448 "
+        "round log2 up, so that nothing saturates. Rounding down was asked for; what lies above 448 "
         "is clamped.",
     }
 )
