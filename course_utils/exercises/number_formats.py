@@ -784,6 +784,19 @@ kahan_sum.mistake(
 )
 
 
+kahan_sum.mistake(
+    "You compensate, but in float32: for a 16-bit x, total and lost are twice as wide as they may be. "
+    "Start from zeros in the dtype of x.",
+    replace(
+        "x.new_zeros(x.shape[1:])",
+        "torch.zeros(x.shape[1:])",
+        "return total",
+        "return total.to(x.dtype)",
+    ),
+    cost=True,
+)
+
+
 @kahan_sum.alternative("the error of each addition by Knuth's TwoSum, for terms of any size")
 def _(x):
     total = torch.zeros_like(x[0]) if len(x) else torch.zeros(x.shape[1:], dtype=x.dtype)
@@ -912,6 +925,12 @@ logsumexp.mistake(
     ),
     cost=True,
 )
+
+
+logsumexp.mistake(
+    "x - log_softmax(x) is the log-sum-exp once for every element of x. One number for each row was asked "
+    "for, and where x is -inf the difference is NaN."
+)(lambda x, dim=-1: x - torch.log_softmax(x, dim))
 
 
 @logsumexp.alternative("torch's own")
@@ -1043,6 +1062,18 @@ quantize_e4m3.mistake(
         "torch.tensor([torch.frexp(v).exponent.item() - 1 for v in x.flatten()]).long().view(x.shape)",
     ),
     cost=True,
+)
+
+
+quantize_e4m3.mistake(
+    "0 has no logarithm: your step there is 0, and 0 / 0 is NaN. Clamp the exponent at -6, which subnormal "
+    "numbers need as well.",
+    replace(
+        "torch.frexp(x).exponent - 1",
+        "x.abs().log2().floor()",
+        "exponent.clamp(min=-6)",
+        "exponent",
+    ),
 )
 
 
