@@ -3,6 +3,7 @@
 ORDER = (
     "tensors",
     "strides",
+    "number_formats",
     "autograd",
     "modules",
     "optimizers",

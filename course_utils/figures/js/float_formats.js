@@ -5,15 +5,16 @@
   const { h } = S;
 
   // --- Arithmetic. Pure, and equal to torch's: the tests compare the two, bit for bit.
-  // A format is {e, m, fn}: bits of exponent and mantissa; fn: "finite", as in E4M3FN, whose only
-  // special value is NaN, with all bits set, and where an overflow saturates. Bits are [sign, …].
+  // A format is {e, m, fn}: bits of exponent and mantissa; fn: false for infinities and NaN as in IEEE
+  // 754; true for "finite", as in E4M3FN, whose only special value is NaN, with all bits set, and where
+  // an overflow saturates; "all" where every pattern is a number, as in FP6 and FP4.
   // Doubles hold every value of up to 8 exponent and 23 mantissa bits exactly.
 
   const bias = ({ e }) => 2 ** (e - 1) - 1;
   const limits = (format) => {
     const { e, m, fn } = format;
     const top = 2 ** e - 1 - (fn ? 0 : 1) - bias(format); // the largest exponent
-    const max = 2 ** top * (2 - 2 ** -m * (fn ? 2 : 1)); // FN gives its last pattern to NaN
+    const max = 2 ** top * (2 - 2 ** -m * (fn === true ? 2 : 1)); // FN gives its last pattern to NaN
     const normal = 2 ** (1 - bias(format));
     return { bits: 1 + e + m, bias: bias(format), max, normal, subnormal: normal * 2 ** -m, eps: 2 ** -m };
   };
@@ -24,7 +25,7 @@
     const negative = sign ? -1 : 1;
     const full = 2 ** e - 1;
     if (exponent === full && !fn) return mantissa ? NaN : negative * Infinity;
-    if (exponent === full && mantissa === 2 ** m - 1) return NaN;
+    if (exponent === full && mantissa === 2 ** m - 1 && fn === true) return NaN;
     if (exponent === 0) return negative * mantissa * 2 ** (1 - bias(format) - m);
     return negative * (1 + mantissa * 2 ** -m) * 2 ** (exponent - bias(format));
   };
@@ -53,7 +54,7 @@
     const least = 1 - bias(format);
     const { max } = limits(format);
     const infinite = fn
-      ? { sign, exponent: full, mantissa: 2 ** m - 2 }
+      ? { sign, exponent: full, mantissa: 2 ** m - (fn === true ? 2 : 1) }
       : { sign, exponent: full, mantissa: 0 };
     if (size === Infinity) return infinite;
     if (size === 0) return { sign, exponent: 0, mantissa: 0 };

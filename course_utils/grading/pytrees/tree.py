@@ -112,6 +112,8 @@ def same(a: Tree, b: Tree) -> bool:
             return False
         if a.is_meta or b.is_meta:  # no values to compare
             return a.is_meta and b.is_meta
+        if a.is_floating_point() and a.element_size() == 1:  # FP8 and FP4 lack nan_to_num
+            return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
         if a.is_floating_point() or a.is_complex():
             return torch.equal(torch.nan_to_num(a, 1.25), torch.nan_to_num(b, 1.25)) and (
                 torch.equal(a.isnan(), b.isnan())
