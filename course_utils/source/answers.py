@@ -74,9 +74,9 @@ def answers(texts: list[str]) -> dict[str, WrittenAnswer]:
             stubs = tuple(defines_a_stub(statements[place].node) for place in places)
             found[key] = WrittenAnswer(key, needed, tuple(names), sources, stubs=stubs)
         except UNREADABLE:
-            cell = statements[places[0]].cell + 1
+            number = statements[places[0]].cell + 1
             found[key] = WrittenAnswer(
-                key, problem=f"code cell {cell}, or what it needs: {_TOO_DEEP}"
+                key, problem=f"code cell {number}, or what it needs: {_TOO_DEEP}"
             )
     return found
 

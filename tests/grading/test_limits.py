@@ -101,7 +101,7 @@ def test_calls_are_made_up_to_one_that_says_it_was_the_last():
 
 def limit_softmax(monkeypatch):
     """0.2 s for an answer; the reference, which may wait for a cold disk, has had its turn before."""
-    assert grade(toys.softmax, *toys.softmax.parts).passed
+    assert not grade(toys.softmax, *toys.softmax.parts).failure
     monkeypatch.setattr(toys.softmax, "limit_s", 0.2)
 
 
