@@ -3,6 +3,7 @@
 ORDER = (
     "tensors",
     "strides",
+    "broadcasting_and_named_axes",
     "autograd",
     "modules",
     "optimizers",
