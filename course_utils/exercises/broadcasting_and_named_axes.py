@@ -2,13 +2,12 @@
 # ruff: noqa: B905 (mistakes are written as students write them)
 
 from functools import reduce
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from math import sqrt
 
 import torch
 from einops import rearrange, repeat
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
 from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.reference import broadcasting_and_named_axes as axes
@@ -128,7 +127,7 @@ broadcast_shape.slips(
     "(4,) clash, though no two neighbours do."
 )
 def _(*shapes):
-    for one, other in zip(shapes, shapes[1:]):
+    for one, other in pairwise(shapes):
         axes.broadcast_shape(one, other)
     ndim = max(map(len, shapes), default=0)
     whole = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
@@ -489,7 +488,8 @@ grouped_query_expand.slips(
     {
         replace(
             EXPANDED, "x[:, :, None].repeat(1, 1, G, 1, 1)"
-        ): "repeat stores every copy: G times the bytes. expand gives the new axis the stride 0.",
+        ): "You store every copy, as repeat and stack do: G times the bytes. expand gives the new axis "
+        "the stride 0.",
         replace(EXPANDED, "x[:, None].expand(-1, G, -1, -1, -1)"): "Your groups are outside of the "
         "heads, (B, G, kv, T, D). Query head n · G + g reads head n: G comes behind kv.",
         replace(
@@ -512,9 +512,6 @@ grouped_query_expand.slips(
         "time. It comes behind the heads: (B, kv, G, T, D).",
         replace(EXPANDED, "x.unflatten(1, (-1, G))"): "You cut x's own heads into groups. x has kv "
         "heads, one for each group; the G query heads are to share it.",
-        replace(
-            EXPANDED, "torch.stack([x] * G, dim=2)"
-        ): "stack stores G copies of x. expand gives the new axis the stride 0.",
         replace(
             EXPANDED, "x.contiguous()[:, :, None].expand(-1, -1, G, -1, -1)"
         ): "x.contiguous() copies an x that is not contiguous, and your result is a view of the copy. "
@@ -595,7 +592,7 @@ attention_scores.contract(
     contracts.constant_kernels(
         [
             call(normal(B, T, n * 2, 4), normal(B, 6, n, 4))
-            for B, T, n in ((1, 4, 2), (6, 4, 2), (6, 16, 8))
+            for B, T, n in ((2, 4, 2), (6, 4, 2), (6, 16, 8))
         ],
         says="no Python loop over the batch, the heads or the positions",
     )
@@ -709,7 +706,7 @@ split_and_merge = Exercise(
     difficulty=2,
     minutes=12,
     points=3,
-    probe=probes.there_and_back,
+    probe=probes.split_and_merged,
     hints=(
         "Name the axes first. Channel c of x belongs to head h = c // D, as its feature d = c % D: "
         "that is (H D) in einops' notation.",
@@ -725,7 +722,7 @@ split_and_merge = Exercise(
 def _():
     x = torch.tensor([[[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]])  # two tokens
     heads = torch.tensor([[[[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]]]])
-    yield call(x, 2), {"there": heads, "and back": x}
+    yield call(x, 2), {"split": heads, "merged": x}
 
 
 @split_and_merge.cases
@@ -789,10 +786,6 @@ split_and_merge.slips(
             MERGE, "heads.transpose(1, 2)"
         ): "Your merge exchanges time and heads and stops there. "
         "Heads and features are still two axes.",
-        replace(
-            SPLIT, "x.view(x.size(0), x.size(1), n_head, x.size(2) // n_head).transpose(1, 1)"
-        ): "Your split cuts the channels and exchanges nothing: (B, T, H, D). Time and heads change "
-        "places.",
     }
 )
 split_and_merge.alternative("view, transpose, reshape")(
@@ -848,6 +841,7 @@ def _():
     yield call(normal(1, 2, 4, 4, dtype=torch.bfloat16), 2), "bfloat16"
     yield call(normal(1, 1, 5, 4), 2), "2 does not divide the height"
     yield call(normal(1, 1, 4, 5), 2), "2 does not divide the width"
+    yield call(normal(1, 1, 5, 5), 2), "2 divides neither side"
     yield call(normal(1, 1, 2, 8), 4), "a patch higher than the image"
 
 
@@ -871,7 +865,7 @@ patchify.slips(
         replace(
             "(p q C)", "(C p q)"
         ): "Your channel turns slowest: all of one channel, then all of "
-        "the next. It is to turn fastest: (p q C).",
+        "the next, as F.unfold and a convolution have it. It is to turn fastest: (p q C).",
         replace("(i j)", "(j i)"): "Your patches go down the columns first. In row-major order the "
         "column of patches turns fastest: (i j).",
         replace(
@@ -888,8 +882,6 @@ patchify.slips(
             UNFIT, "False"
         ): "An image that patches do not fill must raise ValueError; you leave "
         "it to einops, or to reshape, whose errors are RuntimeErrors.",
-        replace("raise ValueError", "raise RuntimeError"): "You raise RuntimeError. ValueError is "
-        "asked for.",
         replace(
             " or images.size(-1) % size", ""
         ): "You check the height alone. The width must be a multiple of the size too.",
@@ -920,20 +912,11 @@ def _(images, size):
 
 
 @patchify.mistake(
-    "F.unfold gives (B, C · size², patches), with the channel slowest. Both must be turned round.",
-)
-def _(images, size):
-    if images.size(-2) % size or images.size(-1) % size:
-        raise ValueError(size)
-    return F.unfold(images, size, stride=size).transpose(1, 2)
-
-
-@patchify.mistake(
     "The values are right, but Python cuts out one patch at a time. One rearrangement does them all.",
     cost=True,
 )
 def _(images, size):
-    B, _, height, width = images.shape
+    _, _, height, width = images.shape
     if height % size or width % size:
         raise ValueError(size)
     return torch.stack(
