@@ -48,10 +48,10 @@ def _written(shape: tuple[int, ...]) -> str:
 def draw_pairs(outputs: Sequence[float], targets: Sequence[float]) -> Drawing:
     """The table that a column of outputs minus a row of targets makes; the diagonal was meant."""
     n, m = len(outputs), len(targets)
-    figure, ax = paper((-3.6, m + 5.5), (-n - 0.6, 1.8))
-    note(ax, -0.3, 1.2, "targets (N,)", ha="right", color=FAINT, fontsize=8)
+    figure, ax = paper((-3.6, m + 5.5), (-n - 0.6, 1.2))
+    note(ax, -0.3, 0.5, "targets (N,)", ha="right", color=FAINT, fontsize=8)
     for j, target in enumerate(targets):
-        note(ax, j + 0.5, 1.2, f"{target:g}", ha="center", fontweight="bold")
+        note(ax, j + 0.5, 0.5, f"{target:g}", ha="center", fontweight="bold")
     for i, output in enumerate(outputs):
         note(ax, -0.3, -i - 0.5, f"{output:g}", ha="right", fontweight="bold")
         for j, target in enumerate(targets):
