@@ -134,6 +134,34 @@ def _(*shapes):
     return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*whole))
 
 
+@broadcast_shape.mistake(
+    "You pair the shapes from their first axes, and stop where the shorter one ends. Go from the last "
+    "axes, and keep those that only one of them has."
+)
+def _(*shapes):
+    whole = list(shapes[0]) if shapes else []
+    for shape in shapes[1:]:
+        for axis, (a, b) in enumerate(zip(whole, shape)):
+            if a != b and 1 not in (a, b):
+                raise ValueError(axis)
+            whole[axis] = max(a, b)
+    return tuple(whole)
+
+
+@broadcast_shape.mistake(
+    "You take sizes of 0 and 1 for free (`<= 1`). Only 1 is: 0 is a size that 3 does not go with."
+)
+def _(*shapes):
+    whole = [1] * max(map(len, shapes), default=0)
+    for shape in shapes:
+        for axis in range(-len(shape), 0):
+            if whole[axis] <= 1:
+                whole[axis] = shape[axis]
+            elif shape[axis] > 1 and shape[axis] != whole[axis]:
+                raise ValueError(axis)
+    return tuple(whole)
+
+
 @broadcast_shape.alternative("fold two at a time, from the right")
 def _(*shapes):
     def two(one, other):
@@ -244,6 +272,18 @@ batched_outer.slips(
         "(…, M) aligns its batch with the axis of N. Use y[..., None, :].",
         replace(PRODUCT, "(x[..., :, None] * y[..., None, :]).float()"): "The result is always "
         "float32. It has the dtype of x and y.",
+        replace(
+            PRODUCT, "torch.bmm(x[:, :, None], y[:, None])"
+        ): "bmm takes exactly one axis for the "
+        "batch. There may be none, or several: `...` stands for all of them.",
+        replace(
+            "x[..., :, None]", "x.unsqueeze_(-1)"
+        ): "unsqueeze_, with an underscore, changes the "
+        "caller's x. `unsqueeze` and an index with None make a view.",
+        replace(
+            PRODUCT, "x.unsqueeze(1) * y.unsqueeze(2)"
+        ): "You count the new axes from the left, which depends on the batch, and give x the row. x is the "
+        "column: its new axis is the last, y's the last but one.",
         replace(
             PRODUCT, "torch.einsum('bn,bm->bnm', x, y)"
         ): "Your equation has one axis for the batch. There may be none, or several: `...n,...m->...nm`.",
@@ -381,11 +421,48 @@ unbroadcast.slips(
             "keepdim=True", "keepdim=True, dtype=torch.float32"
         ): "Your sums are always float32. The result has grad's dtype.",
         replace(
+            "(grad.sum(", "(grad.double().sum("
+        ): "Your sums are float64. The result has grad's dtype.",
+        replace(
             "if size == 1]", "if size == 1 and grad.size(axis) > 1]"
         ): "You leave out axes whose size in grad is 1 or 0. The sum over an axis of size 0 is needed "
         "too: it is 0, in an axis of size 1.",
     }
 )
+
+
+@unbroadcast.mistake(
+    "You compare grad's sizes with those of `shape` from the first axes. Broadcasting aligns the last: "
+    "fill `shape` up with ones in front."
+)
+def _(grad, shape):
+    differ = [axis for axis, (n, m) in enumerate(zip(grad.shape, shape)) if n != m]
+    return grad.sum(differ, keepdim=True) if differ else grad
+
+
+@unbroadcast.mistake(
+    "You sum only axes that are longer than 1. An axis of size 1 can have been repeated no times: the sum "
+    "over its 0 elements is 0, and the axis has size 1 again."
+)
+def _(grad, shape):
+    while grad.ndim > len(shape):
+        grad = grad.sum(0)
+    for axis, size in enumerate(shape):
+        if size == 1 and grad.size(axis) > 1:
+            grad = grad.sum(axis, keepdim=True)
+    return grad
+
+
+@unbroadcast.mistake(
+    "You sum the last axes away until the number of axes fits. New axes are in front: sum those."
+)
+def _(grad, shape):
+    while grad.ndim > len(shape):
+        grad = grad.sum(-1)
+    for axis, size in enumerate(shape):
+        if size == 1:
+            grad = grad.sum(axis, keepdim=True)
+    return grad
 
 
 @unbroadcast.mistake(
@@ -510,6 +587,9 @@ grouped_query_expand.slips(
         ): "contiguous stores every repetition. As a view, expand costs nothing.",
         replace(EXPANDED, "x[:, :, :, None].expand(-1, -1, -1, G, -1)"): "You put the group behind "
         "time. It comes behind the heads: (B, kv, G, T, D).",
+        replace(
+            EXPANDED, "x.expand(G, -1, -1, -1, -1)"
+        ): "You put the group in front of everything. It comes behind the heads: (B, kv, G, T, D).",
         replace(EXPANDED, "x.unflatten(1, (-1, G))"): "You cut x's own heads into groups. x has kv "
         "heads, one for each group; the G query heads are to share it.",
         replace(
@@ -618,6 +698,20 @@ attention_scores.slips(
             "(k.size(2), -1)", "(-1, k.size(2))", "btngd,bsnd->bngts", "btgnd,bsnd->bgnts"
         ): "Query head h reads your key head h % kv. Neighbours share: it is h // (H // kv), so the "
         "heads are cut into (kv, G), not (G, kv).",
+        replace("(k.size(2), -1)", "(-1, k.size(2))", "btngd,", "btgnd,"): "You cut q's heads into "
+        "(G, kv). Neighbours share a key head, h // (H // kv): cut them into (kv, G).",
+        replace(
+            "q.unflatten(2, (k.size(2), -1))",
+            "q.reshape(q.size(0), q.size(1), k.size(2), -1, q.size(3))",
+        ): "You leave the group to be inferred from all elements (-1), which fails where there is none. It "
+        "is H // kv; unflatten infers it from that axis alone.",
+        replace(
+            "q.size(-1) **", "(q.size(-1) * q.size(2)) **"
+        ): "You scale by the width of all heads together. D is the number of features of one head.",
+        replace(
+            "scores.flatten(1, 2) * q.size(-1) ** -0.5",
+            "(scores.flatten(1, 2) * q.size(-1) ** -0.5).tril()",
+        ): "You have applied a causal mask. Here the scores themselves are asked for.",
         replace(
             "bngts", "bgnts"
         ): "The heads come out in another order: of the two axes the key heads "
@@ -775,7 +869,9 @@ split_and_merge.slips(
             "H=n_head", "D=n_head"
         ): "You take n_head for the size of a head. It is the number of heads.",
         replace(
-            MERGE, "heads.transpose(1, 2).view(heads.size(0), heads.size(2), -1)"
+            MERGE,
+            "heads.transpose(1, 2).view("
+            "heads.size(0), heads.size(2), heads.size(1) * heads.size(3))",
         ): "Your merge calls view after the transpose, where the heads of a token are not side by side: "
         "it raises. reshape copies where it must.",
         replace(
@@ -786,6 +882,26 @@ split_and_merge.slips(
             MERGE, "heads.transpose(1, 2)"
         ): "Your merge exchanges time and heads and stops there. "
         "Heads and features are still two axes.",
+        replace(
+            MERGE, "heads.flatten(1, 2)"
+        ): "Your merge joins heads and time, (B, H · T, D). Exchange "
+        "them first, then join heads and features.",
+        replace(
+            SPLIT, 'rearrange(x, "B T (H D) -> B T H D", H=n_head)', MERGE, "heads.flatten(2)"
+        ): (
+            "Time and heads never change places: (B, T, H, D). Going there and back is right, but "
+            "attention wants (B, H, T, D)."
+        ),
+        replace(
+            SPLIT,
+            "x.reshape(x.size(0), n_head, x.size(1), x.size(2) // n_head)",
+            MERGE,
+            "heads.reshape(heads.size(0), heads.size(2), heads.size(1) * heads.size(3))",
+        ): "Both only reshape. Going there and back is right, but each head holds all channels of some "
+        "tokens. Cut the channels, then exchange time and heads.",
+        replace(
+            SPLIT, "torch.stack(x.chunk(n_head, dim=-1))"
+        ): "You stack the heads in front of the batch: (H, B, T, D). The new axis is the second, dim=1.",
     }
 )
 split_and_merge.alternative("view, transpose, reshape")(
@@ -896,6 +1012,18 @@ patchify.slips(
             "size * size * images.size(1))",
         ): "You only reshape, which cuts the image into runs of pixels, not squares. Split height and "
         "width, and bring the patch's axes together.",
+        replace("raise ValueError", "raise AssertionError"): "An assert raises AssertionError, and "
+        "disappears under `python -O`. ValueError is asked for.",
+        replace(
+            UNFIT, "images.size(-2) != images.size(-1) or images.size(-1) % size"
+        ): "You ask for square images. Only the patches are square.",
+        replace(
+            PATCHED,
+            "images.reshape(images.size(0), images.size(1), images.size(2) // size, size, "
+            "images.size(3) // size, size).permute(0, 2, 4, 3, 5, 1)"
+            ".reshape(images.size(0), -1, size * size * images.size(1))",
+        ): "You leave the number of patches to be inferred (-1), which fails where there is no image. It is "
+        "height // size · width // size.",
         replace("(i j) (p q C)", "i j (p q C)"): "Your patches have two axes. They are tokens: one "
         "axis, (i j).",
     }
@@ -927,6 +1055,24 @@ def _(images, size):
         ],
         dim=1,
     )
+
+
+@patchify.mistake(
+    "The values are right, but Python goes through the images, and cuts out one patch at a time. One "
+    "rearrangement does them all.",
+    cost=True,
+)
+def _(images, size):
+    B, C, height, width = images.shape
+    if height % size or width % size:
+        raise ValueError(size)
+    x = images.permute(0, 2, 3, 1)
+    corners = [(i, j) for i in range(0, height, size) for j in range(0, width, size)]
+    rows = [
+        torch.stack([x[b, i : i + size, j : j + size].flatten() for i, j in corners])
+        for b in range(B)
+    ]
+    return torch.stack(rows) if rows else x.new_zeros(0, len(corners), size * size * C)
 
 
 @patchify.mistake(
@@ -1006,6 +1152,9 @@ def _():
         "x in bfloat16, tables in float32",
     )
     yield call(normal(2, 3, 2, 6, dtype=torch.float16), cos, sin), "x in float16, tables in float32"
+    near = torch.tensor([[0.785], [0.786]])  # about 45°, where a cos - b sin is a small difference
+    alike = torch.full((1, 2, 1, 2), 100.0, dtype=torch.bfloat16)
+    yield call(alike, near.cos(), near.sin()), "bfloat16, and products that nearly cancel"
     doubles = normal(2, 3, 2, 6, dtype=torch.float64), cos.double(), sin.double()
     yield call(*doubles), "float64"
 
@@ -1071,9 +1220,25 @@ rope_rotate.slips(
             "cos, sin = cos[:, None], sin[:, None]",
             "cos, sin = cos.to(x.dtype)[:, None].square(), sin.to(x.dtype)[:, None].square()",
         ): "You square cos and sin. The pair is turned by its angle once.",
+        replace(
+            "cos[:, None], sin[:, None]", "cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)"
+        ): (
+            "You round the tables to x's dtype before you multiply. In bfloat16 the angles of two "
+            "positions become one: multiply first, and round the result."
+        ),
         replace("a * sin + b * cos", "b * cos"): "a · sin is missing in the second half.",
     }
 )
+
+
+@rope_rotate.mistake(
+    "You repeat each angle side by side, for pairs of neighbours. Here feature i is paired with i + D / 2: "
+    "put the table beside itself, `torch.cat((cos, cos), -1)`."
+)
+def _(x, cos, sin):
+    cos, sin = (table.repeat_interleave(2, -1)[:, None] for table in (cos, sin))
+    a, b = x.chunk(2, -1)
+    return (x * cos + torch.cat((-b, a), -1) * sin).to(x.dtype)
 
 
 @rope_rotate.mistake(
@@ -1268,6 +1433,31 @@ def _(equation, *operands):
         return axes.einsum(equation, *operands)
     letters = [n for n in output if n in words[0] + words[1]]
     return axes.einsum(f"{words[0]},{words[1]}->{''.join(letters)}", *operands[:2])
+
+
+@einsum.mistake(
+    "An assert raises AssertionError where the number of operands is not the equation's. ValueError is "
+    "asked for."
+)
+def _(equation, *operands):
+    assert equation.count(",") + 1 == len(operands)
+    return torch.einsum(equation, *operands)
+
+
+@einsum.mistake(
+    "You go two operands at a time, and sum at once over letters that the result lacks. A later operand "
+    "may still have that letter: in ij,jk,kl->il, k is needed until the end."
+)
+def _(equation, *operands):
+    inputs, output = equation.replace(" ", "").split("->")
+    first, *others = inputs.split(",")
+    if len(others) + 1 != len(operands):
+        raise ValueError(equation)
+    whole = operands[0]
+    for word, x in zip(others, operands[1:]):
+        kept = "".join(n for n in sorted(set(first + word)) if n in output)
+        whole, first = torch.einsum(f"{first},{word}->{kept}", whole, x), kept
+    return torch.einsum(f"{first}->{output}", whole)
 
 
 einsum.mistake(
