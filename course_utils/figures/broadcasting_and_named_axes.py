@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from course_utils.reference.broadcasting_and_named_axes import broadcast_shape
+
+from .interactive import Interactive
 from .style import BLUE, FAINT, GREEN, ORANGE, PALETTE, RED, Drawing, note, paper, slot
 
 
@@ -85,3 +88,40 @@ def draw_patches(image: Tensor, patches: Tensor, size: int) -> Drawing:
             colour = PALETTE[patch % len(PALETTE)]
             slot(ax, left + feature, -patch - 1, int(patches[patch, feature]), colour)
     return figure
+
+
+EXAMPLES = {
+    "bias": ((2, 5, 8), (8,)),
+    "mask": ((2, 4, 5, 5), (2, 1, 1, 5)),
+    "all pairs": ((6, 1, 3), (4, 3)),
+    "a silent bug": ((32, 1), (32,)),
+    "an error": ((2, 3), (2,)),
+}
+
+
+def broadcast_explorer(*shapes: tuple[int, ...]) -> Interactive:
+    """Two or three shapes to type in: how they align, the strides of each, the result or the clash.
+
+    shapes: those that it begins with. Raises ValueError where they are not two or three.
+    """
+    if not 2 <= len(shapes) <= 3:
+        raise ValueError(f"two or three shapes to begin with; came {len(shapes)}")
+    try:
+        result = str(broadcast_shape(*shapes))
+    except ValueError as error:
+        result = f"error: {error}"
+    return Interactive(
+        script="broadcast_explorer",
+        alt="Broadcasting: shapes aligned at their last axes, what is repeated, and what comes out",
+        text=(
+            "Broadcasting (interactive in JupyterLab and on the page)\n"
+            f"{' and '.join(map(str, shapes))} → {result}"
+        ),
+        data={
+            "shapes": [list(shape) for shape in shapes],
+            "examples": [
+                {"label": label, "shapes": [list(shape) for shape in example]}
+                for label, example in EXAMPLES.items()
+            ],
+        },
+    )

@@ -111,9 +111,9 @@ def rope_rotate(
     """Each pair of features turned by its position's angle, the same one in every head.
 
     D is even, half = D / 2, and feature i is paired with feature i + D / 2. cos, sin: of the angle
-    of position t and pair i. Result: (a, b) becomes (a cos - b sin, a sin + b cos), computed in the
-    wider dtype of x and the tables, and in x's dtype at the end. Source: Su et al. (2021), section
-    3.4.2; the pairing is that of GPT-NeoX and of Llama in Transformers.
+    of position t and pair i, in float32 or wider. Result: (a, b) becomes (a cos - b sin, a sin +
+    b cos), in x's dtype. Source: Su et al. (2021), section 3.4.2; the pairing is that of GPT-NeoX
+    and of Llama in Transformers.
     """
     a, b = x.chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]  # (T, 1, half)
