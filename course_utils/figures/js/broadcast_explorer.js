@@ -71,12 +71,12 @@
       const axes = result.flatMap((size, axis) => (size === null ? [axis] : []));
       if (!fits) {
         const axis = axes.at(-1);
-        const sizes = aligned.map((shape) => shape[axis] ?? 1);
+        const sizes = [...new Set(aligned.map((shape) => shape[axis] ?? 1))].filter((size) => size !== 1);
         return `Axis ${axis - result.length}: the sizes ${sizes.join(" and ")} do not go together. Sizes other than 1 must be equal.`;
       }
       const views = operands.map(({ name }, i) => `${name} is read with strides ${write(steps[i])}`).join(", ");
       const count = result.reduce((product, size) => product * size, 1);
-      return `The result is ${write(result)}: ${count.toLocaleString("en")} elements. ${views}; 0 repeats without storing.`;
+      return `The result is ${write(result)}: ${count.toLocaleString("en")} ${count === 1 ? "element" : "elements"}. ${views}; 0 repeats without storing.`;
     };
 
     function draw(speak) {
