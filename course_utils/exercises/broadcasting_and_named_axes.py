@@ -421,7 +421,7 @@ unbroadcast.slips(
             "keepdim=True", "keepdim=True, dtype=torch.float32"
         ): "Your sums are always float32. The result has grad's dtype.",
         replace(
-            "(grad.sum(", "(grad.double().sum("
+            "(grad.sum(", "(grad.double().sum(", "else grad)", "else grad.double())"
         ): "Your sums are float64. The result has grad's dtype.",
         replace(
             "if size == 1]", "if size == 1 and grad.size(axis) > 1]"
