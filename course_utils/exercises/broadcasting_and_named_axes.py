@@ -183,6 +183,35 @@ def _(*shapes):
         raise ValueError(*error.args) from None
 
 
+broadcast_shape.equivalent(
+    "broadcast_shape: `default=0` → `default=1`",
+    because="without any shape nothing is aligned, whatever the number of axes",
+)
+broadcast_shape.equivalent(
+    "broadcast_shape: `default=0` → `default=-1`",
+    because="without any shape nothing is aligned, whatever the number of axes",
+)
+broadcast_shape.equivalent(
+    "broadcast_shape: `enumerate(zip(*aligned, strict=True), start=-ndim)` → `enumerate(zip(*aligned, strict=True))`",
+    because="the number of the axis stands in the message only",
+)
+broadcast_shape.equivalent(
+    "broadcast_shape: `zip(*aligned, strict=True)` → `zip(*aligned)`",
+    because="the shapes were filled up to one length",
+)
+broadcast_shape.equivalent(
+    "broadcast_shape: `strict=True` → `strict=False`",
+    because="the shapes were filled up to one length",
+)
+broadcast_shape.equivalent(
+    "broadcast_shape: `-ndim` → `ndim`", because="the number of the axis stands in the message only"
+)
+broadcast_shape.equivalent(
+    "broadcast_shape: `max(others, default=1)` → `min(others, default=1)`",
+    because="at most one size is left there",
+)
+
+
 # ---------------------------------------------------------------------------- batched_outer
 
 batched_outer = Exercise(
@@ -511,6 +540,16 @@ def _(grad, shape):
     with torch.enable_grad():
         x = grad.new_zeros(shape).requires_grad_()
         return torch.autograd.grad(x.expand(grad.shape), x, grad)[0]
+
+
+unbroadcast.equivalent(
+    "unbroadcast: `grad.sum(repeated, keepdim=True)` → `grad.sum(repeated)`",
+    because="the reshape to `shape` gives or takes the axes of size one",
+)
+unbroadcast.equivalent(
+    "unbroadcast: `keepdim=True` → `keepdim=False`",
+    because="the reshape to `shape` gives or takes the axes of size one",
+)
 
 
 # ---------------------------------------------------------------------------- grouped_query_expand
@@ -1104,6 +1143,12 @@ def _(images, size):
     return windows.permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(1, 2)
 
 
+patchify.equivalent(
+    "patchify: `images.size(-2)` → `images.size(2)`",
+    because="images have four axes, so 2 and -2 name the same one",
+)
+
+
 # ---------------------------------------------------------------------------- rope_rotate
 
 rope_rotate = Exercise(
@@ -1481,3 +1526,9 @@ def _(equation, *operands):
     if equation.count(",") + 1 != len(operands):
         raise ValueError(equation)
     return torch.einsum(equation, *operands)
+
+
+einsum.equivalent(
+    "einsum: `sorted(set(inputs) - set(output) - {','})` → `set(inputs) - set(output) - {','}`",
+    because="the order of the summed letters is any, if all operands have the same",
+)
