@@ -3,6 +3,7 @@
 ORDER = (
     "tensors",
     "strides",
+    "broadcasting_and_named_axes",
     "number_formats",
     "autograd",
     "modules",

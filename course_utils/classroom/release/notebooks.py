@@ -16,7 +16,7 @@ from course_utils.source.cells import MAGIC, is_definition
 from course_utils.source.names import import_of, names_bound, names_used
 
 VERBS = ("exercise", "hint", "measure", "mine", "progress", "provenance", "reset", "solution")
-EVERYWHERE = {"einops", "jaxtyping", "numpy", "torch"}
+EVERYWHERE = {"beartype", "einops", "jaxtyping", "numpy", "torch"}
 """Libraries whose imports a problem set takes over from its chapter, besides Python's own."""
 SECRETIVE = ("solution", "use_book")
 """Verbs that an edition without answers does not import."""

@@ -15,6 +15,7 @@ from course_utils.grading.probes.chapters.autograd import (
     takes_differences,
     takes_function,
 )
+from course_utils.grading.probes.chapters.broadcasting_and_named_axes import split_and_merged
 from course_utils.grading.probes.chapters.caching_allocator import allocator
 from course_utils.grading.probes.chapters.cuda_memory import (
     attempts,
@@ -104,6 +105,7 @@ __all__ = [
     "sharded_layer_between",
     "sharded_optimizer",
     "sharded_state",
+    "split_and_merged",
     "started_apart",
     "state_bytes",
     "steps",

@@ -1,0 +1,29 @@
+"""Probes of chapter 3: heads that are split and merged."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.probe import probe
+from course_utils.grading.probes.functions import changed_arguments
+from course_utils.grading.pytrees.tree import fresh, is_plain_tensor
+
+
+@probe
+def split_and_merged(subject: dict[str, Any], case: Case) -> dict[str, Any]:
+    """The heads, what the second makes of them, and what it makes of heads laid out in their own order.
+
+    Attention returns a new tensor: there a token's heads are not side by side, as in a view of x they
+    still are.
+    """
+    split, merge = subject.values()
+    given = (case.args, case.kwargs)
+    before = fresh(given)
+    heads = split(*case.args, **case.kwargs)
+    seen = {"split": fresh(heads)} | changed_arguments(split, before, given)
+    if isinstance(heads, Tensor) and is_plain_tensor(heads):
+        own = heads.clone(memory_format=torch.contiguous_format)
+        seen |= {"merged": fresh(merge(heads)), "merged, from a new tensor": fresh(merge(own))}
+    return seen
