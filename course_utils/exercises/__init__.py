@@ -3,6 +3,7 @@
 ORDER = (
     "tensors",
     "strides",
+    "accounting",
     "autograd",
     "modules",
     "optimizers",

@@ -59,8 +59,8 @@ def transformer_flops(
     counted without the causal mask; "c_proj", the layers after them; "mlp", both layers of each MLP,
     whose hidden width is 4 · n_embd; "lm_head", the layer that makes the logits. Backward costs
     twice the forward pass. checkpointing: each block is computed once more during backward, the head
-    is not. Biases, norms, activation functions, embeddings and the loss are not counted. Raises
-    nothing. Source: Chowdhery et al. (2022), appendix B; Korthikanti et al. (2022), appendix A.
+    is not. Biases, norms, activation functions, embeddings and the loss are not counted.
+    Source: Chowdhery et al. (2022), appendix B; Korthikanti et al. (2022), appendix A.
     """
     tokens = batch * context
     square = 2 * tokens * n_embd * n_embd  # a linear layer from n_embd to n_embd
@@ -162,13 +162,13 @@ def roofline_time(
 ) -> float:
     """Seconds that operations take at least, one after the other.
 
-    operations: for each (FLOPs, bytes moved). An operation computes while it moves, so the slower of
+    operations: one at least; for each (FLOPs, bytes moved). An operation computes while it moves, so the slower of
     the two decides; the next begins when it is done. peak_flops: FLOP/s; bandwidth: bytes a second.
     Raises ValueError unless both are above 0. Source: Williams, Waterman and Patterson (2009).
     """
     if peak_flops <= 0 or bandwidth <= 0:
         raise ValueError(f"a machine with {peak_flops} FLOP/s and {bandwidth} bytes/s")
-    return sum((max(flops / peak_flops, size / bandwidth) for flops, size in operations), 0.0)
+    return sum(max(flops / peak_flops, size / bandwidth) for flops, size in operations)
 
 
 def mfu(
@@ -195,7 +195,7 @@ def mfu(
 
 
 def days_to_train(
-    n_parameters: float, n_tokens: float, n_gpus: int, peak_flops: float, mfu: float
+    n_parameters: int, n_tokens: int, n_gpus: int, peak_flops: float, mfu: float
 ) -> float:
     """Days that training takes, by 6 · n_parameters · n_tokens FLOPs.
 
@@ -232,7 +232,7 @@ def plan_training(
     activations: int = 0,
     gpus_per_node: int = 8,
     dollars_per_hour: float = 2.0,
-) -> dict[str, float]:
+) -> dict[str, int | float]:
     """The fewest GPUs, in whole nodes, that hold a model and train it within max_days.
 
     Parameters, gradients and optimizer state take bytes_per_parameter together and are shared out
@@ -248,7 +248,7 @@ def plan_training(
         raise ValueError(f"{activations} bytes of activations fill a GPU of {gpu_bytes}")
     state = bytes_per_parameter * n_parameters
     alone = days_to_train(n_parameters, n_tokens, 1, peak_flops, mfu)
-    needed = max(-(-state // room), ceil(alone / max_days), 1)
+    needed = max(-(-state // room), ceil(alone / max_days))
     gpus = -(-needed // gpus_per_node) * gpus_per_node
     return {
         "gpus": gpus,
