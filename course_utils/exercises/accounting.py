@@ -789,6 +789,8 @@ def _():
     yield call([(1.0, 1.0)], 1.0, 0.0), "nothing moves"
     yield call([(1.0, 1.0)], -1.0, 1.0), "a negative speed"
     yield call([(1.0, 1.0)], 1.0, -1.0), "a negative bandwidth"
+    yield call([(1.0, 1.0)], 0.0, 0.0), "neither computes nor moves"
+    yield call([(1.0, 1.0)], -1.0, -1.0), "two negative speeds"
 
 
 roofline_time.slips(
