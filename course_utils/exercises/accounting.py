@@ -105,6 +105,12 @@ linear_flops.slips(
 )
 
 
+linear_flops.mistake(
+    "You take exactly one axis in front. There may be none, or several: `*batch, in_features = x_shape`.",
+    replace("*batch, in_features = x_shape", "*batch, in_features = x_shape\n    (_,) = batch"),
+)
+
+
 @linear_flops.alternative("count the elements of the output, then of each gradient")
 def _(x_shape, out_features, *, input_grad=True):
     rows = 1
@@ -218,6 +224,27 @@ attention_flops.slips(
         replace(
             "// 2 if causal", "/ 2 if causal"
         ): "You divide to a float. A count is an exact int: use //.",
+    }
+)
+
+
+attention_flops.slips(
+    {
+        replace(
+            " if causal else 0",
+            " if False else 0",
+            "* head_dim",
+            "* head_dim // (2 if causal else 1)",
+        ): "You halve the whole for the mask. The diagonal is seen as well: of n × n pairs "
+        "n · (n + 1) / 2.",
+        replace(
+            "queries * (queries - 1) // 2 if causal",
+            "queries * keys - keys * (keys + 1) // 2 if causal",
+        ): "You count a triangle of all keys. With a cache there are fewer queries than keys: hidden are "
+        "0 + 1 + … + (queries − 1) pairs.",
+        replace(
+            "n_head * pairs", "pairs * n_head * n_head"
+        ): "You multiply by n_head twice. head_dim is the width of one head already.",
     }
 )
 
@@ -362,6 +389,24 @@ transformer_flops.slips(
 )
 
 
+transformer_flops.slips(
+    {
+        replace(
+            "4 if checkpointing else 3", "1", "3 * 2 * tokens", "2 * tokens"
+        ): "You count the forward pass alone, and checkpointing changes nothing. A training step has a "
+        "backward pass, twice as expensive.",
+        replace(
+            "4 if checkpointing else 3", "5 if checkpointing else 3"
+        ): "You run the blocks forward "
+        "twice more. With checkpointing there is one extra forward pass.",
+        replace("4 if checkpointing else 3", "2 if checkpointing else 3"): "You save a pass by "
+        "checkpointing. It saves memory, and costs a forward pass more.",
+        replace("3 * square", "4 * square", '"c_proj": square', '"c_proj": 0'): "You count c_proj "
+        "with c_attn. Each part has its own entry.",
+    }
+)
+
+
 @transformer_flops.alternative("by matrix: FLOPs of every layer, three times or four")
 def _(*, n_layer, n_embd, vocab, context, batch, checkpointing=False):
     D, again = n_embd, 4 if checkpointing else 3
@@ -499,6 +544,21 @@ training_memory.slips(
         replace(
             " or optimizer", " and optimizer"
         ): "You raise only if both are unknown. One is enough.",
+    }
+)
+
+
+training_memory.slips(
+    {
+        replace(
+            "ELEMENT_BYTES[precision]",
+            '(2, 2, 4, 4) if precision == "bf16 mixed" else ELEMENT_BYTES[precision]',
+        ): "You take autocast for bfloat16 parameters with a master copy. Under autocast parameters, "
+        "gradients and state stay float32, and only the forward pass casts.",
+        replace(
+            "ELEMENT_BYTES[precision]",
+            '(2, 2, 0, 2) if precision == "bf16 mixed" else ELEMENT_BYTES[precision]',
+        ): "You halve everything under autocast. What is there from step to step stays float32.",
     }
 )
 
@@ -662,6 +722,24 @@ activation_bytes.slips(
 )
 
 
+activation_bytes.slips(
+    {
+        replace(
+            " + 2 * 4 * rows", "", " + 4 * batch * n_head * context\n", "\n"
+        ): "You count the large tensors only. The norms keep two numbers for each row, and flash attention "
+        "one for each head and query.",
+        replace(
+            "(3 + 3 + 2 * 4)", "(3 + 3 + 1 + 2 * 4)"
+        ): "You count one tensor of width n_embd too many. A "
+        "tensor that two operations keep is there once, and the residual addition keeps nothing.",
+        replace(
+            "(3 + 3 + 2 * 4)", "(3 + 3 + 3 * 4)"
+        ): "You count three tensors of the MLP's width. GELU's "
+        "output is the second layer's input: the same tensor.",
+    }
+)
+
+
 @activation_bytes.alternative("a list of tensors, each with its elements and bytes")
 def _(batch, context, n_embd, n_head, *, stream=4, product=4, flash=True):
     x = batch * context * n_embd
@@ -739,6 +817,18 @@ matmul_intensity.slips(
             "m * k + k * n + m * n", "k * n"
         ): "You count the weight alone. That is close for one row, and wrong for many.",
         replace("n / (", "n // ("): "You round down. The intensity is a ratio, a float.",
+    }
+)
+
+
+matmul_intensity.slips(
+    {
+        replace(
+            "element_size * (m * k + k * n + m * n)", "element_size * (m * k + k * n) + m * n"
+        ): "The result's elements have element_size bytes, too.",
+        replace(
+            "2 * m * k * n / (", "(2 * k - 1) * m * n / ("
+        ): "You count one addition less in each sum. The convention is 2 · m · k · n.",
     }
 )
 
@@ -1265,6 +1355,25 @@ plan_training.slips(
         ): "A room of 0 bytes holds nothing: raise ValueError there too.",
         replace("room <= 0", "False"): "You never look whether activations leave any room.",
         replace("peak_flops, mfu)", "peak_flops, 1.0)"): "You train at the peak: use mfu.",
+    }
+)
+
+
+plan_training.slips(
+    {
+        replace(
+            "-(-state // room)", "-(-state // gpu_bytes)"
+        ): "You check that activations leave room, and then give the state the whole GPU.",
+        replace(
+            "max(-(-state // room), ceil(alone / max_days))",
+            "-(-state // room) + ceil(alone / max_days)",
+        ): "You add the two numbers of GPUs. The same GPUs hold the state and compute: take the larger.",
+        replace(
+            "24 * alone * dollars", "24 * max_days * gpus * dollars"
+        ): "You pay until the deadline. The run may be done before.",
+        replace(
+            "-(-needed // gpus_per_node) * gpus_per_node", "max(needed, gpus_per_node)"
+        ): "You take at least one node, and then single GPUs. Round up to whole nodes.",
     }
 )
 
