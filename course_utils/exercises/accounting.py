@@ -673,8 +673,8 @@ activation_bytes.slips(
         "are as wide as n_embd: those of c_attn, of c_proj and of the MLP's first layer.",
         replace(
             "(3 + 3 + 2 * 4)", "(4 + 3 + 2 * 4)"
-        ): "You count the heads' output twice: it is the same "
-        "tensor that c_proj keeps as its input.",
+        ): "You count one tensor of width n_embd too many. What two operations keep is there once: the "
+        "heads' output is the input of c_proj. And the residual addition keeps nothing.",
         replace(
             "(3 + 3 + 2 * 4)", "(1 + 3 + 2 * 4)"
         ): "You leave out the inputs of c_attn and the MLP: each "
@@ -728,10 +728,6 @@ activation_bytes.slips(
             " + 2 * 4 * rows", "", " + 4 * batch * n_head * context\n", "\n"
         ): "You count the large tensors only. The norms keep two numbers for each row, and flash attention "
         "one for each head and query.",
-        replace(
-            "(3 + 3 + 2 * 4)", "(3 + 3 + 1 + 2 * 4)"
-        ): "You count one tensor of width n_embd too many. A "
-        "tensor that two operations keep is there once, and the residual addition keeps nothing.",
         replace(
             "(3 + 3 + 2 * 4)", "(3 + 3 + 3 * 4)"
         ): "You count three tensors of the MLP's width. GELU's "
@@ -936,6 +932,20 @@ def _(operations, peak_flops, bandwidth):
     )
 
 
+roofline_time.slips(
+    {
+        replace(
+            "raise ValueError(", "assert False, ("
+        ): "An assert raises AssertionError, and python -O drops it. Raise ValueError.",
+        replace(
+            "max(flops / peak_flops, size / bandwidth)",
+            "(flops / peak_flops if flops > size else size / bandwidth)",
+        ): "You compare FLOPs with bytes. Compare times: an operation is compute-bound above peak_flops / "
+        "bandwidth FLOPs a byte, not above 1.",
+    }
+)
+
+
 @roofline_time.alternative("compare the intensity with the ridge")
 def _(operations, peak_flops, bandwidth):
     if min(peak_flops, bandwidth) <= 0:
@@ -1040,6 +1050,20 @@ mfu.slips(
 )
 
 
+mfu.slips(
+    {
+        replace(
+            "tokens_per_second * per_token",
+            "(tokens_per_second * 6 * n_parameters + 12 * n_layer * n_embd * context)",
+        ): "You count attention once a second. Both terms are for one token: multiply their sum by the "
+        "tokens a second.",
+        replace(
+            "raise ValueError(", "assert False, ("
+        ): "An assert raises AssertionError, and python -O drops it. Raise ValueError.",
+    }
+)
+
+
 @mfu.alternative("the speed over the highest speed, as PaLM defines it")
 def _(tokens_per_second, n_parameters, peak_flops, *, n_gpus=1, n_layer=0, n_embd=0, context=0):
     if n_gpus <= 0:
@@ -1116,6 +1140,19 @@ days_to_train.slips(
         replace("0 < mfu <= 1", "mfu <= 1"): "You let a share of 0 or less through.",
         replace("0 < mfu <= 1", "0 <= mfu <= 1"): "You let 0 through: a division by zero.",
         replace("0 < mfu <= 1", "0 < mfu < 1"): "You refuse 1, which is all of the peak.",
+    }
+)
+
+
+days_to_train.slips(
+    {
+        replace(
+            "raise ValueError(", "assert False, ("
+        ): "An assert raises AssertionError, and python -O drops it. Raise ValueError.",
+        replace(
+            "/ SECONDS_PER_DAY", "// SECONDS_PER_DAY"
+        ): "You round down to whole days. The estimate is a float.",
+        replace("SECONDS_PER_DAY", "(8 * 3600)"): "A day has 24 hours, for GPUs at least.",
     }
 )
 
@@ -1213,6 +1250,18 @@ communication_bytes.slips(
         replace(
             "world_size < 1", "world_size <= 1"
         ): "You refuse one rank. It sends nothing, which is 0.",
+    }
+)
+
+
+communication_bytes.slips(
+    {
+        replace(
+            "2 * (world_size - 1) * chunk", "2 * (world_size > 1) * n_parameters"
+        ): "Two whole vectors are what it tends to for many ranks. A rank sends 2 · (world_size − 1) chunks.",
+        replace(
+            "raise ValueError(", "assert False, ("
+        ): "An assert raises AssertionError, and python -O drops it. Raise ValueError.",
     }
 )
 
