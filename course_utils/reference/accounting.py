@@ -266,6 +266,6 @@ GPUS: dict[str, tuple[float, float, int]] = {
     "H100 SXM": (989.4e12, 3.35e12, 80 * 10**9),
     "H200 SXM": (989.4e12, 4.8e12, 141 * 10**9),
 }
-"""Of each GPU: dense FLOP/s in 16 bits on tensor cores, bytes a second from its memory, and bytes of it,
-as NVIDIA's data sheets give them. The sheets of A100 and later print the double, with sparsity, beside or
-instead of the dense rate; V100 has float16 and no bfloat16."""
+"""Of each GPU: dense FLOP/s in 16 bits on tensor cores, bytes a second from its memory, and bytes of it by
+its name, as NVIDIA's data sheets and white papers give them. The sheets of A100 and later print the double,
+with sparsity, beside or instead of the dense rate; V100 has float16 and no bfloat16."""
