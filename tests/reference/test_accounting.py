@@ -58,7 +58,7 @@ def test_causal_queries_need_keys():
     assert accounting.attention_flops(1, 1, 3, 2, 1) == 24
 
 
-@pytest.mark.parametrize("batch, checkpointing", itertools.product((1, 3), (False, True)))
+@pytest.mark.parametrize("batch, checkpointing", list(itertools.product((1, 3), (False, True))))
 def test_transformer_flops_are_torchs(batch, checkpointing):
     model = memory_budget.gpt2_of(
         **TINY, n_head=3, checkpointing="block" if checkpointing else "none"
