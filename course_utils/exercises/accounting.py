@@ -875,6 +875,7 @@ def _():
     yield call([(1.0, 1.0)], 1.0, 0.0), "nothing moves"
     yield call([(1.0, 1.0)], -1.0, 1.0), "a negative speed"
     yield call([(1.0, 1.0)], 1.0, -1.0), "a negative bandwidth"
+    yield call([(1.0, 1.0)], 0.5, 0.25), "less than one FLOP or byte a second"
     yield call([(1.0, 1.0)], 0.0, 0.0), "neither computes nor moves"
     yield call([(1.0, 1.0)], -1.0, -1.0), "two negative speeds"
 
@@ -1455,3 +1456,18 @@ def _(
         "bytes": activations + ceil(Fraction(state, gpus)),
         "dollars": hours * gpus * dollars_per_hour,
     }
+
+
+transformer_flops.equivalent(
+    "transformer_flops: `attention_flops(batch, 1, context, context, n_embd)` → `attention_flops(1, batch, "
+    "context, context, n_embd)`",
+    because="the count is proportional to batch and to heads, so only their product matters",
+)
+activation_bytes.equivalent(
+    "activation_bytes: `product < 4` → `product < 3`", because="no dtype has elements of 3 bytes"
+)
+plan_training.equivalent(
+    "plan_training: `days_to_train(n_parameters, n_tokens, 1, peak_flops, mfu)` → `days_to_train(n_tokens, "
+    "n_parameters, 1, peak_flops, mfu)`",
+    because="the FLOPs are 6 times the product of the two, exactly",
+)
