@@ -5,6 +5,7 @@ ORDER = (
     "strides",
     "broadcasting_and_named_axes",
     "number_formats",
+    "accounting",
     "autograd",
     "modules",
     "optimizers",
