@@ -165,7 +165,7 @@ def _(*shapes):
 @broadcast_shape.alternative("fold two at a time, from the right")
 def _(*shapes):
     def two(one, other):
-        sizes = []
+        sizes: list[int] = []
         for a, b in zip_longest(reversed(one), reversed(other), fillvalue=1):
             if a != b and a != 1 and b != 1:
                 raise ValueError((a, b))
@@ -1510,7 +1510,7 @@ def _(equation, *operands):
     if len(words) != len(operands):
         raise ValueError("operands")
     order = output + "".join(dict.fromkeys(n for n in "".join(words) if n not in output))
-    whole = None
+    whole: Any = None
     for word, x in zip(words, operands):
         kept = sorted(word, key=order.index)
         sizes = dict(zip(word, x.shape))
