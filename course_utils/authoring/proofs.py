@@ -25,7 +25,15 @@ from course_utils.grading import Exercise, chapters, exercises_of, grade
 from course_utils.grading.comparing.observations import differs
 from course_utils.grading.declaring.cells import cell, stub_of
 from course_utils.grading.driving.observe import observe
-from course_utils.grading.judging.judge import BY_HAND, CONTRACTS, EDGE, broken, checks_of, judge
+from course_utils.grading.judging.judge import (
+    BY_HAND,
+    CONTRACTS,
+    EDGE,
+    RANDOM,
+    broken,
+    checks_of,
+    judge,
+)
 from course_utils.grading.judging.outcomes import FAILED, NOT_ATTEMPTED, PASSED
 from course_utils.grading.pytrees.tree import tensors
 from course_utils.grading.remote.client import RemoteSubmission
@@ -163,7 +171,19 @@ def mistakes_are_diagnosed(exercise: Exercise) -> int:
         )
         at_cost = verdict.failed_rung == CONTRACTS
         assert at_cost == mistake.cost, f"{mistake.says!r} failed at {verdict.failed_rung}"
+        if verdict.failed_rung == RANDOM:
+            assert _fails_on_other_seeds(exercise, mistake.subject), (
+                f"seed 0 finds {mistake.says!r}, another does not: it wants a case of its own"
+            )
     return len(exercise.mistakes)
+
+
+def _fails_on_other_seeds(exercise: Exercise, subject: Any) -> bool:
+    """A class is graded with other random cases than a notebook."""
+    objects = objects_of(exercise, subject)
+    return all(
+        grade(exercise, *objects, seed=seed, explain=False).outcome == FAILED for seed in SEEDS[1:]
+    )
 
 
 def contracts_bind(exercise: Exercise) -> int:

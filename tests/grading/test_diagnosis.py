@@ -7,7 +7,7 @@ import toy_references as ref
 import toys
 import toys_on_ranks
 
-from course_utils.grading import Exercise, call, grade, probes, replace
+from course_utils.grading import Exercise, call, contracts, grade, probes, replace
 from course_utils.grading.declaring.edits import NoSuchText
 
 AXIS = "It normalises over the first axis."
@@ -115,6 +115,36 @@ def test_where_two_explain_as_much_none_is_named():
 
 def test_something_else_altogether_is_not_explained():
     assert verdict(lambda x, temperature=1.0: x, axis, twice, sign).diagnosis is None
+
+
+def test_a_cost_that_is_broken_by_nearly_as_much_is_likely():
+    """In float64, as the known mistake does it, and with a small tensor more."""
+    made = exercise()
+    made.contract(contracts.allocates([call(torch.ones(64, 64))], 40_000))
+
+    @made.mistake("It is computed in float64.", cost=True)
+    def _(x, temperature=1.0):
+        return torch.softmax(x.double() / temperature, -1).float()
+
+    @made.mistake("Two copies are made.", cost=True)
+    def _(x, temperature=1.0):
+        return torch.softmax(x.clone().clone().clone() / temperature, -1)
+
+    def answer(x, temperature=1.0):
+        if not temperature > 0:
+            raise ValueError("no temperature")
+        row = torch.ones_like(x[..., :1])
+        return torch.softmax(x.double() / temperature, -1).float() * row
+
+    found = grade(made, answer)
+    assert (found.diagnosis, found.sure) == ("It is computed in float64.", False), found
+
+    def other(x, temperature=1.0):
+        if not temperature > 0:
+            raise ValueError("no temperature")
+        return sum([torch.softmax(x / temperature, -1) for _ in range(20)]) / 20
+
+    assert grade(made, other).diagnosis is None
 
 
 @pytest.mark.parametrize(

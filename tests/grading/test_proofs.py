@@ -124,6 +124,30 @@ def test_a_layout_that_a_view_flattens_is_caught():
         proofs.layouts_are_what_they_are_called(toy)
 
 
+def test_a_mistake_that_only_one_seed_finds_is_caught():
+    """A class is graded with other random cases than those of seed 0."""
+    toy = broken_copy(
+        key="toys.lucky",
+        mistakes=[],
+        _drawn={},
+        _edge=[],
+        contracts=[],
+        probe=copy.copy(toys.softmax.probe),
+    )
+    largest = max(case.args[0].numel() for case in toy.random_cases(0))
+
+    def lucky(x, temperature=1.0):
+        right = ref.temperature_softmax(x, temperature)
+        return right + 1 if x.numel() == largest else right
+
+    for says, one in {"Lucky.": lucky, "A second.": lambda x: x, "A third.": lambda: None}.items():
+        toy.mistake(says)(one)
+    largest_of = [max(c.args[0].numel() for c in toy.random_cases(s)) for s in proofs.SEEDS]
+    assert len(set(largest_of)) > 1, "draw other sizes"
+    with pytest.raises(AssertionError, match="seed 0 finds 'Lucky"):
+        proofs.mistakes_are_diagnosed(toy)
+
+
 def test_too_few_mistakes_are_caught():
     with pytest.raises(AssertionError, match="2 mistakes; at least 3"):
         proofs.mistakes_are_diagnosed(broken_copy(mistakes=toys.softmax.mistakes[:2]))

@@ -1,6 +1,6 @@
 """What an edition without answers keeps of an exercise: observations, made here beside the answers."""
 
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -96,7 +96,9 @@ def _recorded(exercise: Exercise, hidden: bool) -> Tree:
                     keeping.mistake(expectations.mistaken(mistake, check), check)
                     for check in checks
                 ],
-                "breaks": expectations.broken_by(mistake) if mistake.cost else [],
+                "breaks": [one and asdict(one) for one in expectations.broken_by(mistake)]
+                if mistake.cost
+                else [],
             }
             for mistake in exercise.mistakes
         ],

@@ -14,7 +14,6 @@ from .contracts_on_ranks import (
     messages,
     peak_on_ranks,
     resident,
-    senders,
     sends,
 )
 from .judges import BYTES, NUMBER, Bounded, ConstantKernels
@@ -33,7 +32,6 @@ __all__ = [
     "peak_on_ranks",
     "resident",
     "saved",
-    "senders",
     "sends",
     "shares_storage",
 ]

@@ -7,7 +7,7 @@ from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Contract, Judge, Limit
 from course_utils.grading.probes.on_ranks import on_ranks
 
-from .judges import BYTES, NUMBER, OnEachRank, Senders
+from .judges import BYTES, NUMBER, OnEachRank
 
 
 def _on_each_rank(figure: str, what: str, unit: str) -> Callable[..., Contract]:
@@ -27,11 +27,6 @@ def _on_each_rank(figure: str, what: str, unit: str) -> Callable[..., Contract]:
         "exercise's own, by default `probes.on_ranks`."
     )
     return make
-
-
-def senders(cases: Sequence[Case], limit: Limit, says: str, probe: Any = None) -> Contract:
-    """Bound, from above, how many ranks send: in a round, each that has the data sends it once."""
-    return _ranked("senders", cases, Senders(limit), says, probe)
 
 
 def _ranked(

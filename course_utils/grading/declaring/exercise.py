@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from course_utils.grading import probes
 from course_utils.grading.comparing.check import Check, Expectation
 from course_utils.grading.driving.case import BY_HAND, EDGE, GRADIENTS, RANDOM, Case
-from course_utils.grading.driving.contract import Contract
+from course_utils.grading.driving.contract import Complaint, Contract
 from course_utils.grading.driving.observe import Observation
 from course_utils.grading.driving.probe import Probe
 
@@ -80,8 +80,8 @@ class Expectations(Protocol):
         """What the probe sees on a known mistake. here: if not, as it is seen from another process."""
         ...
 
-    def broken_by(self, mistake: Mistake) -> list[str | None]:
-        """For each contract, the kind of complaint that a known mistake earns, or None."""
+    def broken_by(self, mistake: Mistake) -> list[Complaint | None]:
+        """For each contract, the complaint that a known mistake earns, or None."""
         ...
 
 

@@ -30,7 +30,8 @@ class Bounded:
             figure, bound = getattr(cost, self.meter), resolve(self.limit, case)
             if figure > bound:
                 came, allowed = told(unit, figure, bound)
-                return Complaint(f"{self.what}: {came}; allowed: {allowed}")
+                text = f"{self.what}: {came}; allowed: {allowed}"
+                return Complaint(text, kind=self.what, figure=figure)
         return None
 
 
@@ -49,15 +50,21 @@ class ConstantKernels:
         left = [cost.elements_left for cost in costs]
         if max(left) > left[0]:
             ways = sorted({way for cost in costs for way in cost.left_torch})
+            through = f"data leaves torch through {', '.join(f'`{way}`' for way in ways)}"
             return Complaint(
-                f"data leaves torch through {', '.join(f'`{way}`' for way in ways)}, more of it the "
-                f"larger the input ({left[0]} elements on the smallest, {max(left)} on the largest)"
+                f"{through}, more of it the larger the input ({left[0]} elements on the smallest, "
+                f"{max(left)} on the largest)",
+                kind=through,
+                figure=max(left),
             )
         entered = [cost.elements_entered for cost in costs]
         if max(entered) > entered[0]:
+            made = "data is made in Python or NumPy and then becomes a tensor"
             return Complaint(
-                "data is made in Python or NumPy and then becomes a tensor, more of it the larger "
-                f"the input ({entered[0]} elements for the smallest, {max(entered)} for the largest)"
+                f"{made}, more of it the larger the input ({entered[0]} elements for the smallest, "
+                f"{max(entered)} for the largest)",
+                kind=made,
+                figure=max(entered),
             )
         return None
 
@@ -88,28 +95,10 @@ class OnEachRank:
             if most > bound:
                 came, allowed = told(unit, most, bound)
                 over = sum(figure(cost)[0] > bound for cost in by_rank)
-                much = "too much" if self.figure in _BY_SPELLING else came
                 return Complaint(
                     f"rank {rank} of {case.world} {verb} {came}; allowed: {allowed}",
-                    kind=f"{verb} {much} on {over} of {case.world} ranks",
-                )
-        return None
-
-
-@dataclass(frozen=True)
-class Senders:
-    """No more than so many ranks send."""
-
-    limit: Limit
-
-    def __call__(self, costs: Sequence[Sequence[Cost]], cases: Sequence[Case]) -> Complaint | None:
-        for by_rank, case in zip(costs, cases, strict=True):
-            senders = sum(cost.messages > 0 for cost in by_rank)
-            bound = resolve(self.limit, case)
-            if senders > bound:
-                return Complaint(
-                    f"{senders} of {len(by_rank)} ranks send, one after the other; {bound} rounds "
-                    f"have room for {bound} senders"
+                    kind=f"{verb} too much on {over} of {case.world} ranks",
+                    figure=0 if self.figure in _BY_SPELLING else most,
                 )
         return None
 
@@ -152,5 +141,5 @@ _FIGURES: dict[str, Callable[[Cost], tuple[int, str]]] = {
     "resident": lambda cost: (cost.bytes_left, "still held, in the end,"),
 }
 _BY_SPELLING = ("peak", "resident")  # how much is alive depends on how a line is written
-JUDGES: tuple[type[Any], ...] = (Bounded, ConstantKernels, OnEachRank, Senders)
+JUDGES: tuple[type[Any], ...] = (Bounded, ConstantKernels, OnEachRank)
 """The judges that are data."""

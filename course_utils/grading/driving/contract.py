@@ -10,18 +10,34 @@ from .cost import Measured, Prepare, measure_call
 Limit = int | Callable[[Case], int]
 
 
+_NEAR = 0.15
+
+
 @dataclass(frozen=True)
 class Complaint:
     """What of a promise was not kept. text: for the student, with figures.
 
-    kind: what two answers that break it in the same way have in common; by default the text.
+    kind: what two answers that break it in the same way have in common; by default the text. figure: how
+    much it was, which tells two ways of one kind apart.
     """
 
     text: str
     kind: str = ""
+    figure: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", self.kind or self.text)
+
+    def same_as(self, other: "Complaint | None") -> bool:
+        """Is the promise broken in the same way, to the last byte?"""
+        return other is not None and (self.kind, self.figure) == (other.kind, other.figure)
+
+    def near(self, other: "Complaint | None") -> bool:
+        """Is it broken in the same way, by about as much? A tensor more or less depends on how a line is
+        written."""
+        if other is None or self.kind != other.kind:
+            return False
+        return abs(self.figure - other.figure) <= _NEAR * max(self.figure, other.figure)
 
 
 class Judge(Protocol):

@@ -14,7 +14,7 @@ from course_utils.grading.comparing.check import Check, Expectation
 from course_utils.grading.declaring.exercise import Exercise, Mistake
 from course_utils.grading.declaring.judges import JUDGES
 from course_utils.grading.driving.case import Case
-from course_utils.grading.driving.contract import Contract
+from course_utils.grading.driving.contract import Complaint, Contract
 from course_utils.grading.driving.observe import Observation
 from course_utils.grading.pytrees.strict import loads
 from course_utils.grading.pytrees.tree import Tree
@@ -60,8 +60,9 @@ class FromFile:
         seen = self.tree["mistakes"][self.place(mistake)]["observations"][self.number(check)]
         return check.expected.observation if seen is None else Observation.from_tree(seen)
 
-    def broken_by(self, mistake: Mistake) -> list[str | None]:
-        return list(self.tree["mistakes"][self.place(mistake)]["breaks"])
+    def broken_by(self, mistake: Mistake) -> list[Complaint | None]:
+        breaks = self.tree["mistakes"][self.place(mistake)]["breaks"]
+        return [one and Complaint(**one) for one in breaks]
 
     def place(self, mistake: Mistake) -> int:
         return next(i for i, one in enumerate(self.mistakes) if one is mistake)

@@ -11,7 +11,7 @@ from course_utils.grading.comparing.observations import differs
 from course_utils.grading.comparing.trees import compare
 from course_utils.grading.declaring.exercise import Exercise, Mistake
 from course_utils.grading.driving.case import BY_HAND, EDGE, Case
-from course_utils.grading.driving.contract import Contract
+from course_utils.grading.driving.contract import Complaint, Contract
 from course_utils.grading.driving.global_state import quiet, seed
 from course_utils.grading.driving.labels import on_rank
 from course_utils.grading.driving.observe import Observation, observe
@@ -78,10 +78,9 @@ class FromReference:
         found: Observation = _mistaken.get((mistake, check), make, here)
         return found
 
-    def broken_by(self, mistake: Mistake) -> list[str | None]:
+    def broken_by(self, mistake: Mistake) -> list[Complaint | None]:
         contracts, limit = self.exercise.contracts, self.exercise.limit_s
-        complaints = [broken(contract, mistake.subject, limit) for contract in contracts]
-        return [complaint.kind if complaint else None for complaint in complaints]
+        return [broken(contract, mistake.subject, limit) for contract in contracts]
 
 
 _checks = Recent(size=64)

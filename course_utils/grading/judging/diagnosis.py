@@ -5,7 +5,7 @@ book. It is named if it explains the smallest failure and nearly all others, is 
 answer is right, and no other mistake explains as much.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from time import perf_counter
@@ -16,6 +16,7 @@ from course_utils.grading.comparing.observations import differs
 from course_utils.grading.declaring.edits import NoSuchText
 from course_utils.grading.declaring.exercise import CONTRACTS, Mistake
 from course_utils.grading.driving import errors as raising
+from course_utils.grading.driving.contract import Complaint
 from course_utils.grading.driving.observe import Observation
 
 from .ladder import Ladder
@@ -42,8 +43,7 @@ class Diagnosis:
 def diagnose(ladder: Ladder) -> Diagnosis | None:
     """What explains the failure that a climb ended with; None where nothing does, or two as much."""
     if ladder.rungs and ladder.rungs[-1].name == CONTRACTS:
-        found = cost_mistakes_like(ladder)
-        return Diagnosis((found[0],), True) if len(found) == 1 else None
+        return cost_mistake_like(ladder)
     if not ladder.observations or not ladder.failure or ladder.failure.case is None:
         return None
     for check in ladder.checks:  # the more cases, the fewer mistakes can look alike
@@ -152,12 +152,27 @@ class Evidence:
         return all(self.alike(self.theirs(both, check), check) for check in checks)
 
 
-def cost_mistakes_like(ladder: Ladder) -> list[Mistake]:
-    """The known mistakes that break the same contracts as the student's code, in the same way."""
+def cost_mistake_like(ladder: Ladder) -> Diagnosis | None:
+    """The one known mistake that breaks the same contracts as the student's code by the same figures;
+    where none does, the one whose figures are near."""
     exercise, expectations = ladder.exercise, ladder.expectations
     each = list(zip(exercise.contracts, ladder.runs, strict=True))
     if any(wrong_there(contract, runs, expectations.due(contract)) for contract, runs in each):
-        return []
-    complaints = [complaint_of(contract, runs) for contract, runs in each]
-    mine = [complaint.kind if complaint else None for complaint in complaints]
-    return [m for m in exercise.mistakes if m.cost and expectations.broken_by(m) == mine]
+        return None
+    mine = [complaint_of(contract, runs) for contract, runs in each]
+    known = [(m, expectations.broken_by(m)) for m in exercise.mistakes if m.cost]
+    for alike, sure in ((Complaint.same_as, True), (Complaint.near, False)):
+        found = [m for m, theirs in known if _match(mine, theirs, alike)]
+        if found:
+            return Diagnosis((found[0],), sure) if len(found) == 1 else None
+    return None
+
+
+def _match(
+    mine: Sequence[Complaint | None],
+    theirs: Sequence[Complaint | None],
+    alike: Callable[[Complaint, Complaint | None], bool],
+) -> bool:
+    """Are the same contracts broken, each in a like way?"""
+    pairs = zip(mine, theirs, strict=True)
+    return all(alike(one, other) if one else other is None for one, other in pairs)

@@ -9,7 +9,7 @@ from course_utils.grading.comparing.costs import broken
 from course_utils.grading.comparing.observations import differs
 from course_utils.grading.declaring.exercise import CONTRACTS, Exercise
 from course_utils.grading.driving import errors as raising
-from course_utils.grading.driving.case import BY_HAND, EDGE
+from course_utils.grading.driving.case import BY_HAND, EDGE, RANDOM
 from course_utils.grading.expecting import checks_of
 from course_utils.grading.expecting.from_reference import NoChecks
 
@@ -66,6 +66,7 @@ __all__ = [
     "BY_HAND",
     "CONTRACTS",
     "EDGE",
+    "RANDOM",
     "NoChecks",
     "broken",
     "checks_of",
