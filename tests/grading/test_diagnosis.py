@@ -124,7 +124,7 @@ def test_a_cost_that_is_broken_by_nearly_as_much_is_likely():
 
     @made.mistake("It is computed in float64.", cost=True)
     def _(x, temperature=1.0):
-        return torch.softmax(x.double() / temperature, -1).float()
+        return torch.softmax(x.double() / temperature, -1).to(x.dtype)
 
     @made.mistake("Two copies are made.", cost=True)
     def _(x, temperature=1.0):
@@ -134,7 +134,7 @@ def test_a_cost_that_is_broken_by_nearly_as_much_is_likely():
         if not temperature > 0:
             raise ValueError("no temperature")
         row = torch.ones_like(x[..., :1])
-        return torch.softmax(x.double() / temperature, -1).float() * row
+        return torch.softmax(x.double() / temperature, -1).to(x.dtype) * row
 
     found = grade(made, answer)
     assert (found.diagnosis, found.sure) == ("It is computed in float64.", False), found

@@ -134,16 +134,14 @@ def test_a_mistake_that_only_one_seed_finds_is_caught():
         contracts=[],
         probe=copy.copy(toys.softmax.probe),
     )
-    largest = max(case.args[0].numel() for case in toy.random_cases(0))
+    highest = max(case.args[0].sum().item() for case in toy.random_cases(0))
 
     def lucky(x, temperature=1.0):
         right = ref.temperature_softmax(x, temperature)
-        return right + 1 if x.numel() == largest else right
+        return right + 1 if x.sum().item() == highest else right
 
     for says, one in {"Lucky.": lucky, "A second.": lambda x: x, "A third.": lambda: None}.items():
         toy.mistake(says)(one)
-    largest_of = [max(c.args[0].numel() for c in toy.random_cases(s)) for s in proofs.SEEDS]
-    assert len(set(largest_of)) > 1, "draw other sizes"
     with pytest.raises(AssertionError, match="seed 0 finds 'Lucky"):
         proofs.mistakes_are_diagnosed(toy)
 
