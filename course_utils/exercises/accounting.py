@@ -109,6 +109,10 @@ linear_flops.mistake(
     "You take exactly one axis in front. There may be none, or several: `*batch, in_features = x_shape`.",
     replace("*batch, in_features = x_shape", "*batch, in_features = x_shape\n    (_,) = batch"),
 )
+linear_flops.mistake(
+    "You take at least one axis in front. There may be none: `*batch, in_features = x_shape`.",
+    replace("*batch, in_features = x_shape", "*batch, in_features = x_shape\n    (_, *_) = batch"),
+)
 
 
 @linear_flops.alternative("count the elements of the output, then of each gradient")
@@ -407,6 +411,39 @@ transformer_flops.slips(
 )
 
 
+transformer_flops.slips(
+    {
+        replace(
+            "3 * 2 * tokens * n_embd * vocab", "3 * 2 * (tokens - batch) * n_embd * vocab"
+        ): "Your head leaves out one position of each sequence. It makes logits at all `context` positions, "
+        "whether they have a target or not.",
+        replace(
+            "tokens = batch * context", "context -= 1\n    tokens = batch * context"
+        ): "You take context − 1 positions of each sequence. All `context` of them go through the model.",
+        replace(
+            "return parts | {",
+            'parts["attention"] += parts["attention"] // (2 * passes)\n    return parts | {',
+        ): "Your attention costs half a forward pass too much: its backward costs 2.5 times forward only in a "
+        "kernel that computes the scores again. Count it twice, like any other product.",
+        replace(
+            "return parts | {",
+            'parts["attention"] -= parts["attention"] // passes\n    return parts | {',
+        ): "You have one pass too few for attention. In each of its two products both factors need a gradient, "
+        "so its backward costs twice forward.",
+        replace(
+            "n_layer * passes * flops",
+            'n_layer * (3 if part == "attention" else passes) * flops',
+        ): "Checkpointing changes nothing in your attention. The whole block is computed again, attention's "
+        "products and all.",
+        replace(
+            "n_layer * passes * flops",
+            'n_layer * (passes if part == "attention" else 3) * flops',
+        ): "Checkpointing changes nothing in your linear layers. The whole block is computed again, not "
+        "attention alone.",
+    }
+)
+
+
 @transformer_flops.alternative("by matrix: FLOPs of every layer, three times or four")
 def _(*, n_layer, n_embd, vocab, context, batch, checkpointing=False):
     D, again = n_embd, 4 if checkpointing else 3
@@ -642,46 +679,28 @@ activation_bytes.slips(
     {
         replace(
             "norms = 2 *", "norms ="
-        ): "You count one LayerNorm. A block has two, one before attention and one before the MLP.",
+        ): "You count half of what the LayerNorms keep. A block has two, one before attention and one before "
+        "the MLP; each keeps its input and two numbers for each row.",
         replace(
             " + 2 * 4 * rows", ""
         ): "You leave out the statistics: each LayerNorm keeps a mean and a "
         "reciprocal deviation for each row.",
         replace(
             "2 * 4 * rows", "4 * rows"
-        ): "You keep one statistic for each row. LayerNorm keeps two: mean "
-        "and reciprocal deviation.",
+        ): "You count half of the statistics: two LayerNorms keep two float32 numbers each for a row, four "
+        "in all.",
         replace(
             "2 * 4 * rows", "2 * stream * rows"
         ): "You keep the statistics in stream bytes. They are float32 whatever the input is.",
+        replace(
+            "2 * 4 * rows", "2 * product * rows"
+        ): "You keep the statistics in product bytes. They are float32 whatever is multiplied.",
         replace(
             "stream * width", "product * width"
         ): "You keep the norms' inputs in product bytes. They are the residual stream itself.",
         replace(
             "* product * width", "* stream * width"
         ): "You keep what is multiplied in stream bytes. Autocast makes it bfloat16.",
-        replace(
-            "(3 + 3 + 2 * 4)", "(3 + 3 + 4)"
-        ): "You count one of GELU's two sides. Its backward needs "
-        "its input; the next layer's backward needs its output.",
-        replace(
-            "(3 + 3 + 2 * 4)", "(3 + 2 * 4)"
-        ): "You leave out q, k and v: the backward of both products of attention needs them.",
-        replace(
-            "(3 + 3 + 2 * 4)", "(2 + 3 + 2 * 4)"
-        ): "You have one input of a linear layer too few. Three "
-        "are as wide as n_embd: those of c_attn, of c_proj and of the MLP's first layer.",
-        replace(
-            "(3 + 3 + 2 * 4)", "(4 + 3 + 2 * 4)"
-        ): "You count one tensor of width n_embd too many. What two operations keep is there once: the "
-        "heads' output is the input of c_proj. And the residual addition keeps nothing.",
-        replace(
-            "(3 + 3 + 2 * 4)", "(1 + 3 + 2 * 4)"
-        ): "You leave out the inputs of c_attn and the MLP: each "
-        "is a LayerNorm's output, another tensor than the LayerNorm's input.",
-        replace(
-            "(3 + 3 + 2 * 4)", "(3 + 3 + 2)"
-        ): "GELU works on the MLP's hidden features, four times as wide as n_embd.",
         replace(
             " + 4 * batch * n_head * context", ""
         ): "Flash attention keeps one float32 for each head and "
@@ -728,12 +747,30 @@ activation_bytes.slips(
             " + 2 * 4 * rows", "", " + 4 * batch * n_head * context\n", "\n"
         ): "You count the large tensors only. The norms keep two numbers for each row, and flash attention "
         "one for each head and query.",
-        replace(
-            "(3 + 3 + 2 * 4)", "(3 + 3 + 3 * 4)"
-        ): "You count three tensors of the MLP's width. GELU's "
-        "output is the second layer's input: the same tensor.",
     }
 )
+
+WIDTHS = {  # in product bytes, of n_embd: how many are counted for the 14
+    6: "Have you left out the MLP's hidden features?",
+    7: "Have you left out some of q, k and v, and one of GELU's two sides?",
+    8: "Have you taken GELU's two sides as wide as n_embd, or left one out?",
+    9: "Have you left out one of GELU's two sides, and the input of a linear layer?",
+    10: "Have you left out one of GELU's two sides?",
+    11: "Have you left out q, k and v, or the inputs of the linear layers?",
+    12: "Have you left out the outputs of the LayerNorms, which are not their inputs, or two of q, k and v?",
+    13: "Have you left out one input of a linear layer?",
+    15: "Have you counted the heads' output and the input of c_proj, which are the same, or what a residual "
+    "addition keeps, which is nothing?",
+    16: "Have you counted the outputs of c_proj and of the MLP? No backward needs them.",
+    17: "Have you counted c_attn's output beside q, k and v? They are views of it.",
+    18: "Have you counted GELU's output and the second layer's input, which are the same?",
+}
+for number, question in WIDTHS.items():
+    activation_bytes.mistake(
+        f"Your tensors in product bytes are {number} times as wide as n_embd together. They should be 14: three inputs of "
+        f"linear layers, q, k and v, and four each for GELU's input and output. {question}",
+        replace("(3 + 3 + 2 * 4)", str(number)),
+    )
 
 
 @activation_bytes.alternative("a list of tensors, each with its elements and bytes")
@@ -825,6 +862,22 @@ matmul_intensity.slips(
         replace(
             "2 * m * k * n / (", "(2 * k - 1) * m * n / ("
         ): "You count one addition less in each sum. The convention is 2 · m · k · n.",
+        replace(
+            "m * k + k * n + m * n", "m * n * (2 * k + 1)"
+        ): "You read a row and a column anew for each element of the result. Both factors are read once: a "
+        "kernel keeps what it needs again.",
+        replace(
+            "m * k + k * n + m * n", "2 * m * k * n"
+        ): "You move two elements for each multiply-add. Each of the three matrices is moved once.",
+        replace(
+            "m * k + k * n + m * n", "m * k + m * k * n + m * n"
+        ): "You read the right factor anew for each row of the left. Both are read once.",
+        replace(
+            "return 2 * m * k * n / (", "return float(2 * m * k * n // (", "+ m * n)", "+ m * n))"
+        ): "You round down before you make it a float. The intensity has digits behind the point.",
+        replace(
+            "return 2 * m * k * n / (", "return round(2 * m * k * n / (", "+ m * n)", "+ m * n))"
+        ): "You round to a whole number. The intensity is a ratio, a float.",
     }
 )
 
@@ -943,6 +996,14 @@ roofline_time.slips(
             "(flops / peak_flops if flops > size else size / bandwidth)",
         ): "You compare FLOPs with bytes. Compare times: an operation is compute-bound above peak_flops / "
         "bandwidth FLOPs a byte, not above 1.",
+        replace(
+            "max(flops / peak_flops, size / bandwidth)",
+            "(size / bandwidth if size / flops > bandwidth / peak_flops else flops / peak_flops)",
+        ): "You divide by an operation's FLOPs, and a copy has none. Compare times, or products.",
+        replace(
+            "max(flops / peak_flops, size / bandwidth)",
+            "(flops / peak_flops if flops / size > peak_flops / bandwidth else size / bandwidth)",
+        ): "You divide by an operation's bytes, and it may move none. Compare times, or products.",
     }
 )
 
@@ -1017,7 +1078,7 @@ mfu.slips(
     {
         replace(
             "6 * n_parameters", "2 * n_parameters"
-        ): "You count the forward pass alone. Training costs 6 FLOPs a parameter and token.",
+        ): "Your parameters cost 2 FLOPs a token each, the forward pass alone. Training costs 6.",
         replace(
             "6 * n_parameters", "8 * n_parameters"
         ): "You count the forward pass twice. That is hardware "
@@ -1034,7 +1095,8 @@ mfu.slips(
         ): "You count a whole sequence's attention for one token. A token meets `context` others.",
         replace(
             "(n_gpus * peak_flops)", "peak_flops"
-        ): "You compare all GPUs together with the peak of one.",
+        ): "The number of GPUs has no effect in yours: tokens_per_second is of all of them together, "
+        "peak_flops of one.",
         replace(
             "(n_gpus * peak_flops)", "peak_flops * n_gpus"
         ): "You multiply by the number of GPUs. The tokens are of all GPUs together: divide.",
@@ -1061,6 +1123,24 @@ mfu.slips(
         replace(
             "raise ValueError(", "assert False, ("
         ): "An assert raises AssertionError, and python -O drops it. Raise ValueError.",
+        replace(
+            "6 * n_parameters + 12 *", "2 * n_parameters + 4 *"
+        ): "You have a third of it, which is the forward pass. Backward costs twice as much again.",
+        replace(
+            "6 * n_parameters + 12 *", "4 * n_parameters + 8 *"
+        ): "You have two thirds of it. A token costs 2 FLOPs a parameter forward and 4 backward, and attention "
+        "4 and 8 for each of n_layer · n_embd · context.",
+        replace(
+            "6 * n_parameters + 12 *", "3 * n_parameters + 6 *"
+        ): "You have half of it. A multiply-add is two FLOPs.",
+        replace(
+            "6 * n_parameters + 12 *", "8 * n_parameters + 16 *"
+        ): "You have a third too much: so many FLOPs a GPU does if it computes the forward pass twice. The "
+        "model's own count once.",
+        replace(
+            "12 *", "4 *"
+        ): "Your attention is its forward pass alone, 4 · n_layer · n_embd · context for a token. Training "
+        "costs 12.",
     }
 )
 
@@ -1153,6 +1233,21 @@ days_to_train.slips(
         replace(
             "/ SECONDS_PER_DAY", "// SECONDS_PER_DAY"
         ): "You round down to whole days. The estimate is a float.",
+        replace(
+            "return 6", "return float(ceil(6", "SECONDS_PER_DAY", "SECONDS_PER_DAY))"
+        ): "You round up to whole days. The estimate keeps its digits behind the point.",
+        replace(
+            "return 6", "return ceil(6", "SECONDS_PER_DAY", "SECONDS_PER_DAY)"
+        ): "You round up to whole days, an int. The estimate is a float.",
+        replace(
+            "return 6", "return float(round(6", "SECONDS_PER_DAY", "SECONDS_PER_DAY))"
+        ): "You round to the nearest whole day. The estimate keeps its digits behind the point.",
+        replace(
+            "return 6", "return round(6", "SECONDS_PER_DAY", "SECONDS_PER_DAY)"
+        ): "You round to the nearest whole day, an int. The estimate is a float.",
+        replace(
+            "return 6", "return int(6", "SECONDS_PER_DAY", "SECONDS_PER_DAY)"
+        ): "You cut off part of a day, and return an int. The estimate is a float.",
         replace("SECONDS_PER_DAY", "(8 * 3600)"): "A day has 24 hours, for GPUs at least.",
     }
 )
@@ -1261,6 +1356,24 @@ communication_bytes.slips(
             "2 * (world_size - 1) * chunk", "2 * (world_size > 1) * n_parameters"
         ): "Two whole vectors are what it tends to for many ranks. A rank sends 2 · (world_size − 1) chunks.",
         replace(
+            "-(-n_parameters // world_size)",
+            "-(-n_parameters * element_size // world_size)",
+            "chunk * element_size",
+            "chunk",
+        ): "You round a chunk up to whole bytes. It is of whole elements: round up their number, then multiply "
+        "by element_size.",
+        replace(
+            "-(-n_parameters // world_size)",
+            "n_parameters * element_size // world_size",
+            "chunk * element_size",
+            "chunk",
+        ): "You cut a chunk off at whole bytes, and some are never sent. It is of whole elements: round up their "
+        "number, then multiply by element_size.",
+        replace(
+            "return 2 * (world_size - 1) * chunk * element_size",
+            "return -(-2 * (world_size - 1) * n_parameters * element_size // world_size)",
+        ): "You round up at the end. Each of the equal chunks is of whole elements: round up first.",
+        replace(
             "raise ValueError(", "assert False, ("
         ): "An assert raises AssertionError, and python -O drops it. Raise ValueError.",
     }
@@ -1336,6 +1449,7 @@ def _():
     yield call(10**9, 10**9, 9.0, **H100, activations=80 * 10**9), "activations fill the GPU"
     yield call(10**9, 10**9, 9.0, **H100, activations=81 * 10**9), "activations do not even fit"
     yield call(10**6, 10**6, 9.0, **H100, activations=80 * 10**9 - 1), "one byte of room"
+    yield call(100, 1440, 30.0, **TOY, activations=20), "single GPUs, filled to the last byte"
 
 
 plan_training.slips(
@@ -1424,6 +1538,26 @@ plan_training.slips(
         replace(
             "-(-needed // gpus_per_node) * gpus_per_node", "max(needed, gpus_per_node)"
         ): "You take at least one node, and then single GPUs. Round up to whole nodes.",
+        replace(
+            "alone / gpus", "alone / needed", "24 * alone", "24 * alone / needed * gpus"
+        ): "You compute the days, and the dollars by them, before rounding up to nodes. The GPUs that you rent all "
+        "work, and are done sooner.",
+        replace(
+            "24 * alone", "24 * alone / gpus * needed"
+        ): "You pay for the GPUs before rounding up to nodes. All that you rent cost.",
+        replace(
+            "* n_parameters",
+            "* n_parameters + activations",
+            "-(-state // room)",
+            "-(-state // gpu_bytes)",
+            "activations + -(-state // gpus)",
+            "-(-state // gpus)",
+        ): "You share out the activations with the state. Each GPU has its own: they take from its room, and add "
+        "to its bytes.",
+        replace(
+            "-(-state // room)", "-(-(state + activations) // gpu_bytes)"
+        ): "You share out the activations where you look how many GPUs hold the state. They take from the room of "
+        "each.",
     }
 )
 
