@@ -39,7 +39,13 @@ def draw_alignment(shapes: dict[str, tuple[int, ...]]) -> Drawing:
     fits = all(len(found) < 2 for found in sizes)
     result = _written(tuple(max(found, default=1) for found in sizes)) if fits else "error"
     note(ax, -0.4, y + 0.5, f"result  {result}", ha="right", fontweight="bold")
-    note(ax, ndim * 1.4, y + 2.1, "orange: repeated", color=FAINT, fontsize=8)
+    legend = ["orange: repeated"]
+    if any(len(shape) < ndim for shape in shapes.values()):
+        legend.append("(1): no axis here, counts as 1")
+    if not fits:
+        legend.append("✗: two sizes other than 1")
+    for line, text in enumerate(legend):
+        note(ax, ndim * 1.4, y + 2.1 - 0.7 * line, text, color=FAINT, fontsize=8)
     return figure
 
 

@@ -13,7 +13,7 @@ shapes = Prediction(
         Ask(
             "(a + v).shape",
             truth="tuple((a + v).shape)",
-            why="v is (1, 1, 3) to a: nothing of a is repeated.",
+            why="v counts as (1, 1, 3) and is repeated. a is not.",
         ),
         Ask(
             "(a + b).shape",
@@ -56,7 +56,7 @@ cost = Prediction(
         Ask(
             "Bytes allocated by (x + y).sum()",
             truth="allocated(lambda: (x + y).sum())",
-            why="The sum is one number of 4 bytes, but the table has to exist before it is summed.",
+            why="The sum is one number of 4 bytes, but the table of 20,000 bytes is made before it is summed.",
         ),
     ],
 )
@@ -84,7 +84,7 @@ loss = Prediction(
 )
 
 equations = Prediction(
-    "The shape of each result. A letter that is missing behind the arrow is summed over.",
+    "The shape of each result. A letter that is missing after the arrow is summed over.",
     code="a, b = torch.zeros(2, 3, 4), torch.zeros(2, 4, 5)",
     asks=[
         Ask(
@@ -111,7 +111,7 @@ equations = Prediction(
 )
 
 rearranged = Prediction(
-    "View or copy? einops changes nothing about chapter 2's rule. Is the result a view?",
+    "Is the result a view of x?",
     setup=(
         "from einops import rearrange, repeat\n\n"
         "def shares(y):\n"
@@ -120,9 +120,9 @@ rearranged = Prediction(
     code="x = torch.zeros(2, 3, 8)  # (b, t, c)",
     asks=[
         Ask(
-            'rearrange(x, "b t (h d) -> b h t d", h=2)',
-            truth='shares(rearrange(x, "b t (h d) -> b h t d", h=2))',
-            why="An axis is split and two change places: only strides.",
+            'rearrange(x, "b t (g c) -> b g c t", g=2)',
+            truth='shares(rearrange(x, "b t (g c) -> b g c t", g=2))',
+            why="An axis is split and the axes change places: only shape and strides change.",
         ),
         Ask(
             'rearrange(x, "b t c -> (b t) c")',
@@ -132,7 +132,7 @@ rearranged = Prediction(
         Ask(
             'rearrange(x, "b t c -> b (c t)")',
             truth='shares(rearrange(x, "b t c -> b (c t)"))',
-            why="c and t merge in the other order than they lie: no stride does that.",
+            why="Behind one another in this order, the elements are not one constant step apart: no stride describes it.",
         ),
         Ask(
             'repeat(x, "b t c -> b g t c", g=4)',
@@ -148,7 +148,7 @@ rearranged = Prediction(
 )
 
 rotary = Prediction(
-    "Queries (B, T, H, D) and a table of angles (T, D / 2). Which of these lines give every position its own angles, whatever the sizes?",
+    "q is one half of the queries' features, (B, T, H, D / 2); cos is a table (T, D / 2). Which of these lines give every position its own angles, whatever the sizes?",
     setup=(
         "def right(index):\n"
         "    table = torch.arange(4.0)[:, None].expand(4, 3)\n"
@@ -165,7 +165,7 @@ rotary = Prediction(
         Ask(
             "q * cos",
             truth="right(...)",
-            why="It runs, since T and H are both 4 here, and turns each head by the angles of a position.",
+            why="It runs, since T and H are both 4 here. But the table's T meets H, so each head gets the angles of one position.",
         ),
         Ask(
             "q * cos[:, None]",
@@ -175,7 +175,7 @@ rotary = Prediction(
         Ask(
             "q * cos[None, :, None]",
             truth="right((None, slice(None), None))",
-            why="(1, T, 1, D / 2): the axis for the batch is written out, which changes nothing.",
+            why="(1, T, 1, D / 2): an axis of size 1 in front is what broadcasting adds anyway.",
         ),
         Ask(
             "q * cos[None]",
@@ -232,12 +232,12 @@ quiz = Quiz(
             choices=[
                 Choice(
                     "Attention scores, one matrix for each head.",
-                    why="For that h has to stand behind the arrow.",
+                    why="For that h would have to stand after the arrow.",
                 ),
                 Choice(
                     "The sum over all heads of their scores.",
                     right=True,
-                    why="h and d are both missing behind the arrow: both are summed over.",
+                    why="h and d are both missing after the arrow: both are summed over.",
                 ),
                 Choice(
                     "An error: h stands in both operands but not in the result.",
@@ -272,7 +272,7 @@ quiz = Quiz(
                 ),
                 Choice(
                     "`q.unflatten(1, (kv, G)) @ k[:, :, None].expand(-1, -1, G, -1, -1).mT`",
-                    why="expand stores nothing, but matmul makes a contiguous batch of its operands before it multiplies: G copies after all.",
+                    why="expand stores nothing, but matmul merges the batch axes (B, kv, G) before it multiplies. An axis of stride 0 does not merge with the others, so every key is stored G times after all.",
                 ),
                 Choice(
                     '`torch.einsum("bngtd,bnsd->bngts", q.unflatten(1, (kv, G)), k)`',

@@ -19,8 +19,9 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of the result when tensors of these shapes are broadcast against one another.
 
     Shapes are aligned at their last axes, and an axis that is missing in front counts as 1. On each
-    axis all sizes other than 1 must be equal, and that is the size of the result. Raises ValueError
-    where they are not. Source: PyTorch documentation, "Broadcasting semantics".
+    axis all sizes other than 1 must be equal, and that is the size of the result; where all are 1, it
+    is 1. No shape at all gives (). Raises ValueError where sizes other than 1 differ. Source: PyTorch
+    documentation, "Broadcasting semantics".
     """
     ndim = max(map(len, shapes), default=0)
     aligned = [(1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes]
@@ -96,8 +97,8 @@ def patchify(
 ) -> Float[Tensor, "B patches features"]:
     """Images cut into square patches, each flattened into a vector: the tokens of a vision model.
 
-    Patches are in row-major order, from the upper left. Within a patch the row turns slowest, then
-    the column, and the channel turns fastest: features = size · size · C. Raises ValueError where
+    Patches are in row-major order, from the upper left. Within a patch the row varies slowest, then
+    the column, and the channel varies fastest: features = size · size · C. Raises ValueError where
     `size` does not divide height and width. Source: Dosovitskiy et al. (2021), section 3.1.
     """
     if images.size(-2) % size or images.size(-1) % size:
@@ -124,9 +125,10 @@ def einsum(equation: str, *operands: Float[Tensor, "..."]) -> Float[Tensor, "...
     """Einstein summation by permuting, broadcasting, one product and one sum.
 
     equation: a letter for each axis, "ik,kj->ij": operands separated by commas, then `->` and the
-    result's letters. Spaces are ignored. No letter stands twice in one operand or in the result.
-    Letters that the result lacks are summed over. operands: one or more. Raises ValueError where
-    their number is not the equation's. Source: `numpy.einsum`, explicit mode.
+    result's letters. Spaces are ignored. No letter stands twice in one operand or in the result, and
+    each letter of the result stands in an operand. Letters that the result lacks are summed over.
+    operands: one or more, of one dtype. Raises ValueError where their number is not the equation's.
+    Source: `numpy.einsum`, explicit mode.
     """
     inputs, output = equation.replace(" ", "").split("->")
     summed = sorted(set(inputs) - set(output) - {","})
