@@ -1,6 +1,7 @@
 """The drawings of chapter 4: the bits of a number, where numbers lie, and how sums drift."""
 
 from collections.abc import Mapping, Sequence
+from math import frexp
 
 from course_utils.reference.number_formats import (
     FORMATS,
@@ -75,24 +76,37 @@ def draw_bits(bits: int, formats: Sequence[Format]) -> Drawing:
 
 
 def draw_numbers(formats: Sequence[Format], top: float) -> Drawing:
-    """All numbers of small formats from 0 to `top`, each a tick; powers of two are longer."""
-    figure, ax = plot(7.0, 0.75 * len(formats) + 0.5)
+    """All numbers of small formats from 0 to `top`, each a tick.
+
+    Subnormal numbers and zero are short; powers of two from which on the step doubles are long.
+    """
+    figure, ax = plot(7.0, 0.75 * len(formats) + 0.8)
     for row, form in enumerate(formats):
         size = 2 ** (form.bits - 1)
         values = [
             decode_float(b, form.exponent_bits, form.mantissa_bits, form.specials)
             for b in range(size)
         ]
+        smallest = float_limits(form.exponent_bits, form.mantissa_bits, form.specials)[1]
         shown = [v for v in values if v <= top]
-        tall = [
-            v for v in shown if v and v.as_integer_ratio()[0] & (v.as_integer_ratio()[0] - 1) == 0
-        ]
-        ax.vlines(shown, -row - 0.18, -row + 0.18, color=BLUE, lw=1.1)
-        ax.vlines(tall, -row - 0.32, -row + 0.32, color=ORANGE, lw=1.2)
+        low = [v for v in shown if v < smallest]
+        doubling = [v for v in shown if v > smallest and frexp(v)[0] == 0.5]
+        rest = [v for v in shown if v >= smallest and v not in doubling]
+        for ticks, half, colour, label in (
+            (doubling, 0.32, ORANGE, "the step doubles here"),
+            (rest, 0.2, BLUE, "other normal numbers"),
+            (low, 0.1, GREEN, "zero and subnormal"),
+        ):
+            ax.vlines(ticks, -row - half, -row + half, color=colour, lw=1.2, label=label)
     ax.set_yticks([-row for row in range(len(formats))], [form.name for form in formats])
     ax.set_xlim(-0.02 * top, 1.02 * top)
     ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0)
+    handles, labels = ax.get_legend_handles_labels()
+    where = (0.5, 1.0)
+    ax.legend(
+        handles[:3], labels[:3], loc="lower center", bbox_to_anchor=where, ncols=3, frameon=False
+    )
     return figure
 
 

@@ -19,40 +19,39 @@ patterns = Prediction(
         ),
         Ask("`0 0111 001`", truth="e4m3(0b0_0111_001)", why="The next number after 1: 1 + 1/8."),
         Ask(
-            "`0 0000 001`",
-            truth="e4m3(0b0_0000_001)",
-            why="Subnormal: 1/8 without a leading one, times 2⁻⁶, that is 2⁻⁹ = 0.001953125.",
+            "`0 0000 100`",
+            truth="e4m3(0b0_0000_100)",
+            why="Subnormal: 4/8 without a leading one, times 2⁻⁶, that is 2⁻⁷ = 0.0078125.",
         ),
     ],
 )
 
 plus_one = Prediction(
     "Is `x + 1 == x`, if all is computed in this format?",
-    code="bf16, fp16, fp32, fp64 = torch.bfloat16, torch.float16, torch.float32, torch.float64",
     setup="def stuck(n, dtype):\n    x = torch.tensor(n, dtype=dtype)\n    return bool(x + 1 == x)",
     asks=[
         Ask(
-            "x = 128 in bf16",
+            "x = 128 in BF16",
             truth="stuck(128.0, torch.bfloat16)",
             why="From 128 to 256 the step of BF16 is 1: 129 is a number.",
         ),
         Ask(
-            "x = 256 in bf16",
+            "x = 256 in BF16",
             truth="stuck(256.0, torch.bfloat16)",
             why="The step is 2. 257 is a tie, and 256 is even.",
         ),
         Ask(
-            "x = 2048 in fp16",
+            "x = 2048 in FP16",
             truth="stuck(2048.0, torch.float16)",
             why="Ten mantissa bits: the step becomes 2 at 2¹¹.",
         ),
         Ask(
-            "x = 2²⁴ − 1 in fp32",
+            "x = 2²⁴ − 1 in FP32",
             truth="stuck(2.0**24 - 1, torch.float32)",
             why="Below 2²⁴ the step is 1, so 2²⁴ is reached.",
         ),
         Ask(
-            "x = 2²⁴ in fp64",
+            "x = 2²⁴ in FP64",
             truth="stuck(2.0**24, torch.float64)",
             why="FP64 counts in ones up to 2⁵³.",
         ),
@@ -84,9 +83,9 @@ rounded = Prediction(
             why="A tie between 65504 and 65536 goes to the even one, which FP16 lacks: `inf`.",
         ),
         Ask(
-            "`torch.tensor(257.0).to(brain).item()`",
-            truth="torch.tensor(257.0).bfloat16().item()",
-            why="Between 256 and 258; 256 is even.",
+            "`torch.tensor(518.0).to(brain).item()`",
+            truth="torch.tensor(518.0).bfloat16().item()",
+            why="Halfway between 516 and 520, that is 129 and 130 steps of 4. 130 is even.",
         ),
     ],
 )
@@ -124,7 +123,7 @@ integers = Prediction(
         Ask(
             "`a.sum().item()`",
             truth="a.sum().item()",
-            why="A reduction of integers adds up in int64.",
+            why="A sum over an axis, or over all, is computed in int64.",
         ),
         Ask(
             "`(i[0] + 1).item()`",
@@ -183,7 +182,7 @@ quiz = Quiz(
             choices=[
                 Choice(
                     "The rounding of the products.",
-                    why="A product of two BF16 numbers has at most 16 significant bits: FP32 holds it exactly.",
+                    why="A product of two BF16 numbers has at most 16 significant bits: FP32 holds it exactly, if it is in range.",
                 ),
                 Choice(
                     "The rounding of the running total.",

@@ -56,7 +56,8 @@ NV_BLOCK = 16
 def float_fields(bits: int, exponent_bits: int, mantissa_bits: int) -> tuple[int, int, int]:
     """Sign, exponent and mantissa of a bit pattern, each as the integer that is stored.
 
-    bits: the pattern as an integer from 0, the sign in its highest bit, the mantissa in its lowest.
+    bits: the pattern, an integer from 0 to 2^(1 + exponent_bits + mantissa_bits) - 1: the sign in its
+    highest bit, then the exponent, the mantissa in its lowest bits.
     Source: IEEE 754-2019, section 3.4.
     """
     sign = bits >> (exponent_bits + mantissa_bits)
@@ -70,10 +71,11 @@ def decode_float(
     """The number that a bit pattern stands for, as a Python float.
 
     The bias is 2^(exponent_bits - 1) - 1. An exponent field of 0 means a subnormal number: no
-    leading one, and the exponent of the smallest normal number. specials: "ieee": the largest
-    exponent field means infinity where the mantissa is 0, else NaN. "fn": exponent and mantissa all
-    ones means NaN, all else is a number. "finite": every pattern is a number. Source: IEEE
-    754-2019, section 3.4; OCP Microscaling Formats (MX) v1.0, section 5.
+    leading one, and the exponent of the smallest normal number. Zeros and infinities have a sign,
+    too. specials: "ieee": the largest exponent field means infinity where the mantissa is 0, else
+    NaN. "fn": exponent and mantissa all ones means NaN, all else is a number. "finite": every
+    pattern is a number. Source: IEEE 754-2019, section 3.4; OCP Microscaling Formats (MX) v1.0,
+    section 5.
     """
     sign, exponent, mantissa = float_fields(bits, exponent_bits, mantissa_bits)
     last, bias = 2**exponent_bits - 1, 2 ** (exponent_bits - 1) - 1
@@ -124,7 +126,7 @@ def encode_bfloat16(x: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
     x: float32. Result: bit patterns from 0 to 65535 as int32. What rounds beyond the largest finite
     number becomes an infinity. Every NaN becomes 0x7FC0.
 
-    Source: `round_to_nearest_even`, c10/util/BFloat16.h.
+    Source: `round_to_nearest_even`, torch/headeronly/util/BFloat16.h.
     """
     bits = x.float().view(torch.int32)
     odd = (bits >> 16) & 1
@@ -135,12 +137,12 @@ def encode_bfloat16(x: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
 def stochastic_round(
     x: Float[Tensor, "*shape"], u: Float[Tensor, "*shape"]
 ) -> Float[Tensor, "*shape"]:
-    """Round float32 to bfloat16, up or down, by random numbers that are given.
+    """Round float32 to one of the two bfloat16 neighbours, by random numbers that are given.
 
-    x: float32, no NaN. u: float32, uniform in [0, 1), one number for each element. Of the two
-    bfloat16 numbers around x, take the one farther from zero where u is less than the part of the
-    way from the nearer-to-zero one that x has gone, so that the mean over many u is x. What is a
-    bfloat16 number already stays as it is. Beyond the largest finite number the next is infinity.
+    x: float32, no NaN. u: float32, uniform in [0, 1), one number for each element. Let a and b be
+    the bfloat16 numbers around x, a the one nearer to zero, and p = (x - a) / (b - a). The result
+    is b where u < p, else a; so its mean over many u is x. What is a bfloat16 number already stays
+    as it is. Beyond the largest finite number, b is an infinity, and counts as ±2^128 in p.
     Result: bfloat16. Source: Gupta et al. (2015), section 3.
     """
     bits = x.float().view(torch.int32)
@@ -168,10 +170,10 @@ def kahan_sum(x: Float[Tensor, "n *rest"]) -> Float[Tensor, "*rest"]:
 def logsumexp(x: Float[Tensor, "*shape"], dim: int = -1) -> Float[Tensor, "*rest"]:
     """log(sum(exp(x))) along `dim`, for numbers of any size.
 
-    Result: that axis is gone, the dtype is that of x. Where all are -inf, or x has none along `dim`,
-    it is -inf; where the largest is +inf, +inf; a NaN stays NaN.
+    Result: without the axis `dim`, in the dtype of x. It is -inf where all numbers along `dim` are
+    -inf, or where that axis has length 0; +inf where the largest is +inf; NaN where one is NaN.
 
-    Gradients are those of softmax.
+    The gradient with respect to x is softmax(x) along `dim`.
     """
     if x.size(dim) == 0:
         return x.sum(dim).log()
@@ -198,12 +200,12 @@ def quantize_mxfp8(
 ) -> tuple[UInt8[Tensor, "*batch n"], UInt8[Tensor, "*batch blocks"]]:
     """x in MXFP8: blocks of 32 neighbours in E4M3 that share a power of two as their scale.
 
-    x: float32, finite, n a multiple of 32; it may be empty. Blocks lie along the last axis. A block's scale is 2^e
-    with e = floor(log2(largest |x|)) - 8, where 8 is the largest exponent of E4M3; e is at least
-    -127, also for a block of zeros. x / scale is clamped to ±448 and rounded as torch casts to
-    float8_e4m3fn; the sign of a zero is kept. Returns what goes to memory, as uint8: the bytes of
-    the elements and those of the scales, e + 127. Raises ValueError where n is no multiple of 32.
-    Source: OCP Microscaling Formats (MX) v1.0, section 6.3.
+    x: float32, finite, n a multiple of 32; it may be empty. Blocks lie along the last axis. A
+    block's scale is 2^e with e = floor(log2(largest |x|)) - 8, where 8 is the largest exponent of
+    E4M3. Where that is below -127, and for a block of zeros, e is -127. x / scale is clamped to
+    ±448 and rounded as torch casts to float8_e4m3fn; the sign of a zero is kept. Returns what goes
+    to memory, as uint8: the bytes of the elements and those of the scales, e + 127. Raises
+    ValueError where n is no multiple of 32. Source: OCP Microscaling Formats (MX) v1.0, section 6.3.
     """
     if x.size(-1) % MX_BLOCK:
         raise ValueError(f"{x.size(-1)} numbers do not fall into blocks of {MX_BLOCK}")
