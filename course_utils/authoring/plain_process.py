@@ -55,11 +55,18 @@ def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
 
 # ------------------------------------------------------------------------------ a process
 class PlainProcess:
-    """A channel to a plain process: its own memory, no other bound. A new one after each loss."""
+    """A channel to a plain process: its own memory, no other bound. A new one after each loss.
+
+    patience: how many times the limits it waits, where nothing that runs is expected to hang.
+    """
 
     def __init__(
-        self, environment: Mapping[str, str] | None = None, cwd: str | None = None
+        self,
+        environment: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        patience: float = 1.0,
     ) -> None:
+        self.patience = patience
         self.environment, self.cwd = {**os.environ, **(environment or {})}, cwd
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -68,6 +75,7 @@ class PlainProcess:
         process = self.process = self.process or self.started()
         assert process.stdin and process.stdout
         try:
+            limit_s *= self.patience
             end = monotonic() + limit_s
             self.send(process.stdin, request, end)
             reply = loads(self.frame(process.stdout, end))

@@ -249,7 +249,7 @@ def elsewhere() -> PlainProcess:
     left_out = shutil.ignore_patterns("reference", "exercises", "questions", "__pycache__")
     shutil.copytree(Path(course_utils.__file__).parent, package, ignore=left_out)
     (Path(folder) / "sitecustomize.py").write_text(NO_EDITABLE_INSTALLS, encoding="utf-8")
-    process = PlainProcess(environment={"PYTHONPATH": folder}, cwd=folder)
+    process = PlainProcess({"PYTHONPATH": folder}, cwd=folder, patience=10.0)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(process.close)
     return process
