@@ -138,7 +138,7 @@ attention_flops = Exercise(
     hints=(
         "q kᵀ has queries × keys elements for each head of each sequence. What does one of them cost?",
         "The second product costs as much: each element of the result is a sum over the keys.",
-        "Causal: count the pairs. The last query sees all keys, the one before it one fewer, …",
+        "With causal, count the pairs: the last query sees all keys, the one before it one fewer, and so on.",
         "Of the pairs, 0 + 1 + … + (queries − 1) are hidden.",
         ("edge cases", "One query against a cache of keys sees them all, causal or not."),
     ),
@@ -475,7 +475,7 @@ training_memory = Exercise(
         "A frozen parameter takes its own bytes and nothing else.",
         (
             "edge cases",
-            "A dict raises KeyError for what it does not know; ValueError is asked for.",
+            "Looking up an unknown name in a dict raises KeyError; the docstring asks for ValueError.",
         ),
     ),
 )
@@ -633,7 +633,10 @@ activation_bytes = Exercise(
         "are kept by the linear layers.",
         "In product bytes: 3 inputs of linear layers of width n_embd, q, k and v, and 4 + 4 for GELU: 14. In "
         "stream bytes: 2.",
-        ("edge cases", "Softmax is computed in float32. In 4 bytes it needs no cast, so no copy."),
+        (
+            "edge cases",
+            "The softmax is computed in float32. If product is 4 it needs no cast, so no copy is kept.",
+        ),
     ),
 )
 
@@ -1165,7 +1168,7 @@ days_to_train = Exercise(
         "How many FLOPs are there in all? Six for each parameter and token.",
         "FLOP/s of all GPUs together, at the share that is used.",
         "A day has 86,400 seconds.",
-        ("edge cases", "Is a share of 40 possible? Somebody meant 40 %."),
+        ("edge cases", "A share above 1, such as 40 for 40 %, raises ValueError. So does 0."),
     ),
 )
 
@@ -1273,7 +1276,10 @@ communication_bytes = Exercise(
         "Cut the vector into as many chunks as there are ranks. How long is each, padding included?",
         "Reduce-scatter: every rank sends one chunk in each of world_size − 1 steps.",
         "All-gather: as many steps again.",
-        ("edge cases", "One rank has nobody to send to. Padding counts: it is sent."),
+        (
+            "edge cases",
+            "One rank sends nothing. A chunk's length is rounded up, since padding is sent too.",
+        ),
     ),
 )
 
@@ -1400,10 +1406,10 @@ plan_training = Exercise(
     hints=(
         "Two numbers of GPUs: the fewest that hold the state, and the fewest that are done in time. Which "
         "one decides?",
-        "A GPU has gpu_bytes − activations bytes for its share. Round up.",
+        "A GPU has gpu_bytes − activations bytes for its share. Divide the state by that, and round up.",
         "One GPU would take days_to_train(…, 1, …); n GPUs an n-th of that.",
         "Take the larger number, round it up to whole nodes, and only then compute days and bytes.",
-        ("edge cases", "If activations fill a GPU, no number of GPUs helps."),
+        ("edge cases", "If activations fill a GPU, no number of GPUs is enough: raise ValueError."),
     ),
 )
 

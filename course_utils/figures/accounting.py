@@ -47,13 +47,15 @@ def draw_roofline(
     ax.plot([ridge, right], [peak_flops / 1e9] * 2, color=RED, linewidth=2)
     ax.axvline(ridge, color=FAINT, linewidth=0.8, linestyle=":")
     ax.text(ridge, peak_flops / 1e9, f" ridge {ridge:.1f}", va="bottom", ha="left", color=INK)
-    for i, (name, (intensity, rate)) in enumerate(points.items()):
+    for name, (intensity, rate) in points.items():
         ax.plot(intensity, rate / 1e9, "o", color=ORANGE, markeredgecolor=INK, markersize=7)
         ax.annotate(
             name,
             (intensity, rate / 1e9),
-            xytext=(6, -22 if i % 2 else -11),  # in turn, for neighbours whose names would overlap
+            xytext=(0, -8),
             textcoords="offset points",
+            ha="center",
+            va="top",
             color=INK,
             fontsize=8,
         )

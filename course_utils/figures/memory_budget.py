@@ -6,7 +6,7 @@ from course_utils.reference.memory_budget import (
     GPUS,
     SHAPES,
     parameter_count,
-    training_memory,
+    step_memory,
 )
 
 from .interactive import Interactive
@@ -36,13 +36,13 @@ DEFAULTS: dict[str, Any] = {
 def memory_budget(shape: str = "GPT-2 small", **settings: Any) -> Interactive:
     """Bytes of each tenant of a training run beside the memory of GPUs, at the reader's settings.
 
-    shape: a name of SHAPES. settings: of `training_memory`, to open with. Raises ValueError for
+    shape: a name of SHAPES. settings: of `step_memory`, to open with. Raises ValueError for
     settings that it has none of, and for an unknown shape.
     """
     if shape not in SHAPES:
         raise ValueError(f"There is no shape {shape!r}. There are: {', '.join(SHAPES)}.")
     opens = SHAPES[shape] | DEFAULTS | settings
-    memory = training_memory(**opens)
+    memory = step_memory(**opens)
     count = parameter_count(*(opens[k] for k in ("n_layer", "n_embd", "vocab", "context", "tied")))
     room = [name for name, size in GPUS.items() if memory.total <= size]
     lines = [

@@ -24,12 +24,12 @@ products = Prediction(
         Ask(
             "(x @ w.T).sum().backward(), forward and backward",
             truth="counted(lambda: (x @ w.T).sum().backward())",
-            why="x needs no gradient, so backward has one product, for w: twice the forward pass in all.",
+            why="x needs no gradient, so backward has one product, for w. With forward that makes two.",
         ),
         Ask(
             "x[0] + x[1]",
             truth="counted(lambda: x[0] + x[1])",
-            why="The counter knows matrix products, convolutions and attention. All else counts 0.",
+            why="An addition of two rows is elementwise, and the counter has no formula for it.",
         ),
         Ask(
             "torch.bmm(torch.ones(4, 8, 16), torch.ones(4, 16, 8))",
@@ -59,12 +59,12 @@ def factor(part, **change):
         Ask(
             "the MLPs, with twice the context",
             truth="factor('mlp', context=2048)",
-            why="A linear layer only counts tokens: twice as many.",
+            why="A linear layer does the same for every token, and there are twice as many.",
         ),
         Ask(
             "attention's two products, with twice the context",
             truth="factor('attention', context=2048)",
-            why="Every token meets every other: twice as many of both.",
+            why="A score for each query and key, and there are twice as many of both.",
         ),
         Ask(
             "the MLPs, with twice the width",
@@ -74,13 +74,15 @@ def factor(part, **change):
         Ask(
             "attention's two products, with twice the width",
             truth="factor('attention', n_embd=1536)",
-            why="The scores are as many as before, and each is a sum over twice as many features.",
+            why="There are as many scores as before. Each is a sum over twice as many features, and weights · v has "
+            "twice as many columns.",
         ),
     ],
 )
 
 sixteen_bytes = Prediction(
-    "Bytes for each parameter, from step to step, with AdamW.",
+    "How many bytes does each trained parameter take when the optimizer steps? The optimizer is AdamW, but "
+    "for the last line.",
     setup="from course_utils.reference.accounting import training_memory\n"
     "def each(**settings):\n    return sum(training_memory(1, **settings).values())",
     asks=[
@@ -92,7 +94,7 @@ sixteen_bytes = Prediction(
         Ask(
             "float32 parameters under bfloat16 autocast",
             truth="each(precision='bf16 mixed')",
-            why="Autocast casts in the forward pass. What stays from step to step is float32 as before.",
+            why="Autocast casts in the forward pass. Parameters, gradients and state stay float32.",
         ),
         Ask(
             "bfloat16 with a float32 master copy and state",
@@ -107,14 +109,39 @@ sixteen_bytes = Prediction(
         Ask(
             "float32 and plain SGD",
             truth="each(optimizer='sgd')",
-            why="4 + 4. Without momentum SGD remembers nothing.",
+            why="4 + 4. Without momentum SGD keeps no state.",
+        ),
+    ],
+)
+
+napkin = Prediction(
+    "An H100 computes 989.4 TFLOP/s in bfloat16, reads 3.35 TB/s, and has 80 GB.",
+    setup="from course_utils.reference.accounting import days_to_train",
+    asks=[
+        Ask(
+            "How many days, rounded to a whole number, do 70 billion parameters take on 15 trillion tokens, with "
+            "1,024 H100 at 40 % MFU?",
+            truth="round(days_to_train(70 * 10**9, 15 * 10**12, 1024, 989.4e12, 0.4))",
+            why="6 · 70 · 10⁹ · 15 · 10¹² = 6.3 · 10²⁴ FLOPs, at 1,024 · 0.4 · 989.4 · 10¹² FLOP/s.",
+        ),
+        Ask(
+            "How many billion parameters has the largest model whose 16 bytes a parameter fit on 8 H100, split "
+            "evenly?",
+            truth="8 * 80 // 16",
+            why="640 GB over 16 bytes. Nothing is left for activations.",
+        ),
+        Ask(
+            "How many milliseconds, to one decimal, does one token take at least through a model of 10 billion "
+            "parameters in bfloat16, on one H100?",
+            truth="round(1e3 * 2 * 10**10 / 3.35e12, 1)",
+            why="20 GB of weights have to be read, at 3.35 TB/s. The arithmetic takes 0.02 ms.",
         ),
     ],
 )
 
 which_bound = Prediction(
-    "An H100 computes 989.4 TFLOP/s in bfloat16 and reads 3.35 TB/s: 295 FLOPs a byte. Is each operation "
-    "limited by its arithmetic (yes) or by memory (no)?",
+    "An H100 computes 989.4 TFLOP/s in bfloat16 and reads 3.35 TB/s. Its ridge is at 295 FLOPs a byte. Is each operation "
+    "compute-bound (yes) or memory-bound (no)?",
     setup="from course_utils.reference.accounting import matmul_intensity\n"
     "ridge = 989.4e12 / 3.35e12",
     asks=[
@@ -162,7 +189,7 @@ quiz = Quiz(
                 ),
                 Choice(
                     "2 for forward, 2 for backward, 2 for the optimizer.",
-                    "The optimizer works once a step, not once a token: over a large batch it hardly counts.",
+                    "The optimizer works once a step, not once a token. With many tokens in a step that is little.",
                 ),
                 Choice(
                     "4 for forward, 2 for backward.",
@@ -200,7 +227,9 @@ quiz = Quiz(
                     right=True,
                 ),
                 Choice("1000 TFLOP/s.", "Only from 250 FLOPs a byte on."),
-                Choice("50 TFLOP/s.", "Intensity is no percentage: multiply it by the bandwidth."),
+                Choice(
+                    "50 TFLOP/s.", "The intensity is not the speed: multiply it by the bandwidth."
+                ),
                 Choice("4 TFLOP/s.", "That would be one FLOP a byte."),
             ],
         ),
@@ -209,7 +238,7 @@ quiz = Quiz(
             choices=[
                 Choice(
                     "It falls by a quarter.",
-                    "MFU counts the model's own FLOPs for each token, which are as many as before. It is "
+                    "MFU counts the model's own FLOPs for each token, and these have not changed. So it is "
                     "proportional to tokens a second.",
                     right=True,
                 ),
@@ -219,7 +248,7 @@ quiz = Quiz(
                 ),
                 Choice(
                     "It rises, since more FLOPs are computed.",
-                    "Recomputation gives no token more. MFU leaves it out on purpose.",
+                    "MFU leaves recomputation out: it trains on no more tokens.",
                 ),
             ],
         ),
@@ -234,7 +263,7 @@ quiz = Quiz(
                 ),
                 Choice(
                     "8 times as much.",
-                    "Each message becomes 8 times shorter as there are 8 times more.",
+                    "There are about 8 times as many messages, but each is an eighth as long.",
                 ),
                 Choice(
                     "An eighth.",

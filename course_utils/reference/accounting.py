@@ -19,7 +19,7 @@ def linear_flops(
 
     x_shape: of the input, (..., in_features), with any number of axes in front, even none. The weight
     is (out_features, in_features). An element of the output is a sum of in_features products and costs
-    2 · in_features. Backward computes the gradients of the weight and, if input_grad, of the input:
+    2 · in_features. Both results are ints. Backward computes the gradients of the weight and, if input_grad, of the input:
     a product of the same size each. Source: Kaplan et al. (2020), section 2.1.
     """
     *batch, in_features = x_shape
@@ -92,16 +92,17 @@ STATE_NUMBERS: dict[str, int] = {"sgd": 0, "momentum": 1, "adamw": 2}
 def training_memory(
     trainable: int, frozen: int = 0, *, precision: str = "fp32", optimizer: str = "adamw"
 ) -> dict[str, int]:
-    """Bytes that training holds from step to step, by tenant, activations aside.
+    """Bytes in memory when the optimizer steps, by what they are for, without activations.
 
     trainable, frozen: how many parameters of each kind; a frozen one has neither gradient nor state
-    nor master copy. precision: "fp32"; "bf16 mixed", float32 parameters under autocast; "bf16
-    master", all in bfloat16 with a float32 copy and a float32 state that the optimizer works on;
-    "bf16", everything in bfloat16. optimizer: "sgd" remembers nothing, "momentum" one number for
-    each parameter, "adamw" two.
+    nor master copy. precision: "fp32", everything in float32; "bf16 mixed", as "fp32", since autocast
+    changes the products only; "bf16 master", parameters and gradients in bfloat16, with a master copy
+    and state in float32; "bf16", everything in bfloat16 and no master copy. optimizer: "sgd" keeps
+    nothing, "momentum" one number for each parameter that it trains, "adamw" two.
 
-    Returns "parameters", "gradients", "master_weights" and "optimizer_state". Raises ValueError for
-    a precision or optimizer there is none of. Source: Rajbhandari et al. (2020), section 3.1.
+    Returns "parameters", "gradients", "master_weights" (0 if there are none) and "optimizer_state".
+    Raises ValueError for any other precision or optimizer. Source: Rajbhandari et al. (2020),
+    section 3.1.
     """
     if precision not in ELEMENT_BYTES or optimizer not in STATE_NUMBERS:
         raise ValueError(f"no memory is known for {precision!r} with {optimizer!r}")
@@ -126,13 +127,18 @@ def activation_bytes(
 ) -> int:
     """Bytes that autograd keeps of one GPT-2 block without dropout, between forward and backward.
 
-    stream: bytes of an element of the residual stream; product: of what is multiplied (autocast:
-    4 and 2). Kept are, of (batch, context, n_embd) each: the inputs of both LayerNorms, in stream
-    bytes; and in product bytes the inputs of c_attn, of c_proj (the heads' output) and of the MLP's
-    first layer, q, k and v, and, four times as wide, GELU's input and its output. Each LayerNorm
-    keeps a mean and a reciprocal deviation for each row, in float32. Flash attention keeps a float32
-    for each head and query. Without flash the softmax of (batch, n_head, context, context) is kept
-    in float32, and where product is less than 4 bytes its copy in product bytes too.
+    stream: bytes of an element of the residual stream. product: bytes of an element of what is
+    multiplied. Under autocast they are 4 and 2. Kept are:
+
+    - in stream bytes, (batch, context, n_embd) each: the inputs of both LayerNorms;
+    - in product bytes, (batch, context, n_embd) each: the inputs of c_attn, of c_proj (the heads'
+      output) and of the MLP's first layer; q, k and v;
+    - in product bytes, four times as wide: GELU's input and GELU's output;
+    - in float32: a mean and a reciprocal deviation for each row of each LayerNorm;
+    - with flash attention, in float32: one number for each head and query;
+    - without: the softmax, (batch, n_head, context, context), in float32, and if product is less
+      than 4 a copy of it in product bytes.
+
     Source: Korthikanti et al. (2022), section 4.1.
     """
     rows = batch * context
@@ -151,7 +157,8 @@ def activation_bytes(
 def matmul_intensity(m: int, k: int, n: int, element_size: int = 2) -> float:
     """FLOPs for each byte that a product of (m, k) and (k, n) has to move.
 
-    Both factors are read once and the result is written once, in element_size bytes an element.
+    Both factors are read once and the result is written once, in element_size bytes an element. No
+    size is 0.
     Source: Williams, Waterman and Patterson (2009).
     """
     return 2 * m * k * n / (element_size * (m * k + k * n + m * n))
@@ -162,8 +169,8 @@ def roofline_time(
 ) -> float:
     """Seconds that operations take at least, one after the other.
 
-    operations: one at least; for each (FLOPs, bytes moved). An operation computes while it moves, so the slower of
-    the two decides; the next begins when it is done. peak_flops: FLOP/s; bandwidth: bytes a second.
+    operations: (FLOPs, bytes moved) of each, at least one. An operation computes and moves bytes at
+    the same time, so it takes the longer of the two times; the next begins when it is done. peak_flops: FLOP/s; bandwidth: bytes a second.
     Raises ValueError unless both are above 0. Source: Williams, Waterman and Patterson (2009).
     """
     if peak_flops <= 0 or bandwidth <= 0:
@@ -181,11 +188,11 @@ def mfu(
     n_embd: int = 0,
     context: int = 0,
 ) -> float:
-    """Model FLOPs utilization: the share of the peak that training at this speed makes use of.
+    """Model FLOPs utilization of training at this speed, as a share of the peak: 0.4 for 40 %.
 
     A token costs 6 · n_parameters + 12 · n_layer · n_embd · context FLOPs; the second term is
     attention's, and 0 unless the three are given. n_embd: all heads together. tokens_per_second: of
-    all GPUs together. peak_flops: FLOP/s of one GPU. What is computed twice counts once. Raises
+    all GPUs together. peak_flops: FLOP/s of one GPU. Recomputation is not counted. Raises
     ValueError if n_gpus is below 1. Source: Chowdhery et al. (2022), appendix B.
     """
     if n_gpus < 1:
@@ -200,7 +207,7 @@ def days_to_train(
     """Days that training takes, by 6 · n_parameters · n_tokens FLOPs.
 
     peak_flops: FLOP/s of one GPU. mfu: the share of it that is used, above 0 and up to 1. Raises
-    ValueError for another share. Source: Kaplan et al. (2020), section 2.1.
+    ValueError for any other share. Source: Kaplan et al. (2020), section 2.1.
     """
     if not 0 < mfu <= 1:
         raise ValueError(f"a share is above 0 and at most 1; came {mfu}")
@@ -210,8 +217,9 @@ def days_to_train(
 def communication_bytes(n_parameters: int, world_size: int, element_size: int = 4) -> int:
     """Bytes that each rank sends in one data-parallel step: a ring all-reduce of all gradients.
 
-    The gradients are one vector, padded so that world_size equal chunks make it up. Reduce-scatter,
-    then all-gather: world_size − 1 messages of one chunk each. One rank alone sends nothing. Raises
+    The gradients are one vector of n_parameters elements, of element_size bytes each. It is padded to
+    world_size equal chunks, and padding is sent too. A rank sends world_size − 1 chunks in the
+    reduce-scatter and as many in the all-gather. One rank alone sends nothing. Raises
     ValueError for a world size below 1. Source: Patarasuk and Yuan (2009).
     """
     if world_size < 1:
@@ -235,13 +243,13 @@ def plan_training(
 ) -> dict[str, int | float]:
     """The fewest GPUs, in whole nodes, that hold a model and train it within max_days.
 
-    Parameters, gradients and optimizer state take bytes_per_parameter together and are shared out
-    evenly over all GPUs, rounded up to whole bytes; activations: bytes that each GPU needs beside
-    its share, of the gpu_bytes that it has. mfu, peak_flops: as for `days_to_train`, whatever the
-    number of GPUs. dollars_per_hour: for one GPU.
+    Parameters, gradients and optimizer state take bytes_per_parameter together. They are split
+    evenly over all GPUs, each share rounded up to whole bytes. activations: bytes that each GPU needs
+    besides its share. gpu_bytes: the memory of one GPU. mfu, peak_flops: as for `days_to_train`; mfu
+    does not depend on the number of GPUs. max_days is above 0. dollars_per_hour: for one GPU.
 
-    Returns "gpus"; "days" that they take; "bytes", of one GPU; "dollars". Raises ValueError if
-    activations leave no room for a share.
+    Returns "gpus"; "days", how long these GPUs take; "bytes", share and activations of one GPU;
+    "dollars", for all GPUs and days. Raises ValueError if activations leave no room for a share.
     """
     room = gpu_bytes - activations
     if room <= 0:
@@ -265,7 +273,8 @@ GPUS: dict[str, tuple[float, float, int]] = {
     "A100 SXM 80 GB": (312e12, 2.039e12, 80 * 10**9),
     "H100 SXM": (989.4e12, 3.35e12, 80 * 10**9),
     "H200 SXM": (989.4e12, 4.8e12, 141 * 10**9),
+    "B200 SXM": (2250e12, 8e12, 180 * 10**9),
 }
 """Of each GPU: dense FLOP/s in 16 bits on tensor cores, bytes a second from its memory, and bytes of it by
 its name, as NVIDIA's data sheets and white papers give them. The sheets of A100 and later print the double,
-with sparsity, beside or instead of the dense rate; V100 has float16 and no bfloat16."""
+with sparsity, beside or instead of the dense rate; V100 has float16 and no bfloat16. B200 is an eighth of a DGX B200."""

@@ -1,7 +1,8 @@
 """Chapter 14, the memory budget: the bytes that training a transformer takes, from its settings.
 
 The formulas are about `gpt2.GPT2` without dropout, which `gpt2_of` makes; the tests hold what they say
-against what autograd keeps for it, to the byte. `training_memory` is the budget.
+against what autograd keeps for it, to the byte. `step_memory` is the budget. Parameters, gradients,
+optimizer state and what a block keeps are chapter 5's `training_memory` and `activation_bytes`.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from .accounting import activation_bytes, training_memory
 from .cuda_memory import CheckpointedBlock
 from .gpt2 import GPT2, CausalSelfAttention, GPT2Config, Parts
 
@@ -79,7 +81,7 @@ def gpt2_of(
     attention: str = "flash",
     checkpointing: str = "none",
 ) -> GPT2:
-    """The GPT-2 that the budget is about. The arguments are those of `training_memory` that shape it.
+    """The GPT-2 that the budget is about. The arguments are those of `step_memory` that shape it.
 
     With the defaults it is `gpt2.GPT2` as it stands; else it has `Attention`, `CheckpointedBlock` or a
     head with a weight of its own.
@@ -103,8 +105,8 @@ def gpt2_of(
 PRECISIONS = {"fp32": (4, 4), "bf16 mixed": (4, 2), "bf16": (2, 2)}
 """For each precision the bytes of a parameter (and of the residual stream), and of a product."""
 
-OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
-"""How many numbers an optimizer remembers for each parameter."""
+OPTIMIZERS = {"sgd": "sgd", "momentum": "momentum", "adam": "adamw", "adamw": "adamw"}
+"""For each optimizer the one of chapter 5 that remembers as much."""
 
 DTYPES = {"fp32": 4, "bf16": 2}
 CHECKPOINTING = ("none", "selective", "block")
@@ -113,8 +115,8 @@ ZERO = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True)
-class TrainingMemory:
-    """Bytes on one rank, by what they are for. See `training_memory`."""
+class StepMemory:
+    """Bytes on one rank, by what they are for. See `step_memory`."""
 
     parameters: int
     gradients: int
@@ -145,7 +147,7 @@ def block_parameters(n_embd: int) -> int:
     return 12 * n_embd**2 + 13 * n_embd
 
 
-def training_memory(
+def step_memory(
     *,
     n_layer: int,
     n_embd: int,
@@ -162,7 +164,7 @@ def training_memory(
     zero: int = 0,
     world_size: int = 1,
     device: str = "cuda",
-) -> TrainingMemory:
+) -> StepMemory:
     """Bytes on one rank while a GPT-2 is trained (`gpt2_of`), by tenant.
 
     L = n_layer, C = n_embd, H = n_head, V = vocab, T = context (every sequence is that long),
@@ -228,19 +230,27 @@ def training_memory(
 
     count = parameter_count(n_layer, n_embd, vocab, context, tied)
     shard = -(-count // world_size)
-    state = DTYPES[state_dtype] if state_dtype else p
 
-    core = (
-        4 * batch * n_head * context if attention == "flash" else (4 + (c if c < 4 else 0)) * maps
-    )
-    outside = 2 * p * width + 4 * stat * rows + 14 * c * width  # of the attention's core
+    def held(n: int) -> dict[str, int]:
+        """What a rank holds of n parameters that it trains."""
+        return training_memory(n, precision=precision, optimizer=OPTIMIZERS[optimizer])
+
+    whole, part = held(count), held(shard)
+    state = (part if zero >= 1 else whole)["optimizer_state"]  # in the parameters' p bytes
+    state = state // p * (DTYPES[state_dtype] if state_dtype else p)
+
+    flash = attention == "flash"
+    block = activation_bytes(batch, context, n_embd, n_head, stream=p, product=c, flash=flash)
+    block -= 4 * (4 - stat) * rows  # means and reciprocal deviations
+    core = 4 * batch * n_head * context if flash else (4 + (c if c < 4 else 0)) * maps
+    outside = block - core
     if checkpointing == "none":
-        kept, again = outside + core, 0
+        kept, again = block, 0
     elif checkpointing == "selective":
-        copies = c * width if attention == "flash" else 3 * c * width  # an output; q, k, v in a row
+        copies = c * width if flash else 3 * c * width  # an output; q, k, v in a row
         kept, again = outside, copies + core
     else:
-        kept, again = p * width, outside + core - p * width
+        kept, again = p * width, block - p * width
     rest = 16 * rows + 8 * context + (p + c) * width + 2 * stat * rows + 4
 
     weights = 2 * 12 * n_embd**2 if mixed and zero < 3 else 0
@@ -251,10 +261,10 @@ def training_memory(
     twice = 2 * p * vocab * n_embd if tied else 0
     units = block_parameters(n_embd), count - n_layer * block_parameters(n_embd)
     gathered = c * max(units) if zero == 3 else 0
-    return TrainingMemory(
-        parameters=p * (shard if zero >= 3 else count),
-        gradients=p * (shard if zero >= 2 else count),
-        optimizer_state=OPTIMIZERS[optimizer] * state * (shard if zero >= 1 else count),
+    return StepMemory(
+        parameters=(part if zero >= 3 else whole)["parameters"],
+        gradients=(part if zero >= 2 else whole)["gradients"],
+        optimizer_state=state,
         weight_copies=copied + head,
         buffers=context * context if attention == "scores" else 0,
         activations=n_layer * kept + rest,
@@ -293,6 +303,6 @@ GPUS: dict[str, int] = {
 gets a little less: each has a CUDA context on the device."""
 
 
-def fits(memory: TrainingMemory, gpu: str) -> bool:
+def fits(memory: StepMemory, gpu: str) -> bool:
     """Is the total no more than the memory of that GPU of `GPUS`? Raises KeyError for another one."""
     return memory.total <= GPUS[gpu]

@@ -1,4 +1,4 @@
-"""The memory budget: its bytes are training_memory's, and a reader can set everything by mouse and keys."""
+"""The memory budget: its bytes are step_memory's, and a reader can set everything by mouse and keys."""
 
 import random
 from dataclasses import asdict
@@ -7,12 +7,12 @@ import pytest
 from test_stride_explorer import CONTRAST
 
 from course_utils.figures.memory_budget import CHOICES, DEFAULTS, memory_budget
-from course_utils.reference.memory_budget import GPUS, SHAPES, parameter_count, training_memory
+from course_utils.reference.memory_budget import GPUS, SHAPES, parameter_count, step_memory
 from tests.browser import screenshot
 
 ROOT = "document.querySelector('[data-s2s-figure]').shadowRoot"
 RUN = """(all) => all.map((s) => {
-  const memory = StridesToShards.budget.trainingMemory(s);
+  const memory = StridesToShards.budget.stepMemory(s);
   return { memory, total: StridesToShards.budget.sum(memory), count: StridesToShards.budget.parameterCount(s) };
 })"""
 OPTIONS = {
@@ -37,14 +37,14 @@ def drawn(rng):
     return shape | settings
 
 
-def test_its_bytes_are_those_of_training_memory(open_page):
+def test_its_bytes_are_those_of_step_memory(open_page):
     rng = random.Random(0)
     everything = [drawn(rng) for _ in range(600)]
     everything += [shape | DEFAULTS for shape in SHAPES.values()]
     got = open_page(memory_budget().html()).page.evaluate(RUN, everything)
     largest = 0
     for settings, seen in zip(everything, got, strict=True):
-        want = training_memory(**settings)
+        want = step_memory(**settings)
         assert seen["memory"] == asdict(want), settings
         assert seen["total"] == want.total
         shape = (settings[k] for k in ("n_layer", "n_embd", "vocab", "context", "tied"))
@@ -57,7 +57,7 @@ def test_its_bytes_are_those_of_training_memory(open_page):
 
 def test_the_account_is_exact():
     text = str(memory_budget("GPT-2 small", batch=8))
-    want = training_memory(**SHAPES["GPT-2 small"], batch=8, precision="bf16 mixed")
+    want = step_memory(**SHAPES["GPT-2 small"], batch=8, precision="bf16 mixed")
     assert "124,439,808 parameters" in text
     assert f"= {want.total:,} bytes" in text
     assert "T4" in text.splitlines()[-1]
@@ -98,19 +98,19 @@ def as_shown(memory):
 def test_a_reader_changes_the_settings(budget):
     page = budget()
     settings = SHAPES["GPT-2 small"] | DEFAULTS
-    assert shown(page) == as_shown(training_memory(**settings))
+    assert shown(page) == as_shown(step_memory(**settings))
     page.get_by_text("GPT-2 XL", exact=True).click()
     settings |= SHAPES["GPT-2 XL"]
-    assert shown(page) == as_shown(training_memory(**settings))
+    assert shown(page) == as_shown(step_memory(**settings))
     page.get_by_role("radio", name="every block").check(force=True)
     page.get_by_role("radio", name="SGD").check(force=True)
     page.get_by_role("radio", name="its own").check(force=True)
     settings |= {"checkpointing": "block", "optimizer": "sgd", "tied": False}
-    assert shown(page) == as_shown(training_memory(**settings))
+    assert shown(page) == as_shown(step_memory(**settings))
     page.get_by_role("slider", name="ranks").fill("3")
     page.locator("fieldset", has_text="ZeRO stage").get_by_text("3", exact=True).click()
     settings |= {"world_size": CHOICES["world_size"][3], "zero": 3}
-    memory = training_memory(**settings)
+    memory = step_memory(**settings)
     assert shown(page) == as_shown(memory)
     assert f"{memory.total:,} bytes on each of 8 ranks" in page.locator(".note").text_content()
     said = page.get_by_role("status").text_content()
@@ -130,7 +130,7 @@ def test_by_keyboard(budget):
         page.get_by_role("slider", name="batch on each rank").get_attribute("aria-valuetext")
         == "12"
     )
-    want = training_memory(**SHAPES["GPT-2 small"] | DEFAULTS | {"precision": "bf16", "batch": 12})
+    want = step_memory(**SHAPES["GPT-2 small"] | DEFAULTS | {"precision": "bf16", "batch": 12})
     assert shown(page)["activations"] == want.activations
 
 

@@ -139,7 +139,7 @@ def test_activation_bytes_are_what_autograd_keeps(flash):
 def test_the_bytes_are_those_of_the_memory_budget(precision, attention):
     sizes = {"n_embd": 64, "n_head": 4, "vocab": 101, "context": 32, "batch": 5}
     one, two = (
-        memory_budget.training_memory(n_layer=n, **sizes, precision=precision, attention=attention)
+        memory_budget.step_memory(n_layer=n, **sizes, precision=precision, attention=attention)
         for n in (1, 2)
     )
     stream, product = memory_budget.PRECISIONS[precision]

@@ -12,7 +12,7 @@ from course_utils.reference.memory_budget import (
     fits,
     gpt2_of,
     parameter_count,
-    training_memory,
+    step_memory,
 )
 
 SIZES = (
@@ -72,7 +72,7 @@ def test_what_autograd_keeps_to_the_byte():
         kept, (logits, loss) = kept_for_backward(
             model, lambda m=model, d=data, p=precision: forward(m, *d, p)
         )
-        memory = training_memory(
+        memory = step_memory(
             **size,
             batch=batch,
             precision=precision,
@@ -109,7 +109,7 @@ def test_parameters_gradients_and_state_to_the_byte(optimizer, precision):
         state = [
             t for s in steps.state.values() for t in s.values() if t is not None and t.numel() > 1
         ]
-        memory = training_memory(
+        memory = step_memory(
             **size, batch=2, precision=precision, optimizer=optimizer, tied=tied, device="cpu"
         )
         assert memory.parameters == sum(storages(model.parameters()).values())
@@ -127,7 +127,7 @@ def test_the_peak_of_a_step_whose_logits_outweigh_the_rest(precision):
             model, *data, precision
         )  # the logits stay, as a loop that reports them has it
         kept[1].backward()
-    memory = training_memory(**size, batch=2, precision=precision, device="cpu")
+    memory = step_memory(**size, batch=2, precision=precision, device="cpu")
     inputs = 16 * 2 * 16  # tokens and targets were there before
     said = memory.activations + memory.logits + memory.temporaries - inputs
     assert 0 <= cost.bytes_peak - said <= 16  # the loss, its gradient, and other single numbers
@@ -142,7 +142,7 @@ def test_no_backward_takes_more_than_the_total(context, tied):
     with measure(parameters=False) as cost:
         kept = forward(model, *data, "fp32")
         kept[1].backward()
-    memory = training_memory(**size, batch=1, optimizer="sgd", tied=tied, device="cpu")
+    memory = step_memory(**size, batch=1, optimizer="sgd", tied=tied, device="cpu")
     spare = memory.total - memory.parameters - cost.bytes_peak
     assert spare >= 0
     if context == 4 and tied:
@@ -163,19 +163,19 @@ def test_zero_shares_what_its_stage_says():
                 (largest, largest, 2 * largest),
             )
         ):
-            memory = training_memory(**size, batch=1, zero=stage, world_size=world_size)
+            memory = step_memory(**size, batch=1, zero=stage, world_size=world_size)
             assert (memory.parameters, memory.gradients, memory.optimizer_state) == want
         model = gpt2_of(**size)
         units = [sum(p.numel() for p in block.parameters()) for block in model.transformer.h]
         units.append(count - sum(units))
-        plain = training_memory(**size, batch=1)
+        plain = step_memory(**size, batch=1)
         assert memory.temporaries - plain.temporaries == 4 * max(units)
 
 
 def test_the_sixteen_bytes_of_zero_s_paper_and_ours():
     """Rajbhandari et al. count 2 + 2 + 12 bytes for fp16 with a float32 master; autocast has 4 + 4 + 8 + 2."""
     size = SHAPES["7B"]
-    memory = training_memory(**size, batch=1, precision="bf16 mixed", tied=False)
+    memory = step_memory(**size, batch=1, precision="bf16 mixed", tied=False)
     count = parameter_count(
         *(size[k] for k in ("n_layer", "n_embd", "vocab", "context")), tied=False
     )
@@ -190,7 +190,7 @@ def test_korthikanti_s_thirty_four():
 
     def a_layer(**more):
         both = [
-            training_memory(**s, batch=4, precision="bf16", **more).activations for s in (size, one)
+            step_memory(**s, batch=4, precision="bf16", **more).activations for s in (size, one)
         ]
         return (both[0] - both[1]) // 10
 
@@ -239,7 +239,7 @@ def test_counts_of_the_shapes():
 
 
 def test_fits():
-    small = training_memory(**SHAPES["GPT-2 small"], batch=12)
+    small = step_memory(**SHAPES["GPT-2 small"], batch=12)
     assert fits(small, "L4") and not fits(small, "T4")
     with pytest.raises(KeyError):
         fits(small, "GPU of next year")
@@ -260,4 +260,4 @@ def test_fits():
 def test_settings_there_are_none_of(wrong):
     (name,) = wrong
     with pytest.raises(ValueError, match=f"{name} is one of"):
-        training_memory(**SIZES[0], batch=1, **wrong)
+        step_memory(**SIZES[0], batch=1, **wrong)

@@ -4,7 +4,7 @@
   const S = globalThis.StridesToShards;
   const { h } = S;
 
-  // --- Arithmetic. Pure, and equal to training_memory in course_utils/reference/memory_budget.py: the
+  // --- Arithmetic. Pure, and equal to step_memory in course_utils/reference/memory_budget.py: the
   // tests compare the two, byte by byte. Doubles are exact below 2^53 bytes, which is 9 million GB.
 
   const PRECISIONS = { fp32: [4, 4], "bf16 mixed": [4, 2], bf16: [2, 2] };
@@ -15,7 +15,7 @@
   const parameterCount = ({ n_layer: L, n_embd: C, vocab: V, context: T, tied }) =>
     (V + T) * C + (tied ? 0 : V * C) + L * blockParameters(C) + 2 * C;
 
-  const trainingMemory = (s) => {
+  const stepMemory = (s) => {
     const { n_layer: L, n_embd: C, n_head: H, vocab: V, context: T, batch: B, zero } = s;
     const [p, c] = PRECISIONS[s.precision];
     const mixed = s.precision === "bf16 mixed";
@@ -56,7 +56,7 @@
   };
   const sum = (memory) => Object.values(memory).reduce((a, b) => a + b, 0);
 
-  S.budget = { parameterCount, trainingMemory, sum };
+  S.budget = { parameterCount, stepMemory, sum };
 
   // --- The figure.
 
@@ -122,14 +122,14 @@
     function change(changes) {
       Object.assign(settings, changes);
       draw();
-      const memory = trainingMemory(settings);
+      const memory = stepMemory(settings);
       const room = data.gpus.filter(([, bytes]) => sum(memory) <= bytes).map(([name]) => name);
       live.say(`${size(sum(memory))} on each rank; ${room.length ? `fits on ${room.join(", ")}` : "fits on none of the GPUs"}.`);
     }
 
     function draw() {
       for (const f of refresh) f();
-      const memory = trainingMemory(settings);
+      const memory = stepMemory(settings);
       const all = sum(memory);
       const { world_size: world } = settings;
       total.textContent = size(all);
