@@ -464,7 +464,7 @@ def _(*, n_layer, n_embd, vocab, context, batch, checkpointing=False):
 
 training_memory = Exercise(
     accounting.training_memory,
-    title="Bytes from step to step",
+    title="Bytes of a training step",
     difficulty=1,
     minutes=15,
     points=2,
@@ -595,7 +595,7 @@ training_memory.slips(
         replace(
             "ELEMENT_BYTES[precision]",
             '(2, 2, 0, 2) if precision == "bf16 mixed" else ELEMENT_BYTES[precision]',
-        ): "You halve everything under autocast. What is there from step to step stays float32.",
+        ): "You halve everything under autocast. Parameters, gradients and optimizer state stay float32.",
     }
 )
 
