@@ -69,6 +69,7 @@ def _():
     yield call((0,), (1,)), "a size of 0 against one of 1"
     yield call((2, 1), (0,)), "no columns"
     yield call((0,), (3,)), "3 does not shrink to 0"
+    yield call((3, 3), (0,)), "3 does not shrink to 0, in whatever order they come"
     yield call((3,), (4,)), "3 and 4 do not go together"
     yield call((2, 3), (2,)), "shapes are aligned at the last axis"
     yield call((4,), (8,)), "4 is not repeated to 8, though it divides it"
@@ -159,6 +160,36 @@ def _(*shapes):
                 whole[axis] = shape[axis]
             elif shape[axis] > 1 and shape[axis] != whole[axis]:
                 raise ValueError(axis)
+    return tuple(whole)
+
+
+FALSY = (
+    "You compare two sizes only where both are true (`if a and b`), and 0 is not. It is a size like any "
+    "other: with 3 it is an error."
+)
+
+
+@broadcast_shape.mistake(FALSY)
+def _(*shapes):
+    whole = [1] * max(map(len, shapes), default=0)
+    for shape in shapes:
+        for axis in range(-len(shape), 0):
+            old, new = whole[axis], shape[axis]
+            if old and new and old != new and 1 not in (old, new):
+                raise ValueError(axis)
+            whole[axis] = new if old == 1 else old
+    return tuple(whole)
+
+
+@broadcast_shape.mistake(FALSY)
+def _(*shapes):
+    whole = [1] * max(map(len, shapes), default=0)
+    for shape in shapes:
+        for axis in range(-len(shape), 0):
+            old, new = whole[axis], shape[axis]
+            if old and new and old != new and 1 not in (old, new):
+                raise ValueError(axis)
+            whole[axis] = old if new == 1 else new
     return tuple(whole)
 
 
