@@ -2,7 +2,7 @@
 # ruff: noqa: B905 (mistakes are written as students write them)
 
 from functools import reduce
-from itertools import pairwise, zip_longest
+from itertools import pairwise, product, zip_longest
 from math import sqrt
 
 import torch
@@ -69,6 +69,7 @@ def _():
     yield call((0,), (1,)), "a size of 0 against one of 1"
     yield call((2, 1), (0,)), "no columns"
     yield call((0,), (3,)), "3 does not shrink to 0"
+    yield call((3, 3), (0,)), "3 does not shrink to 0, in whatever order they come"
     yield call((3,), (4,)), "3 and 4 do not go together"
     yield call((2, 3), (2,)), "shapes are aligned at the last axis"
     yield call((4,), (8,)), "4 is not repeated to 8, though it divides it"
@@ -159,6 +160,36 @@ def _(*shapes):
                 whole[axis] = shape[axis]
             elif shape[axis] > 1 and shape[axis] != whole[axis]:
                 raise ValueError(axis)
+    return tuple(whole)
+
+
+FALSY = (
+    "You compare two sizes only where both are true (`if a and b`), and 0 is not. It is a size like any "
+    "other: with 3 it is an error."
+)
+
+
+@broadcast_shape.mistake(FALSY)
+def _(*shapes):
+    whole = [1] * max(map(len, shapes), default=0)
+    for shape in shapes:
+        for axis in range(-len(shape), 0):
+            old, new = whole[axis], shape[axis]
+            if old and new and old != new and 1 not in (old, new):
+                raise ValueError(axis)
+            whole[axis] = new if old == 1 else old
+    return tuple(whole)
+
+
+@broadcast_shape.mistake(FALSY)
+def _(*shapes):
+    whole = [1] * max(map(len, shapes), default=0)
+    for shape in shapes:
+        for axis in range(-len(shape), 0):
+            old, new = whole[axis], shape[axis]
+            if old and new and old != new and 1 not in (old, new):
+                raise ValueError(axis)
+            whole[axis] = old if new == 1 else new
     return tuple(whole)
 
 
@@ -301,6 +332,19 @@ batched_outer.slips(
         "(…, M) aligns its batch with the axis of N. Use y[..., None, :].",
         replace(PRODUCT, "(x[..., :, None] * y[..., None, :]).float()"): "The result is always "
         "float32. It has the dtype of x and y.",
+        replace(PRODUCT, "x.float()[..., :, None] * y.float()[..., None, :]"): "You multiply in "
+        "float32 (`.float()`, or a new tensor without a dtype), and the result stays in it. It has the "
+        "dtype of x and y.",
+        replace(
+            PRODUCT, "(x.float()[..., :, None] * y.float()[..., None, :]).to(x.dtype)"
+        ): "You multiply in float32: float64 loses more than half of its digits on the way. x and y have one "
+        "dtype, so multiply them as they are.",
+        replace(
+            PRODUCT,
+            "(x.reshape(-1, x.size(-1), 1) * y.reshape(-1, 1, y.size(-1)))"
+            ".reshape(*x.shape, y.size(-1))",
+        ): "An empty vector makes your code raise: torch.stack has no row to stack then, and "
+        "`reshape(-1, …)` cannot tell the number of entries. `...` stands for the batch as it is.",
         replace(
             PRODUCT, "torch.bmm(x[:, :, None], y[:, None])"
         ): "bmm takes exactly one axis for the "
@@ -321,8 +365,43 @@ batched_outer.slips(
 
 
 @batched_outer.mistake(
-    "The values are right, but Python goes through the elements of x one at a time. One product of a "
-    "column and a row does them all.",
+    "An empty batch makes your code raise: torch.stack, for one, has no table to stack then. `...` stands "
+    "for the batch as it is, and no loop is needed."
+)
+def _(x, y):
+    if x.ndim == 1:
+        return torch.outer(x, y)
+    entries = zip(x.flatten(0, -2), y.flatten(0, -2))
+    return torch.stack([torch.outer(u, v) for u, v in entries]).reshape(*x.shape, y.size(-1))
+
+
+@batched_outer.mistake(
+    "The values are right, but Python goes through the entries of the batch one at a time. `...` in an "
+    "index stands for all of them.",
+    cost=True,
+)
+def _(x, y):
+    result = x.new_empty(*x.shape, y.size(-1))
+    for at in product(*map(range, x.shape[:-1])):
+        result[at] = torch.outer(x[at], y[at])
+    return result
+
+
+@batched_outer.mistake(
+    "The values are right, but Python goes through the entries of the batch, and in each through the "
+    "elements of a vector. One product of columns and rows does them all.",
+    cost=True,
+)
+def _(x, y):
+    result = x.new_empty(*x.shape, y.size(-1))
+    for at in product(*map(range, x.shape)):
+        result[at] = x[at] * y[at[:-1]]
+    return result
+
+
+@batched_outer.mistake(
+    "The values are right, but Python goes through the elements of a vector one at a time. One product "
+    "of a column and a row does them all.",
     cost=True,
 )
 def _(x, y):
@@ -389,6 +468,7 @@ def _(draw):
 def _():
     yield call(normal(3, 3, 3), (3, 1, 3)), "axes of one size"
     yield call(normal(3, 3), (3,)), "a square: rows are summed, not columns"
+    yield call(normal(2, 3, 4), (3, 4)), "a new axis in front, and no other was repeated"
     yield call(normal(2, 1, 3), (2, 1, 3)), "an axis of size one that was not repeated"
     yield call(normal(1, 1, 4), (1,)), "new axes of size one, and one that grew"
     yield call(normal(0, 3), (3,)), "repeated no times: the sum of nothing is 0"
@@ -467,6 +547,104 @@ unbroadcast.slips(
 def _(grad, shape):
     differ = [axis for axis, (n, m) in enumerate(zip(grad.shape, shape)) if n != m]
     return grad.sum(differ, keepdim=True) if differ else grad
+
+
+@unbroadcast.mistake(
+    "You sum over the axes of size 1 first, counted from grad's front. `shape` may have fewer axes: sum "
+    "its missing ones away before you look at the others."
+)
+def _(grad, shape):
+    for axis, size in enumerate(shape):
+        if size == 1:
+            grad = grad.sum(axis, keepdim=True)
+    while grad.ndim > len(shape):
+        grad = grad.sum(0)
+    return grad
+
+
+@unbroadcast.mistake(
+    "You compare the sizes while grad still has its additional axes in front, so each is compared with "
+    "another axis of `shape`. Sum the additional ones away first."
+)
+def _(grad, shape):
+    for axis, size in enumerate(shape):
+        if grad.size(axis) != size:
+            grad = grad.sum(axis, keepdim=True)
+    while grad.ndim > len(shape):
+        grad = grad.sum(0)
+    return grad
+
+
+SUM_OF_NO_AXES = (
+    "A list of axes that you hand to `sum` is empty where none of them was repeated, and `sum([])` sums "
+    "over all axes. Call it only for a list that has some."
+)
+
+
+def repeated_axes(grad, shape, all_ones):
+    """The axes that `shape` lacks in front, and where it has size 1, if grad has another size there
+    or all_ones."""
+    lead = grad.ndim - len(shape)
+    ones = [lead + i for i, n in enumerate(shape) if n == 1]
+    return list(range(lead)), [axis for axis in ones if all_ones or grad.size(axis) != 1]
+
+
+for all_ones in (True, False):
+
+    @unbroadcast.mistake(SUM_OF_NO_AXES)
+    def _(grad, shape, all_ones=all_ones):
+        new, ones = repeated_axes(grad, shape, all_ones)
+        return grad.sum(new + ones, keepdim=True)[(0,) * len(new)]
+
+    @unbroadcast.mistake(SUM_OF_NO_AXES)
+    def _(grad, shape, all_ones=all_ones):
+        new, _ = repeated_axes(grad, shape, all_ones)
+        for _ in new:
+            grad = grad.sum(0)
+        return grad.sum(repeated_axes(grad, shape, all_ones)[1], keepdim=True)
+
+    @unbroadcast.mistake(SUM_OF_NO_AXES)
+    def _(grad, shape, all_ones=all_ones):
+        grad = grad.sum(repeated_axes(grad, shape, all_ones)[0])
+        ones = [axis for axis, n in enumerate(shape) if n == 1]
+        return grad.sum([axis for axis in ones if all_ones or grad.size(axis) != 1], keepdim=True)
+
+
+@unbroadcast.mistake(SUM_OF_NO_AXES)
+def _(grad, shape):
+    new, ones = repeated_axes(grad, shape, all_ones=False)
+    return grad.sum(new + ones).reshape(shape)
+
+
+@unbroadcast.mistake(SUM_OF_NO_AXES)
+def _(grad, shape):
+    new, ones = repeated_axes(grad, shape, all_ones=True)
+    grad = grad.sum(ones, keepdim=True) if ones else grad
+    return grad.sum(new)
+
+
+@unbroadcast.mistake(
+    "An axis that was repeated and on which `shape` has size 1 is gone from your result. It stays, with "
+    "size 1: keepdim=True."
+)
+def _(grad, shape):
+    new, ones = repeated_axes(grad, shape, all_ones=False)
+    return grad.sum(new + ones) if new + ones else grad
+
+
+for all_ones in (True, False):
+
+    @unbroadcast.mistake(
+        "You sum one axis after the other without keepdim: each is gone, and those behind it have moved up "
+        "by one before you come to them. keepdim=True leaves the numbers as they are."
+    )
+    def _(grad, shape, all_ones=all_ones):
+        while grad.ndim > len(shape):
+            grad = grad.sum(0)
+        for axis, size in enumerate(shape):
+            if size == 1 and (all_ones or grad.size(axis) != 1):
+                grad = grad.sum(axis)
+        return grad
 
 
 @unbroadcast.mistake(
@@ -574,6 +752,10 @@ def _():
     x = torch.tensor([[[[1.0, 2.0]], [[3.0, 4.0]]]])  # two heads, one position
     first, second = [[[1.0, 2.0]]] * 3, [[[3.0, 4.0]]] * 3
     yield call(x, 3), torch.tensor([[first, second]])
+    yield call(x, 1), torch.tensor([[first[:1], second[:1]]])
+    by_time = torch.tensor([[[[1.0], [2.0]], [[3.0], [4.0]]]])  # (B, T, kv, D)
+    one, other = [[[1.0], [3.0]]] * 2, [[[2.0], [4.0]]] * 2
+    yield call(by_time.transpose(1, 2), 2), torch.tensor([[one, other]])
 
 
 @grouped_query_expand.cases(20)
@@ -589,7 +771,6 @@ def _(draw):
 def _():
     grid = torch.arange(16.0).view(2, 2, 2, 2)
     yield call(grid, 2), "all axes of one size"
-    yield call(grid, 1), "one query head for each head of x"
     yield call(grid[:, :1], 4), "one head for all: multi-query attention"
     yield call(grid[1:, :, 1:], 2), "a slice of a cache begins in the middle of its storage"
     yield call(draws.scattered(torch.arange(24.0).view(1, 2, 3, 4)), 2), "not contiguous"
@@ -635,6 +816,27 @@ grouped_query_expand.slips(
             EXPANDED, "x.contiguous()[:, :, None].expand(-1, -1, G, -1, -1)"
         ): "x.contiguous() copies an x that is not contiguous, and your result is a view of the copy. "
         "Expand x as it is.",
+        replace(
+            EXPANDED, f"x if G == 1 else {EXPANDED}"
+        ): "For G = 1 you return x itself. The axis of the "
+        "group is there all the same, with size 1.",
+        replace(
+            EXPANDED,
+            "x.as_strided((*x.shape[:2], G, *x.shape[2:]), "
+            "(x[0].numel(), x[0, 0].numel(), 0, x.size(3), 1))",
+        ): "You compute the strides from the sizes, as if x were contiguous. Keys and values often are "
+        "transposed: take x.stride(), or expand.",
+        replace(
+            EXPANDED,
+            "x.as_strided((*x.shape[:2], G, *x.shape[2:]), "
+            "(x[0].numel(), x[0, 0].numel(), 0, x.size(3), 1), 0)",
+        ): "You compute the strides from the sizes, and begin at the storage's first slot. x may be a "
+        "transposed slice: take x.stride() and x.storage_offset(), or expand.",
+        replace(
+            EXPANDED,
+            "x.as_strided((*x.shape[:2], G, *x.shape[2:]), (*x.stride()[:2], 0, *x.stride()[2:]), 0)",
+        ): "You begin at the storage's first slot (offset 0). A slice begins elsewhere: leave the offset "
+        "out, and as_strided takes x's, or expand.",
     }
 )
 grouped_query_expand.mistake(
@@ -742,8 +944,8 @@ attention_scores.slips(
         replace(
             "q.unflatten(2, (k.size(2), -1))",
             "q.reshape(q.size(0), q.size(1), k.size(2), -1, q.size(3))",
-        ): "You leave the group to be inferred from all elements (-1), which fails where there is none. It "
-        "is H // kv; unflatten infers it from that axis alone.",
+        ): "An empty batch makes your code raise: torch.stack has nothing to stack then, and reshape "
+        "cannot infer the group (-1). It is H // kv; unflatten infers it from that axis alone.",
         replace(
             "q.size(-1) **", "(q.size(-1) * q.size(2)) **"
         ): "You scale by the width of all heads together. D is the number of features of one head.",
@@ -998,11 +1200,12 @@ def _():
     yield call(normal(1, 1, 4, 5), 2), "2 does not divide the width"
     yield call(normal(1, 1, 5, 5), 2), "2 divides neither side"
     yield call(normal(1, 1, 2, 8), 4), "a patch higher than the image"
+    yield call(normal(1, 1, 8, 9), 6), "8 · 9 is a multiple of 6 · 6, but 6 divides neither side"
 
 
 patchify.contract(
     contracts.constant_kernels(
-        [call(normal(B, 2, n, n), 4) for B, n in ((1, 4), (4, 8), (4, 32))],
+        [call(normal(B, 2, n, n), 4) for B, n in ((2, 8), (6, 8), (6, 32))],
         says="no Python loop over the images or the patches",
     )
 )
@@ -1034,18 +1237,6 @@ patchify.slips(
             "(i j) (p q C)", "(p q) (i j C)"
         ): "You exchanged what numbers the patches and what lies inside of one.",
         replace(
-            UNFIT, "False"
-        ): "An image that patches do not fill must raise ValueError; you leave "
-        "it to einops, or to reshape, whose errors are RuntimeErrors.",
-        replace(
-            " or images.size(-1) % size", ""
-        ): "You check the height alone. The width must be a multiple of the size too.",
-        replace(
-            "images.size(-2) % size or ", ""
-        ): "You check the width alone. The height must be a multiple of the size too.",
-        replace(UNFIT, "(images.size(-2) * images.size(-1)) % size**2"): "You check the area. Both "
-        "sides must be multiples of the size: 2 × 8 pixels do not hold a patch of 4 × 4.",
-        replace(
             PATCHED,
             "images.reshape(images.size(0), (images.size(-2) // size) * (images.size(-1) // size), "
             "size * size * images.size(1))",
@@ -1061,27 +1252,75 @@ patchify.slips(
             "images.reshape(images.size(0), images.size(1), images.size(2) // size, size, "
             "images.size(3) // size, size).permute(0, 2, 4, 3, 5, 1)"
             ".reshape(images.size(0), -1, size * size * images.size(1))",
-        ): "You leave the number of patches to be inferred (-1), which fails where there is no image. It is "
-        "height // size · width // size.",
+        ): "Where there is no image your code raises: torch.stack has nothing to stack then, and reshape "
+        "cannot infer the number of patches (-1). It is height // size · width // size.",
         replace("(i j) (p q C)", "i j (p q C)"): "Your patches have two axes. They are tokens: one "
         "axis, (i j).",
     }
 )
 
 
-@patchify.mistake(
-    "You cut off what does not fill a patch. Raise ValueError instead: pixels must not disappear "
-    "silently."
+HEIGHT, WIDTH = UNFIT.split(" or ")
+UNCHECKED = (
+    "An image that patches do not fill must raise ValueError; you leave it to einops, or to reshape, whose "
+    "errors are RuntimeErrors."
 )
+CUT_OFF = (
+    "You cut off what does not fill a patch, as unfold and `//` do. Raise ValueError instead: pixels must "
+    "not disappear silently."
+)
+HALF_CHECKED = {
+    HEIGHT: "You check the height alone. The width must be a multiple of the size too.",
+    WIDTH: "You check the width alone. The height must be a multiple of the size too.",
+    "(images.size(-2) * images.size(-1)) % size**2": "You check the area. Both sides must be multiples of "
+    "the size: 2 × 8 pixels do not hold a patch of 4 × 4.",
+    f"{HEIGHT} and {WIDTH}": "You raise only where neither side is a multiple of the size (`and`). One that "
+    "is not is enough: `or`.",
+}
+RAISES = " or images.unflatten(-2, (-1, size)).unflatten(-1, (-1, size)) is None"
+UNFOLDS = " or images.unfold(2, size, size).unfold(3, size, size) is None"
+WHOLE = (
+    "rearrange(images,",
+    "rearrange(images[..., : images.size(2) // size * size, : images.size(3) // size * size],",
+)
+patchify.mistake(UNCHECKED, replace(UNFIT, f"False{RAISES}"))
+patchify.mistake(CUT_OFF, replace(UNFIT, "False", *WHOLE))
+patchify.mistake(CUT_OFF, replace(UNFIT, f"False{UNFOLDS}", *WHOLE))
+for check, says in HALF_CHECKED.items():  # what passes it is refused by reshape, or cut off
+    patchify.mistake(says, replace(UNFIT, f"({check}){RAISES}"))
+    patchify.mistake(says, replace(UNFIT, f"({check})", *WHOLE))
+    if check != HEIGHT:  # there both cut off the same
+        patchify.mistake(says, replace(UNFIT, f"({check}){UNFOLDS}", *WHOLE))
+
+BY_PATCH = (
+    "The values are right, but Python cuts out the patches one after another, or row by row. One "
+    "rearrangement does them all."
+)
+BY_IMAGE = (
+    "The values are right, but Python goes through the images. One rearrangement does them all: the batch "
+    "is an axis like the others."
+)
+
+
+@patchify.mistake(BY_PATCH, cost=True)
 def _(images, size):
-    height, width = images.size(-2) // size * size, images.size(-1) // size * size
-    return axes.patchify(images[..., :height, :width], size)
+    B, C, height, width = images.shape
+    if height % size or width % size:
+        raise ValueError(size)
+    corners = list(product(range(0, height, size), range(0, width, size)))
+    result = images.new_empty(B, len(corners), size, size, C)
+    for n, (i, j) in enumerate(corners):
+        result[:, n] = images[:, :, i : i + size, j : j + size].permute(0, 2, 3, 1)
+    return result.flatten(2)
 
 
-@patchify.mistake(
-    "The values are right, but Python cuts out one patch at a time. One rearrangement does them all.",
-    cost=True,
-)
+@patchify.mistake(BY_IMAGE, cost=True)
+def _(images, size):
+    result = axes.patchify(images[:0], size)
+    return torch.cat([result, *(axes.patchify(image[None], size) for image in images)])
+
+
+@patchify.mistake(BY_PATCH, cost=True)
 def _(images, size):
     _, _, height, width = images.shape
     if height % size or width % size:
@@ -1096,11 +1335,26 @@ def _(images, size):
     )
 
 
-@patchify.mistake(
-    "The values are right, but Python goes through the images, and cuts out one patch at a time. One "
-    "rearrangement does them all.",
-    cost=True,
+BY_IMAGE_AND_PATCH = (
+    "The values are right, but Python goes through the images, and cuts out the patches one after another. "
+    "One rearrangement does them all."
 )
+
+
+@patchify.mistake(BY_IMAGE_AND_PATCH, cost=True)
+def _(images, size):
+    B, C, height, width = images.shape
+    if height % size or width % size:
+        raise ValueError(size)
+    corners = list(product(range(0, height, size), range(0, width, size)))
+    result = images.new_empty(B, len(corners), size * size * C)
+    for b, (n, (i, j)) in product(range(B), enumerate(corners)):
+        patch = images[b, :, i : i + size, j : j + size]
+        result[b, n] = patch.permute(1, 2, 0).flatten()
+    return result
+
+
+@patchify.mistake(BY_IMAGE_AND_PATCH, cost=True)
 def _(images, size):
     B, C, height, width = images.shape
     if height % size or width % size:
@@ -1197,8 +1451,8 @@ def _():
         "x in bfloat16, tables in float32",
     )
     yield call(normal(2, 3, 2, 6, dtype=torch.float16), cos, sin), "x in float16, tables in float32"
-    doubles = normal(2, 3, 2, 6, dtype=torch.float64), cos.double(), sin.double()
-    yield call(*doubles), "float64"
+    angles = normal(3, 3, dtype=torch.float64)
+    yield call(normal(2, 3, 2, 6, dtype=torch.float64), angles.cos(), angles.sin()), "float64"
 
 
 rope_rotate.contract(
@@ -1263,6 +1517,35 @@ rope_rotate.slips(
             "cos, sin = cos.to(x.dtype)[:, None].square(), sin.to(x.dtype)[:, None].square()",
         ): "You square cos and sin. The pair is turned by its angle once.",
         replace("a * sin + b * cos", "b * cos"): "a · sin is missing in the second half.",
+        replace(
+            "a * sin + b * cos", "(a * cos - b * sin) * sin + b * cos"
+        ): "Your second half is made "
+        "from a first half that is turned already. Both are made from a and b as they came: compute both, "
+        "then assign.",
+        replace(
+            "a * cos - b * sin", "a * cos - (a * sin + b * cos) * sin"
+        ): "Your first half is made "
+        "from a second half that is turned already. Both are made from a and b as they came: compute both, "
+        "then assign.",
+        replace(
+            "torch.cat((", "torch.stack((", "dim=-1).to", "dim=-1).flatten(-2).to"
+        ): "You take the pairs from two halves and put the turned ones side by side. They go back to where "
+        "they came from, into halves: cat.",
+        replace(
+            "x.chunk(",
+            "x.float().chunk(",
+            "cos[:, None], sin[:, None]",
+            "cos.float()[:, None], sin.float()[:, None]",
+        ): "You compute in float32, also where x and the tables are float64: more than half of the digits are "
+        "lost. The wider dtype of the two is right, and torch finds it by itself.",
+        replace(
+            "x.chunk(", "x.float().chunk("
+        ): "You bring x to float32, also where it is float64: more "
+        "than half of its digits are lost. torch computes in the wider dtype of x and the tables by itself.",
+        replace(
+            "cos[:, None], sin[:, None]", "cos.float()[:, None], sin.float()[:, None]"
+        ): "You bring the tables to float32, also where they are float64: more than half of their digits are "
+        "lost. Leave them as they come.",
     }
 )
 
@@ -1381,6 +1664,9 @@ def _():
     yield call("ik,kj->ij", x, y), "square matrices"
     yield call("ki,jk->ij", x, y), "square matrices, both transposed"
     yield call("ba->ab", x), "a transpose whose letters come in reverse"
+    cube = normal(3, 3, 3, seed=2)
+    yield call("abc->cab", cube), "three axes of one size, in a cycle"
+    yield call("cab,b->abc", cube, x[0]), "three axes of one size, in the other cycle"
     yield call("ij->", x), "a sum over everything"
     yield call("i,i->", x[0], y[0]), "an inner product"
     yield call("ij->ij", x), "nothing to do"
@@ -1408,6 +1694,10 @@ einsum.contract(
         says="no Python loop over the elements of an axis",
     )
 )
+INVERSE = (
+    "You permute by the inverse: permute asks, for each new axis, which old one comes there. For two axes "
+    "that change places both are the same, for three in a cycle they are not."
+)
 ORDERED = "x.permute([names.index(letter) for letter in letters if letter in names])"
 einsum.slips(
     {
@@ -1427,6 +1717,14 @@ einsum.slips(
         "If the numbers differ, raise ValueError.",
         replace("[*output, *summed]", "[*sorted(output), *summed]"): "Your result's axes are in "
         "alphabetical order. They come in the order in which the equation writes them.",
+        replace(
+            "[*output, *summed]", "[*sorted(output, key=inputs.index), *summed]"
+        ): "Your result's axes are in the order in which their letters first appear. They come in the order "
+        "in which they stand behind the arrow: permute them.",
+        replace(
+            ORDERED,
+            "x.permute([[n for n in letters if n in names].index(letter) for letter in names])",
+        ): INVERSE,
         replace(
             "[*output, *summed]", "[*summed, *output]"
         ): "Your summed letters come first, but you sum over the last axes.",
@@ -1455,6 +1753,36 @@ einsum.slips(
 )
 def _(equation, *operands):
     return torch.einsum(equation, *operands)
+
+
+@einsum.mistake(INVERSE)
+def _(equation, *operands):
+    inputs, output = equation.replace(" ", "").split("->")
+    words = inputs.split(",")
+    if len(words) != len(operands):
+        raise ValueError(equation)
+    letters = output + "".join(sorted(set(inputs) - set(output) - {","}))
+    whole: Any = 1
+    for x, word in zip(operands, words):
+        named = word + "".join(n for n in letters if n not in word)
+        x = x[(..., *[None] * (len(named) - len(word)))]
+        whole = whole * x.permute([letters.index(n) for n in named])
+    summed = tuple(range(len(output), len(letters)))
+    return whole.sum(summed) if summed else whole
+
+
+for in_order in (sorted, dict.fromkeys):  # of the alphabet, of appearance
+
+    @einsum.mistake(
+        "You permute the result by the inverse: permute asks, for each new axis, which old one comes there. "
+        "For two axes that change places both are the same, for three in a cycle they are not."
+    )
+    def _(equation, *operands, in_order=in_order):
+        inputs, output = equation.replace(" ", "").split("->")
+        kept = [n for n in in_order(inputs.replace(",", "")) if n in output]
+        kept = list(dict.fromkeys(kept))
+        whole = axes.einsum(f"{inputs}->{''.join(kept)}", *operands)
+        return whole.permute([output.index(n) for n in kept])
 
 
 @einsum.mistake(

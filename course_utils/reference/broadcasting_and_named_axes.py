@@ -39,7 +39,7 @@ def batched_outer(
 ) -> Float[Tensor, "*batch N M"]:
     """Products of every element of x with every element of y, for each entry of the batch.
 
-    Result: outer[..., i, j] = x[..., i] * y[..., j].
+    Any size may be 0. Result: outer[..., i, j] = x[..., i] * y[..., j].
     """
     return x[..., :, None] * y[..., None, :]
 
@@ -59,8 +59,9 @@ def unbroadcast(grad: Float[Tensor, "..."], shape: tuple[int, ...]) -> Float[Ten
 def grouped_query_expand(x: Shaped[Tensor, "B kv T D"], G: int) -> Shaped[Tensor, "B kv G T D"]:
     """View of keys or values in which the G query heads of a group share one head of x.
 
-    G: query heads for each head of x, at least 1. Result: result[b, n, g] is x[b, n] for every g, so
-    query head h = n * G + g of group n reads x[:, n]. Source: Ainslie et al. (2023), section 2.
+    x: T may be 0. G: query heads for each head of x, at least 1. Result: result[b, n, g] is x[b, n]
+    for every g, so query head h = n * G + g of group n reads x[:, n]. Source: Ainslie et al. (2023),
+    section 2.
     """
     return x[:, :, None].expand(-1, -1, G, -1, -1)
 
@@ -70,7 +71,7 @@ def attention_scores(
 ) -> Float[Tensor, "B H T S"]:
     """Scaled products of all queries with all keys, where groups of query heads share a key head.
 
-    H is a multiple of kv: query head h reads the key head h // (H // kv). Result:
+    H is a multiple of kv: query head h reads the key head h // (H // kv). B and S may be 0. Result:
     scores[b, h, t, s] = (q[b, t, h] · k[b, s, h // (H // kv)]) / √D. Source: Vaswani et al. (2017),
     equation 1; the groups, Ainslie et al. (2023), section 2.
     """
@@ -82,13 +83,13 @@ def attention_scores(
 def split_heads(x: Float[Tensor, "B T C"], n_head: int) -> Float[Tensor, "B H T D"]:
     """Channels cut into n_head heads of D = C / n_head neighbours each, and time moved inside.
 
-    Result: heads[b, h, t, d] = x[b, t, h * D + d]. n_head divides C.
+    Result: heads[b, h, t, d] = x[b, t, h * D + d]. n_head divides C. B and T may be 0.
     """
     return rearrange(x, "B T (H D) -> B H T D", H=n_head)
 
 
 def merge_heads(heads: Float[Tensor, "B H T D"]) -> Float[Tensor, "B T C"]:
-    """Heads side by side again, C = H · D channels: what undoes split_heads."""
+    """Heads side by side again, C = H · D channels: what undoes split_heads. B and T may be 0."""
     return rearrange(heads, "B H T D -> B T (H D)")
 
 
@@ -100,6 +101,7 @@ def patchify(
     Patches are in row-major order, from the upper left. Within a patch the row varies slowest, then
     the column, and the channel varies fastest: features = size · size · C. Raises ValueError where
     `size` does not divide height and width. Source: Dosovitskiy et al. (2021), section 3.1.
+    B may be 0.
     """
     if images.size(-2) % size or images.size(-1) % size:
         raise ValueError(f"patches of {size} do not fill an image of {tuple(images.shape[-2:])}")
@@ -111,10 +113,10 @@ def rope_rotate(
 ) -> Float[Tensor, "B T H D"]:
     """Each pair of features turned by its position's angle, the same one in every head.
 
-    D is even, half = D / 2, and feature i is paired with feature i + D / 2. cos, sin: of the angle
-    of position t and pair i, in float32 or wider. Result: (a, b) becomes (a cos - b sin, a sin +
-    b cos), in x's dtype. Source: Su et al. (2021), section 3.4.2; the pairing is that of GPT-NeoX
-    and of Llama in Transformers.
+    D is even, half = D / 2, and feature i is paired with feature i + D / 2. B and T may be 0. cos,
+    sin: of the angle of position t and pair i, in float32 or wider. Result: (a, b) becomes
+    (a cos - b sin, a sin + b cos), in x's dtype. Source: Su et al. (2021), section 3.4.2; the
+    pairing is that of GPT-NeoX and of Llama in Transformers.
     """
     a, b = x.chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]  # (T, 1, half)
