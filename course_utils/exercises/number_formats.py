@@ -11,6 +11,7 @@ from course_utils.reference import number_formats as nf
 
 INF, NAN = math.inf, math.nan
 SPLITS = [(f.exponent_bits, f.mantissa_bits, f.specials) for f in nf.FORMATS]
+ALL_AT_ONCE = "all in torch, no Python loop: the number of operations does not grow"
 SMALL = [split for split in SPLITS if sum(split[:2]) < 16]
 
 
@@ -27,6 +28,7 @@ float_fields = Exercise(
     difficulty=1,
     minutes=5,
     points=1,
+    probe=probes.fields,
     hints=(
         "Write the pattern in binary, 0b1_0111_011, and cut it by hand. Which operations of Python cut integers?",
         "`>>` drops bits on the right; `% 2**n`, or `& (2**n - 1)`, keeps the n lowest.",
@@ -35,9 +37,9 @@ float_fields = Exercise(
 )
 float_fields.by_hand(
     lambda: [
-        (call(0b1_0111_011, 4, 3), (1, 7, 3)),
-        (call(0b0_01111_0000000000, 5, 10), (0, 15, 0)),
-        (call(0x3DCCCCCD, 8, 23), (0, 123, 0x4CCCCD)),
+        (call(0b1_0111_011, 4, 3), {"sign": 1, "exponent": 7, "mantissa": 3}),
+        (call(0b0_01111_0000000000, 5, 10), {"sign": 0, "exponent": 15, "mantissa": 0}),
+        (call(0x3DCCCCCD, 8, 23), {"sign": 0, "exponent": 123, "mantissa": 0x4CCCCD}),
     ]
 )
 
@@ -85,15 +87,50 @@ float_fields.slips(
         replace(
             "bits % 2**mantissa_bits", "bits % 2**mantissa_bits + 2**mantissa_bits"
         ): "You added the leading one. It is implied and not stored.",
+        replace(
+            "sign, exponent, bits %", "-1 if sign else 1, exponent, bits %"
+        ): "You return the sign as 1 or -1. The bit as it is stored was asked for: 0, or 1 for minus.",
+        replace(
+            "% 2**exponent_bits", "& 2**exponent_bits"
+        ): "A mask of n ones is 2^n - 1, (1 << n) - 1. Yours has a single bit, so only that bit of the "
+        "exponent comes through.",
+        replace(
+            "% 2**mantissa_bits", "& 2**mantissa_bits"
+        ): "A mask of n ones is 2^n - 1, (1 << n) - 1. Yours has a single bit, and that one lies above "
+        "the mantissa.",
+        replace(
+            "% 2**exponent_bits", "& 1 << exponent_bits - 1"
+        ): "`1 << n - 1` is 1 << (n - 1), a single bit: only the highest bit of the exponent comes "
+        "through. A mask of n ones is (1 << n) - 1.",
+        replace(
+            "% 2**mantissa_bits", "& 1 << mantissa_bits - 1"
+        ): "`1 << n - 1` is 1 << (n - 1), a single bit: only the highest bit of the mantissa comes "
+        "through. A mask of n ones is (1 << n) - 1.",
+        replace(
+            "% 2**exponent_bits",
+            "& 1 << exponent_bits - 1",
+            "% 2**mantissa_bits",
+            "& 1 << mantissa_bits - 1",
+        ): "`1 << n - 1` is 1 << (n - 1), a single bit: only the highest bit of exponent and mantissa "
+        "comes through. A mask of n ones is (1 << n) - 1.",
     }
 )
-
-
-float_fields.mistake(
-    "A mask of n ones is 2^n - 1, (1 << n) - 1. Yours has a single bit, so only that bit of the exponent "
-    "comes through.",
-    replace("% 2**exponent_bits", "& 2**exponent_bits"),
+UNPADDED = (
+    "bin() and format(bits, 'b') leave out leading zeros, so that the text begins at the first 1, and "
+    "your fields are cut too far to the right. Pad it to 1 + exponent_bits + mantissa_bits digits."
 )
+
+
+@float_fields.mistake(UNPADDED)
+def _(bits, exponent_bits, mantissa_bits):
+    text, cut = f"{bits:b}", 1 + exponent_bits
+    return int(text[0]), int(text[1:cut] or "0", 2), int(text[cut:] or "0", 2)
+
+
+@float_fields.mistake(UNPADDED)
+def _(bits, exponent_bits, mantissa_bits):
+    text, cut = f"{bits:b}", 1 + exponent_bits
+    return int(text[0]), int(text[1:cut], 2), int(text[cut:], 2)
 
 
 @float_fields.alternative("cut the text of the pattern")
@@ -205,6 +242,24 @@ decode_float.slips(
         replace(
             "mantissa / 2**mantissa_bits", "mantissa / 2**23"
         ): "You divide by 2^23, as in FP32. The mantissa has mantissa_bits bits.",
+        replace(
+            "fraction * 2.0 ** (1 - bias)", "(1 + fraction) * 2.0**-bias if mantissa else 0.0"
+        ): "You set zero apart and read the other patterns with exponent field 0 like normal numbers. "
+        "They have no leading one, and the exponent 1 - bias.",
+        replace(
+            "fraction * 2.0 ** (1 - bias)", "(1 + fraction) * 2.0 ** (1 - bias)"
+        ): "You give a subnormal number, and zero, the leading one. An exponent field of 0 means that "
+        "there is none.",
+        replace(
+            "fraction * 2.0 ** (1 - bias)",
+            "(1 + fraction) * 2.0 ** (1 - bias) if mantissa else 0.0",
+        ): "You set zero apart and give the other subnormal numbers the leading one. They have none.",
+        replace(
+            'specials == "ieee" and', 'specials != "fn" and'
+        ): 'You treat "finite" like "ieee". Its largest exponent field holds numbers, as any other.',
+        replace(
+            "if sign else value", 'if sign and value != float("inf") else value'
+        ): "You forget the sign of an infinity.",
     }
 )
 
@@ -244,6 +299,7 @@ float_limits = Exercise(
     difficulty=2,
     minutes=15,
     points=2,
+    probe=probes.limits,
     hints=(
         "Which patterns are the four numbers? Write them in bits for FP8 E5M2 first.",
         "Smallest normal: exponent field 1, mantissa 0. Smallest subnormal: exponent field 0, mantissa 1. Epsilon: the last bit of 1.0.",
@@ -253,13 +309,17 @@ float_limits = Exercise(
         ),
     ),
 )
-float_limits.by_hand(
-    lambda: [
-        (call(5, 10), (65504.0, 2.0**-14, 2.0**-24, 2.0**-10)),
-        (call(4, 3, "fn"), (448.0, 2.0**-6, 2.0**-9, 0.125)),
-        (call(2, 1, "finite"), (6.0, 1.0, 0.5, 0.5)),
-    ]
-)
+
+
+@float_limits.by_hand
+def _():
+    names = "largest", "smallest normal", "smallest subnormal", "epsilon"
+    for given, limits in {
+        (5, 10): (65504.0, 2.0**-14, 2.0**-24, 2.0**-10),
+        (4, 3, "fn"): (448.0, 2.0**-6, 2.0**-9, 0.125),
+        (2, 1, "finite"): (6.0, 1.0, 0.5, 0.5),
+    }.items():
+        yield call(*given), dict(zip(names, limits, strict=True))
 
 
 @float_limits.cases
@@ -309,6 +369,20 @@ float_limits.slips(
         replace(
             "smallest_normal * epsilon, epsilon", "epsilon, smallest_normal * epsilon"
         ): "The last two are in the other order: smallest subnormal, then epsilon.",
+        replace(
+            "smallest_normal * epsilon, epsilon", "smallest_normal * epsilon, epsilon / 2"
+        ): "What you return as epsilon is the largest error of rounding near 1, half of it. Epsilon is "
+        "the step from 1 to the next number.",
+        replace(
+            "smallest_normal * epsilon,", "smallest_normal * epsilon / 2,"
+        ): "Your smallest subnormal number is half as large as it should be: subnormal numbers have the "
+        "exponent of the smallest normal one, 1 - bias.",
+        replace(
+            '(specials == "ieee")', '(specials != "fn")'
+        ): 'You treat "finite" like "ieee". Its top exponent holds numbers, too.',
+        replace(
+            '(2 if specials == "fn" else 1)', '(2 if specials != "ieee" else 1)'
+        ): 'You treat "finite" like "fn". Its pattern of all ones is no NaN, but the largest number.',
     }
 )
 
@@ -349,6 +423,7 @@ ulp.by_hand(
         (call(2048.0, 5, 10), 2.0),
         (call(-300.0, 8, 7), 2.0),
         (call(0.0, 5, 10), 2.0**-24),
+        (call(0.75, 8, 7), 2.0**-8),
     ]
 )
 
@@ -372,6 +447,12 @@ def _():
     yield call(1e-8, 5, 10), "smaller than all numbers but 0"
     yield call(2.0**53, 11, 52), "FP64"
     yield call(2.0**29, 8, 23), "a power of two whose logarithm must not be rounded"
+    yield call(2.0**-29, 8, 23), "and a small one"
+    yield (
+        call(math.nextafter(1024.0, 0.0), 11, 52),
+        "so close below 1024 that its log2 rounds to 10",
+    )
+    yield call(-math.nextafter(0.125, 0.0), 8, 7), "so close to -1/8 that log2 of |x| rounds to -3"
     yield call(x=5.0, exponent_bits=2, mantissa_bits=1), "arguments by name"
 
 
@@ -411,6 +492,29 @@ ulp.mistake(
     "the floor.",
     replace("frexp(x)[1] - 1 if x", "frexp(x * 2**0.5)[1] - 1 if x"),
 )
+
+
+def by_logarithm(whole):
+    """ulp by floating-point logarithms. whole: size → the exponent of the power of two at or below it."""
+
+    def ulp(x, exponent_bits, mantissa_bits):
+        size = max(abs(x), 2.0 ** (2 - 2 ** (exponent_bits - 1)))
+        return 2.0 ** (whole(size) - mantissa_bits)
+
+    return ulp
+
+
+ulp.mistake(
+    "log2 rounds: just below a power of two it gives a whole number, and your step is twice too "
+    "large. math.frexp gives the exponent exactly.",
+)(by_logarithm(lambda size: math.floor(math.log2(size))))
+ulp.mistake(
+    "log(x) / log(2), which math.log(x, 2) is as well, is rounded: at some powers of two it lies below the "
+    "whole number, and just below others it reaches it. math.frexp gives the exponent exactly.",
+)(by_logarithm(lambda size: math.floor(math.log(size, 2))))
+ulp.mistake(
+    "int() cuts towards zero. Below 1 the logarithm is negative: take the floor, or better math.frexp.",
+)(by_logarithm(lambda size: int(math.log2(size))))
 
 
 @ulp.alternative("by comparing with powers of two")
@@ -477,7 +581,9 @@ def _():
     yield call(TIES), "ties, their neighbours, and negative ones"
     yield call(torch.tensor([INF, -INF])), "infinities"
     yield call(bits_of(0x7FC00000)), "NaN"
-    yield call(bits_of(0x7FFFFFFF, 0xFFFFFFFF)), "NaN with all bits set: a carry must not leave it"
+    yield call(bits_of(0xFFC00000)), "a NaN with the sign: every NaN becomes 0x7FC0"
+    yield call(bits_of(0x7FFFFFFF)), "NaN with all bits set: a carry must not leave it"
+    yield call(bits_of(0xFFFFFFFF)), "and the same with the sign"
     yield call(bits_of(0x7F800001)), "NaN whose bits lie in the half that is cut"
     yield call(bits_of(0x7F7FFFFF, 0xFF7FFFFF)), "the largest float32 rounds to infinity"
     yield call(bits_of(0x7F7F7FFF)), "the largest that stays finite"
@@ -488,7 +594,7 @@ def _():
     yield call(draws.scattered(torch.linspace(-3.0, 3.0, 6).view(2, 3))), "not contiguous"
 
 
-encode_bfloat16.contract(contracts.constant_kernels([call(x) for x in LOOPED]))
+encode_bfloat16.contract(contracts.constant_kernels([call(x) for x in LOOPED], ALL_AT_ONCE))
 encode_bfloat16.slips(
     {
         replace(
@@ -518,6 +624,14 @@ encode_bfloat16.slips(
             "x.float().view(torch.int32)", "x.int()"
         ): "x.int() converts the numbers to integers. The bits "
         "as they are come from x.view(torch.int32).",
+        replace(
+            ".masked_fill(x.isnan(), 0x7FC0)", ".where(~x.isnan(), bits >> 16 & 0x8000 | 0x7FC0)"
+        ): "You keep the sign of a NaN. Every NaN becomes 0x7FC0, without it.",
+        replace(
+            ".masked_fill(x.isnan(), 0x7FC0)", ".where(~x.isnan(), bits >> 16 & 0xFFFF | 0x40)"
+        ): "You keep the upper half of a NaN's bits. Every NaN becomes 0x7FC0.",
+        replace("0x7FC0", "0xFFFF"): "Your NaN is 0xFFFF, as a cast of torch's may give. Every NaN "
+        "becomes 0x7FC0.",
         replace(
             "x.isnan()", "~x.isfinite()"
         ): "You turn infinities into NaN. They have bits of their "
@@ -566,7 +680,7 @@ stochastic_round = Exercise(
         ("edge cases", "What is a BF16 number already has fraction 0, and no u is less than 0."),
     ),
 )
-HALFWAY, QUARTER = bits_of(0x3F808000), bits_of(0x3F804000)
+HALFWAY, QUARTER, MOST = bits_of(0x3F808000), bits_of(0x3F804000), bits_of(0x3F80C000)
 
 
 @stochastic_round.by_hand
@@ -575,6 +689,8 @@ def _():
     yield call(HALFWAY, torch.tensor([0.6])), [1.0]
     yield call(-QUARTER, torch.tensor([0.2])), [-1.0078125]
     yield call(-QUARTER, torch.tensor([0.3])), [-1.0]
+    yield call(MOST, torch.tensor([0.7])), [1.0078125]
+    yield call(MOST, torch.tensor([0.9])), [1.0]
 
 
 @stochastic_round.cases
@@ -603,7 +719,9 @@ def _():
     yield call(draws.scattered(x), draws.scattered(x.abs() / 4)), "not contiguous"
 
 
-stochastic_round.contract(contracts.constant_kernels([call(x, x.abs() / 4) for x in LOOPED]))
+stochastic_round.contract(
+    contracts.constant_kernels([call(x, x.abs() / 4) for x in LOOPED], ALL_AT_ONCE)
+)
 stochastic_round.slips(
     {
         replace(
@@ -618,9 +736,32 @@ stochastic_round.slips(
             "u < fraction", "fraction >= 0.5"
         ): "You round to nearest and leave u aside: the mean of many roundings is not x.",
         replace(
+            "u < fraction", "(u > fraction) & (fraction > 0)"
+        ): "The chance is the wrong way round: what lies close to the lower neighbour mostly goes up. "
+        "Numbers that need no rounding you set apart rightly.",
+        replace(
             "u < fraction", "u <= fraction"
         ): "You go up where u equals the fraction, so a number "
         "that needs no rounding moves where u is 0.",
+        replace(
+            "u < fraction", "(u <= fraction) & x.isfinite()"
+        ): "You go up where u equals the fraction, so a finite number that needs no rounding moves "
+        "where u is 0.",
+        replace(
+            "u < fraction", "u >= 1 - fraction"
+        ): "You go up where u is at least 1 minus the part, as if u were added to the bits that are cut. "
+        "The chances are right; but where u is small, less than the part, up was asked for.",
+        replace(
+            "u < fraction",
+            "(u < fraction) | (((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) > (bits >> 16))",
+        ): "You start from the nearest bfloat16 number: what lies past the middle always goes up. Start "
+        "from the one nearer to zero; cut the bits instead of rounding them.",
+        replace(
+            "u < fraction",
+            "torch.where(((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) > (bits >> 16), u >= 1 - fraction, "
+            "u < fraction)",
+        ): "You start from the nearest bfloat16 number, and small u take you away from it. The chances "
+        "are right; but small u lead to the number farther from zero, on either side of the middle.",
         replace("u < fraction", "fraction > 0"): "You always round away from zero.",
         replace(
             "((bits >> 16) + up)", "(bits >> 16)"
@@ -649,8 +790,8 @@ stochastic_round.mistake(
 
 
 stochastic_round.mistake(
-    "For negative numbers your up is towards zero: you add u to x and round down. The chances are right, "
-    "but the number to take where u is small is the one farther from zero.",
+    "For negative numbers you go towards zero where u is small. The chances are right, but the number to "
+    "take where u is less than the part of the way is the one farther from zero, for both signs.",
     replace("u < fraction", "torch.where(x < 0, 1 - u <= fraction, u < fraction)"),
 )
 
@@ -761,6 +902,15 @@ kahan_sum.slips(
         ): "You add up all losses and hand on the "
         "sum each time, though the earlier ones have been added already.",
         replace(
+            "wanted = term + lost",
+            "wanted = term",
+            "lost = wanted - (grown - total)",
+            "lost = lost + (wanted - (grown - total))",
+            "return total",
+            "return total + lost",
+        ): "You collect what was lost and add it at the end. In a long sum the collected losses lose bits "
+        "in their turn: hand each to the next term.",
+        replace(
             "x.new_zeros(x.shape[1:])", "x[0] - x[0]"
         ): "You start from x[0]: a sum of no terms is 0, and x[0] raises.",
         replace("for term in x", "for term in x[1:]"): "The first term is missing.",
@@ -790,6 +940,17 @@ kahan_sum.mistake(
     replace(
         "x.new_zeros(x.shape[1:])",
         "torch.zeros(x.shape[1:])",
+        "return total",
+        "return total.to(x.dtype)",
+    ),
+    cost=True,
+)
+kahan_sum.mistake(
+    "You compensate, but in float64: total and lost are wider than x, which they may not be. Start from "
+    "zeros in the dtype of x.",
+    replace(
+        "x.new_zeros(x.shape[1:])",
+        "torch.zeros(x.shape[1:], dtype=torch.float64)",
         "return total",
         "return total.to(x.dtype)",
     ),
@@ -873,7 +1034,9 @@ def _():
 
 
 logsumexp.contract(
-    contracts.constant_kernels([call(torch.zeros(4, 3), 1), call(torch.zeros(64, 256), 1)])
+    contracts.constant_kernels(
+        [call(torch.zeros(4, 3), 1), call(torch.zeros(64, 256), 1)], ALL_AT_ONCE
+    )
 )
 logsumexp.slips(
     {
@@ -896,6 +1059,13 @@ logsumexp.slips(
         ): "You "
         "subtract the largest of the whole tensor. In a row far below it every exponential is 0.",
         replace(
+            "if x.size(dim) == 0",
+            "if x.numel() == 0",
+            ".amax(dim, keepdim=True)",
+            ".amax().expand(x.sum(dim, keepdim=True).shape)",
+        ): "You subtract the largest of the whole tensor. In a row far below it every exponential is 0: "
+        "take the largest along `dim`.",
+        replace(
             ".amax(dim, keepdim=True)", ".mean(dim, keepdim=True)"
         ): "You subtract the mean. One number far above it still overflows: subtract the largest.",
         replace(
@@ -913,6 +1083,10 @@ logsumexp.slips(
         "values are right, and their gradient is not: it must flow through exp and log.",
         replace(
             "exp().sum(dim).log()", "float().exp().sum(dim).log()"
+        ): "You take exponentials in float32 and leave the result in it, where x is float16. The result "
+        "has the dtype of x.",
+        replace(
+            "if x.size(dim) == 0", "x = x.float()\n    if x.size(dim) == 0"
         ): "Your result is float32 for every x. It has the dtype of x.",
     }
 )
@@ -966,7 +1140,7 @@ quantize_e4m3 = Exercise(
     difficulty=2,
     minutes=20,
     points=3,
-    probe=probes.exact_values,
+    probe=probes.exact_without_fp8,
     hints=(
         "With the step at x at hand, rounding to a multiple of it is `(x / step).round() * step`.",
         "`torch.frexp(x).exponent - 1` is the k of 2^k ≤ |x| < 2^(k+1). The step there is 2^(k - 3).",
@@ -1010,12 +1184,13 @@ def _():
         "around the smallest normal number",
     )
     yield call(torch.tensor([1e-40])), "a subnormal float32"
+    yield call(torch.tensor([-1.0625, -1.1875])), "negative ties, to even"
     yield call(torch.tensor(3.3)), "no axes"
     yield call(torch.zeros(0, 2)), "no elements"
     yield call(draws.scattered(torch.linspace(-3.0, 3.0, 6).view(2, 3))), "not contiguous"
 
 
-quantize_e4m3.contract(contracts.constant_kernels([call(x) for x in LOOPED]))
+quantize_e4m3.contract(contracts.constant_kernels([call(x) for x in LOOPED], ALL_AT_ONCE))
 quantize_e4m3.slips(
     {
         replace(
@@ -1046,6 +1221,16 @@ quantize_e4m3.slips(
         replace(
             "(x / step).round()", "(x / step + 0.5).floor()"
         ): "You round ties up. torch.round takes them to even.",
+        replace(
+            "(x / step).round()", "((x / step).abs() + 0.5).floor().copysign(x)"
+        ): "You round ties away from zero. torch.round takes them to even.",
+        replace(
+            "(x / step).round() * step", "x.to(torch.float8_e4m3fn).float()"
+        ): "Your values are right, but a cast to FP8 has rounded them. Round by multiples of the step, "
+        "without one.",
+        replace(
+            "x = x.clamp(-448.0, 448.0)", "x = x.nan_to_num(0.0).clamp(-448.0, 448.0)"
+        ): "You turn a NaN into 0, as nan_to_num does. A NaN stays NaN.",
         replace("- 3)", "- 2)"): "Your steps are twice too large: E4M3 has 3 mantissa bits.",
         replace(".exponent - 1", ".exponent"): "Your steps are twice too large: the fraction of "
         "torch.frexp lies in [0.5, 1), so its exponent is one more than the one you need.",
@@ -1077,9 +1262,12 @@ quantize_e4m3.mistake(
 )
 
 
-@quantize_e4m3.alternative("torch's cast, clamped before")
+@quantize_e4m3.alternative("by its bits, and multiples of 2^-9 below 2^-6")
 def _(x):
-    return torch.clip(x, -448, 448).to(torch.float8_e4m3fn).to(torch.float32)
+    x = torch.clip(x, -448, 448)
+    bits = x.contiguous().view(torch.int32)
+    cut = (bits + 0x7FFFF + (bits >> 20 & 1)) & -(1 << 20)
+    return torch.where(x.abs() < 2.0**-6, (x * 512).round() / 512, cut.view(torch.float32))
 
 
 @quantize_e4m3.alternative("the nearest of a table of all numbers")
@@ -1153,6 +1341,10 @@ def _():
     yield call(torch.tensor([1e30] + [1.0] * 31)), "one number pushes all others to zero"
     yield call(torch.full((32,), 2.0**29)), "a power of two whose logarithm must not be rounded"
     yield call(torch.tensor([2.0 - 2.0**-23] * 32)), "just below a power of two"
+    for k in (10, -20, 100):
+        close = torch.nextafter(torch.tensor(2.0**k), torch.tensor(0.0))
+        yield call(close.repeat(32)), f"so close below 2^{k} that log2 in float32 rounds to {k}"
+    yield call(torch.full((32,), 1.45)), "below 1.5, above the square root of 2: e is that of 1"
     yield call(torch.zeros(0, 32)), "no rows"
     yield call(torch.zeros(2, 0)), "no blocks"
     yield call(torch.ones(33)), "no multiple of 32"
@@ -1163,7 +1355,7 @@ def _():
 
 quantize_mxfp8.contract(
     contracts.constant_kernels(
-        [call(torch.ones(32)), call(torch.linspace(1, 2, 2048).view(4, 512))]
+        [call(torch.ones(32)), call(torch.linspace(1, 2, 2048).view(4, 512))], ALL_AT_ONCE
     )
 )
 quantize_mxfp8.slips(
@@ -1228,6 +1420,20 @@ quantize_mxfp8.slips(
         ): "You "
         "round log2 up, so that nothing saturates. Rounding down was asked for; what lies above 448 "
         "is clamped.",
+        replace(
+            "torch.frexp(largest).exponent - 1 - 8",
+            "largest.log2().floor().clamp(min=-200.0).int() - 8",
+        ): "log2 in float32 rounds: just below a power of two it gives a whole number, and your scale is "
+        "twice too large. torch.frexp gives the exponent exactly.",
+        replace(
+            "torch.frexp(largest).exponent - 1 - 8",
+            "(largest / 256).clamp(min=2.0**-127).to(torch.float8_e8m0fnu).view(torch.uint8).int() - 127",
+        ): "Your scale is rounded to the nearest power of two, as a cast to float8_e8m0fnu does. Where "
+        "the largest is 1.5 times a power of two or more, it is twice too large: round down.",
+        replace(
+            "torch.frexp(largest).exponent - 1 - 8",
+            "largest.log2().round().clamp(min=-200.0).int() - 8",
+        ): "You round log2 to the nearest integer. Rounding down was asked for.",
     }
 )
 quantize_mxfp8.mistake(

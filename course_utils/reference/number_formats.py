@@ -187,7 +187,8 @@ def quantize_e4m3(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
     x: float32. Result: float32, numbers that E4M3 can represent: normal ones from 2^-6 to 448,
     below them multiples of 2^-9. What lies beyond ±448, infinities too, becomes ±448. A NaN stays
-    NaN. Source: Micikevicius et al. (2022), section 3.
+    NaN. No cast to an FP8 dtype is allowed, which is checked. Source: Micikevicius et al. (2022),
+    section 3.
     """
     x = x.clamp(-448.0, 448.0)
     exponent = torch.frexp(x).exponent - 1

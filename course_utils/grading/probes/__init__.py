@@ -50,7 +50,12 @@ from course_utils.grading.probes.chapters.gpt2 import (
 from course_utils.grading.probes.chapters.lora import adapter_state, injected, lora_layer, merge_run
 from course_utils.grading.probes.chapters.mixed_precision import amp_run, master_run, scaler_run
 from course_utils.grading.probes.chapters.modules import assembled, dropout, module, registry, tied
-from course_utils.grading.probes.chapters.number_formats import exact_values
+from course_utils.grading.probes.chapters.number_formats import (
+    exact_values,
+    exact_without_fp8,
+    fields,
+    limits,
+)
 from course_utils.grading.probes.chapters.optimizers import optimizer, parameter_groups, state_bytes
 from course_utils.grading.probes.chapters.process_groups import in_rounds
 
@@ -78,6 +83,8 @@ __all__ = [
     "custom_function",
     "dropout",
     "exact_values",
+    "exact_without_fp8",
+    "fields",
     "flat_shards",
     "glorot_weight",
     "gpt2_count",
@@ -87,6 +94,7 @@ __all__ = [
     "initialised",
     "injected",
     "layers",
+    "limits",
     "lora_layer",
     "master_run",
     "merge_run",

@@ -1,12 +1,16 @@
-"""Probe of roundings: numbers that must be right to the last bit."""
+"""Probes of formats and roundings: several numbers, each by its name; and those that must be right to
+the last bit."""
 
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import call
+from course_utils.grading.pytrees.shown import in_words
 from course_utils.grading.pytrees.tree import is_plain_tensor
 
 
@@ -23,3 +27,51 @@ def exact_values(subject: Any, case: Case) -> dict[str, Any]:
         seen["shape"], seen["dtype"] = tuple(result.shape), result.dtype
         seen["result"] = result.detach().double().tolist()
     return seen
+
+
+@probe(by_name=True)
+def exact_without_fp8(subject: Any, case: Case) -> dict[str, Any]:
+    """`exact_values`, and whether a wider number was cast to an FP8 dtype on the way."""
+    with _CastsToFP8() as watched:
+        seen = exact_values(subject, case)
+    seen["it casts to an FP8 dtype"] = watched.found
+    return seen
+
+
+_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+
+
+class _CastsToFP8(TorchDispatchMode):
+    """Sees operations that make FP8 numbers of wider ones. To look at bytes as FP8 is none."""
+
+    found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.dtype in _FP8 and "view" not in func.__name__:
+            given = [x for x in (*args, *(kwargs or {}).values()) if isinstance(x, Tensor)]
+            self.found |= any(x.is_floating_point() and x.dtype not in _FP8 for x in given)
+        return result
+
+
+@probe(by_name=True)
+def fields(subject: Any, case: Case) -> dict[str, Any]:
+    """The fields of a pattern, each by its name."""
+    return _named(call(subject, case), "sign", "exponent", "mantissa")
+
+
+@probe(by_name=True)
+def limits(subject: Any, case: Case) -> dict[str, Any]:
+    """The limits of a format, each by its name."""
+    return _named(
+        call(subject, case), "largest", "smallest normal", "smallest subnormal", "epsilon"
+    )
+
+
+def _named(seen: dict[str, Any], *names: str) -> dict[str, Any]:
+    """What was seen, with the items of the result under these names, where it has as many."""
+    result = seen.pop("result")
+    if not isinstance(result, tuple | list):
+        return {"it returns": in_words(result)} | seen
+    items = dict(zip(names, result, strict=True)) if len(result) == len(names) else {}
+    return {"it returns": f"{len(result)} items"} | items | seen
