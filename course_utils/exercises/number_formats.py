@@ -1355,7 +1355,7 @@ def _():
 
 quantize_mxfp8.contract(
     contracts.constant_kernels(
-        [call(torch.ones(32)), call(torch.linspace(1, 2, 2048).view(4, 512))], ALL_AT_ONCE
+        [call(torch.ones(2, 64)), call(torch.linspace(1, 2, 2048).view(4, 512))], ALL_AT_ONCE
     )
 )
 quantize_mxfp8.slips(
