@@ -19,6 +19,7 @@ from typing import Any
 from course_utils.classroom.marks.plan import Plan
 from course_utils.classroom.marks.record import DAMAGED, Record
 from course_utils.classroom.submissions import intake
+from course_utils.classroom.submissions.folders_and_zips import few
 from course_utils.classroom.submissions.handed_out import HandedOut
 from course_utils.classroom.submissions.intake import Submission
 
@@ -218,9 +219,7 @@ def _in_order(plan: Plan, record: Record) -> tuple[Any, ...]:
 
 def _notes_on(found: intake.Found, book: Journal, plan: Plan) -> list[str]:
     """What an instructor should know about a run, a sentence each."""
-    notes = [f"left out: {text}" for text in found.left_out[:20]]
-    if len(found.left_out) > 20:
-        notes.append(f"left out: {len(found.left_out) - 20} more files")
+    notes = [f"left out: {text}" for text in few(found.left_out, 20)]
     here = {one.student for one in found.submissions}
     gone = sorted(name for name in book.records if name not in here)
     if gone:
