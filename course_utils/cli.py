@@ -291,6 +291,10 @@ def grade(
     require_sandbox: Annotated[
         bool, typer.Option("--require-sandbox", help="Grade nothing without a whole sandbox.")
     ] = False,
+    as_root: Annotated[
+        bool,
+        typer.Option("--as-root", help="Let students' code run as root where it is not isolated."),
+    ] = False,
     only: Annotated[
         list[str] | None, typer.Option(help="Grade this student's submission again; repeatable.")
     ] = None,
@@ -320,6 +324,7 @@ def grade(
         dask=dask,
         isolation=isolation,
         require_sandbox=require_sandbox,
+        as_root=as_root,
         only=tuple(only or ()),
         exercises=tuple(exercise or ()),
         roster=roster,

@@ -584,6 +584,34 @@ def test_a_required_sandbox_that_is_absent_stops_the_run(place, inline, monkeypa
     assert {one.status for one in marks(results)} == {DAMAGED}, "no code was run"
 
 
+@pytest.mark.parametrize("isolation", ["process", "best"])
+def test_no_students_code_runs_as_root_unless_that_is_asked_for(
+    place, inline, monkeypatch, isolation
+):
+    class Plain:
+        kind, why, own_user = "process", "", False
+
+        def __init__(self, isolation):
+            pass
+
+        def close(self):
+            closed.append(isolation)
+
+    closed = []
+    monkeypatch.setattr(sandboxes, "_sandboxes", {})
+    monkeypatch.setattr(worker, "_graders", {})
+    monkeypatch.setattr(sandboxes, "Sandbox", Plain)
+    monkeypatch.setattr(sandboxes, "is_root", lambda: True)
+    with pytest.raises(CannotGrade, match="would run as root, .* or give --as-root too"):
+        graded(place, isolation=isolation)
+    assert closed == [isolation]
+    assert isinstance(sandboxes.sandbox_of(isolation, require=False, as_root=True), Plain)
+    monkeypatch.setattr(Plain, "own_user", True)
+    assert isinstance(sandboxes.sandbox_of(isolation, require=False, as_root=False), Plain)
+    monkeypatch.setattr(sandboxes, "is_root", lambda: False)
+    assert isinstance(sandboxes.sandbox_of(isolation, require=False, as_root=False), Plain)
+
+
 def test_a_worker_of_another_version_is_refused(place):
     job = Job(PLAN, SECRET, versions=(("torch", "0.1"),))
     with pytest.raises(

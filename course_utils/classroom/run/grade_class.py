@@ -151,6 +151,7 @@ def _in_workers(
         secret=book.secret,
         isolation=settings.isolation,
         require_sandbox=settings.require_sandbox,
+        as_root=settings.as_root,
         modules=settings.modules,
         versions=tuple(sorted(journal.versions().items())),
     )
@@ -180,7 +181,8 @@ def pool_of(settings: Settings, tasks: int) -> workers.Pool:
     """Where so many tasks are graded: a Dask cluster, or processes of this machine, no more than there are tasks."""
     if settings.dask:
         return workers.Dask(settings.dask)
-    begin = partial(sandboxes.begin, settings.isolation, settings.require_sandbox)
+    required = settings.require_sandbox
+    begin = partial(sandboxes.begin, settings.isolation, required, settings.as_root)
     return workers.Processes(max(1, min(settings.workers, tasks)), begin)
 
 

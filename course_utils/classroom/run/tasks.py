@@ -14,7 +14,7 @@ class Settings:
     """How a run is made. workers: processes of this machine. dask: a scheduler's address instead.
 
     isolation: "best", "bubblewrap" or "process". require_sandbox: go on only in a sandbox that hides
-    files and network. only: students whose submissions are graded again, and no others'. exercises:
+    files and network. as_root: may students' code run as root? only: students whose submissions are graded again, and no others'. exercises:
     keys that are graded again, and no others. modules: that declare exercises of one's own.
     roster, also: see `reports.write.write_all`; similarity: compare the answers with one another.
     """
@@ -23,6 +23,7 @@ class Settings:
     dask: str | None = None
     isolation: str = "best"
     require_sandbox: bool = False
+    as_root: bool = False
     only: tuple[str, ...] = ()
     exercises: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class Job:
     secret: bytes
     isolation: str = "best"
     require_sandbox: bool = False
+    as_root: bool = False
     modules: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
 
