@@ -41,7 +41,7 @@ class Result:
 
     outcome: PASSED, FAILED, NOT_ATTEMPTED (the stub) or MISSING (not in the notebook). points: before
     what late costs. rungs: of the whole ladder. sentence, called: of the smallest failing check;
-    hand: was that check worked by hand, so that a student may see its values? guarantee: DATA, or
+    hand: was that check worked by hand, or about no call, so that a student may see it? guarantee: DATA, or
     INSIDE where a contract of this exercise was counted by code in the student's own process.
     """
 
