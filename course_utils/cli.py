@@ -301,6 +301,14 @@ def grade(
     exercise: Annotated[
         list[str] | None, typer.Option(help="Grade this exercise again; repeatable.")
     ] = None,
+    due: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STUDENT=WHEN",
+            help="Other time for a student, ada=2026-12-08T18:00+01:00; nothing is graded anew for it. "
+            "`ada=`: the plan's again. Repeatable.",
+        ),
+    ] = None,
     roster: Annotated[
         Path | None,
         typer.Option(help="What Canvas or Moodle exports, for the columns they import."),
@@ -319,6 +327,10 @@ def grade(
     from course_utils.classroom.run import grade_class as run
     from course_utils.classroom.run import terminal
 
+    try:
+        extended = terminal.times(due or [])
+    except ValueError as error:
+        raise _stop(str(error)) from None
     settings = run.Settings(
         workers=workers,
         dask=dask,
@@ -327,6 +339,7 @@ def grade(
         as_root=as_root,
         only=tuple(only or ()),
         exercises=tuple(exercise or ()),
+        due=extended,
         roster=roster,
         also=tuple(also or ()),
         similarity=similarity,
@@ -422,18 +435,13 @@ def release(
     ] = True,
 ) -> None:
     """Make an edition for students: a folder and a zip, and the plan that `course grade` reads."""
-    from datetime import datetime
-
     from course_utils.classroom import release as editions
-    from course_utils.classroom.marks.plan import Late, plan_of
+    from course_utils.classroom.marks.plan import Late, plan_of, time_of
     from course_utils.classroom.platforms.forms import released
 
     try:
         late = Late(late_per_day / 100, late_most / 100, grace, late_closes)
-        try:
-            until = datetime.fromisoformat(due) if due else None
-        except ValueError:
-            raise ValueError(f"a due date is 2026-12-01T18:00+01:00; came {due!r}") from None
+        until = time_of(due) if due else None
         plan = plan_of(what, title, due=until, late=late, hidden=without_answers)
         edition = released(
             plan,

@@ -11,7 +11,7 @@ import time
 from concurrent.futures.process import BrokenProcessPool
 from copy import copy
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -222,6 +222,46 @@ def test_what_is_late_loses_its_share(tmp_path, inline):
     assert "when 1 of 3 were handed in is not known: nothing is taken off" in summary.notes[-1]
     (place / "bob/ps1/timestamp.txt").write_text("2026-02-09 11:00:00 UTC")
     assert graded(place, plan=plan).records[1].points == 4
+
+
+def test_other_time_for_a_student_enters_the_record_and_grades_nothing(tmp_path, inline):
+    due = datetime(2026, 2, 3, 12, tzinfo=UTC)
+    plan = replace(PLAN, due=due, late=Late(per_day=0.25, most=0.5))
+    late = {"timestamp.txt": "2026-02-05 11:00:00 UTC", "x.ipynb": notebook(*cells())}
+    files = {f"{name}/ps1/{k}": v for name in ("ada", "bob") for k, v in late.items()}
+    place = folder_of(tmp_path / "submitted", files)
+    first = graded(place, plan=plan)
+    assert [one.points for one in first.records] == [4, 4]
+    until = due + timedelta(days=1)
+    again = graded(place, plan=plan, due=(("ada", until),))
+    assert (again.graded, again.kept) == (0, 2)
+    ada, bob = again.records
+    assert ada == replace(first.records[0], due=until, penalty=0.25)
+    assert bob == first.records[1]
+    assert "ada: due 2026-02-04 12:00 UTC, late costs 25%, before 50%" in again.notes
+    lines = (place.parent / "grades" / "results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["due"] for line in lines] == [None, None, until.isoformat()]
+    book = json.loads((place.parent / "grades" / "gradebook.json").read_text())
+    assert [one["due"] for one in book["students"]] == [until.isoformat(), None]
+    page = (place.parent / "grades" / "feedback" / "ada.html").read_text()
+    assert "due 2026-02-04 12:00 UTC" in page
+    (place / "ada/ps1/x.ipynb").write_bytes(notebook(*cells(), "1"))
+    changed = graded(place, plan=plan)
+    assert changed.graded == 1
+    assert (changed.records[0].due, changed.records[0].penalty) == (until, 0.25), "it stays"
+    back = graded(place, plan=plan, due=(("ada", None),))
+    assert (back.graded, back.records[0].due, back.records[0].penalty) == (0, None, 0.5)
+
+
+def test_other_time_for_one_who_was_not_graded_yet(tmp_path, inline):
+    due = datetime(2026, 2, 3, 12, tzinfo=UTC)
+    plan = replace(PLAN, due=due, late=Late(per_day=0.25))
+    late = {"timestamp.txt": "2026-02-05 11:00:00 UTC", "x.ipynb": notebook(*cells())}
+    place = folder_of(tmp_path / "submitted", {f"ada/ps1/{k}": v for k, v in late.items()})
+    (ada,) = graded(place, plan=plan, due=(("ada", due + timedelta(days=9)),)).records
+    assert (ada.due, ada.penalty, ada.points) == (due + timedelta(days=9), 0, 8)
+    with pytest.raises(CannotRun, match="no submission of 'adda'; there are: ada"):
+        graded(place, plan=plan, due=(("adda", due),))
 
 
 def test_choices_that_there_are_not_are_refused(place, inline):
@@ -668,6 +708,14 @@ def test_the_command_says_what_is_wrong(place, tmp_path):
     absent = course(place, "--chapter", "strides", "--roster", tmp_path / "roster.csv")
     assert absent.exit_code == 1
     assert "roster.csv" in absent.output
+    for text, said in {
+        "2026-12-01T18:00+01:00": "whose is it? --due ada=2026-12-01T18:00+01:00",
+        "ada=tomorrow": "a due date is 2026-12-01T18:00+01:00; came 'tomorrow'",
+        "ada=2026-12-01": "a due date needs its time zone",
+    }.items():
+        assert said in course(place, "--chapter", "strides", "--due", text).output
+    none = course(place, "--chapter", "strides", "--due", "ada=2026-12-01T18:00+01:00")
+    assert "the plan has no due date: there is none to replace" in none.output
     (tmp_path / "plan.json").write_text("[]")
     assert "this is no plan" in course(place, "--plan", tmp_path / "plan.json").output
 

@@ -16,6 +16,7 @@ from course_utils.grading import exercises_of, find
 
 VERSION = 1
 DAY = timedelta(days=1)
+A_TIME = "2026-12-01T18:00+01:00"
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Plan:
         if twice:
             raise ValueError(f"named twice: {', '.join(twice)}")
         if self.due is not None and self.due.tzinfo is None:
-            raise ValueError("a due date needs its time zone: 2026-12-01T18:00+01:00")
+            raise ValueError(f"a due date needs its time zone: {A_TIME}")
 
     @property
     def points(self) -> float:
@@ -125,6 +126,17 @@ class Plan:
     @classmethod
     def read(cls, path: Path) -> "Plan":
         return cls.from_json(path.read_text(encoding="utf-8"))
+
+
+def time_of(text: str) -> datetime:
+    """A due date as it is written on a command line. Raises ValueError, which says how."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"a due date is {A_TIME}; came {text!r}") from None
+    if when.tzinfo is None:
+        raise ValueError(f"a due date needs its time zone: {A_TIME}; came {text!r}")
+    return when
 
 
 def plan_of(names: Sequence[str], title: str = "", **settings: Any) -> Plan:

@@ -27,7 +27,7 @@ from . import journal, sandboxes, worker, workers
 from .journal import CannotRun, Journal
 from .sandboxes import CannotGrade
 from .tasks import Graded, Job, Settings, Task, damaged
-from .todo import check_choice, some, what_to_do
+from .todo import check_choice, extend, some, what_to_do
 
 ERRORS = "errors.log"
 
@@ -94,6 +94,7 @@ def grade(
     with journal.opened(folder, plan, place) as book:
         summary = Summary(folder, ())
         check_choice(plan, found.submissions, settings)
+        summary.notes += extend(book, settings)
         _grade_all(found.submissions, book, settings, progress, summary)
         order = sorted(book.records.values(), key=lambda one: (one.student.casefold(), one.student))
         summary.records = tuple(replace(one, results=_in_order(plan, one)) for one in order)

@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from time import perf_counter
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from course_utils.classroom.marks.plan import Plan, plan_of
+from course_utils.classroom.marks.plan import A_TIME, Plan, plan_of, time_of
 from course_utils.classroom.marks.record import DAMAGED, Record
 from course_utils.classroom.submissions.folders_and_zips import NoSubmissions
 from course_utils.grading import UnknownKey
@@ -99,6 +100,20 @@ def grade(
     for line in _written(summary):
         bar.say(line)
     return 0
+
+
+def times(texts: Sequence[str]) -> tuple[tuple[str, datetime | None], ...]:
+    """Students and when it is due for them, from STUDENT=WHEN; nothing behind the sign: as planned.
+
+    Raises ValueError, which says how to write it.
+    """
+    found: dict[str, datetime | None] = {}
+    for text in texts:
+        student, sign, when = text.rpartition("=")
+        if not (sign and student):
+            raise ValueError(f"whose is it? --due ada={A_TIME}; came {text!r}")
+        found[student] = time_of(when) if when else None
+    return tuple(found.items())
 
 
 def _written(summary: Summary) -> list[str]:
