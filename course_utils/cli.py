@@ -324,6 +324,7 @@ def grade(
 
     Interrupted, it goes on when the same command is given again.
     """
+    typer.echo("loading PyTorch and the course")  # which takes seconds
     from course_utils.classroom.run import grade_class as run
     from course_utils.classroom.run import terminal
 

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import stat
+import subprocess
 import sys
 import time
 from concurrent.futures.process import BrokenProcessPool
@@ -733,6 +734,8 @@ def test_an_interrupt_ends_the_command_and_the_next_goes_on(place, inline, monke
     done = course(place)
     assert done.exit_code == terminal.INTERRUPTED
     assert "stopped after 1 of 4; the same command goes on from there" in done.output
+    results = place.parent / "grades" / "results.jsonl"
+    assert f"the marks until then are in {results}" in done.output
     monkeypatch.setattr(worker, "grade_one", real)
     assert "students   4 (3 graded now, 1 kept)" in course(place).output
 
@@ -766,6 +769,61 @@ def test_a_bar_is_drawn_on_a_terminal():
         bar.stop()
     assert "2/2" in told.get()
     assert "bob: damaged: torn" in told.get()
+
+
+def test_time_left_does_not_count_what_it_took_to_start(monkeypatch):
+    from rich.console import Console
+
+    now = iter([0.0, 0.0, 100.0, 102.0])
+    monkeypatch.setattr(terminal, "perf_counter", lambda: next(now))
+    console = Console(force_terminal=False, width=80)
+    bar = terminal.Bar(console)
+    with console.capture() as told:
+        bar.start(4)
+        bar.ready()
+        bar.step(Record("ada", "graded", ()))
+    assert told.get() == ""
+    monkeypatch.setattr(terminal, "EVERY_S", 1.0)
+    now = iter([110.0])
+    with console.capture() as told:
+        bar.step(Record("bob", "graded", ()))
+    assert told.get() == "graded 2 of 4, 10 s left\n"
+
+
+WITHOUT_TORCH = """
+import sys
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch": raise ImportError("not yet")
+sys.meta_path.insert(0, Refused())
+from course_utils.cli import app
+app(["grade", "hw", "--chapter", "strides"])
+"""
+
+
+def test_what_is_being_done_is_said_before_it_takes_its_time(place, inline, monkeypatch):
+    said = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert said.stdout == "loading PyTorch and the course\n"
+    assert "not yet" in said.stderr
+    monkeypatch.setattr("course_utils.classroom.run.grader.check_versions", lambda job: None)
+    (place.parent / "plan.json").write_text(PLAN.to_json())
+    course(place, "--only", "bob")
+    lines = course(place).output.splitlines()
+    grades = place.parent / "grades"
+    assert lines[:2] == ["loading PyTorch and the course", f"reading the submissions in {place}"]
+    assert lines[2] == (
+        "4 submissions: 3 to grade, 1 graded before; each mark goes to "
+        f"{grades / 'results.jsonl'} at once"
+    )
+    at = lines.index("starting 1 worker, each with PyTorch and a sandbox")
+    assert lines[at + 1].startswith("isolation: ")
+    assert "writing gradebook and pages for 4 students" in lines[at:]
 
 
 def test_there_are_no_more_workers_than_submissions():

@@ -19,7 +19,7 @@ from course_utils.grading import UnknownKey
 
 from . import grade_class
 from .grade_class import Summary
-from .journal import CannotRun
+from .journal import RESULTS, CannotRun
 from .sandboxes import CannotGrade
 from .tasks import Settings
 
@@ -35,7 +35,7 @@ class Bar(grade_class.Progress):
         self.console = console
         self.bar: Progress | None = None
         self.began = self.said = perf_counter()
-        self.total = self.done = 0
+        self.total = self.done = self.before = 0
 
     def start(self, total: int) -> None:
         self.total = total
@@ -43,8 +43,14 @@ class Bar(grade_class.Progress):
         if total and self.console.is_terminal:
             columns = (TextColumn("graded"), BarColumn(), MofNCompleteColumn())
             self.bar = Progress(*columns, TimeRemainingColumn(), console=self.console)
-            self.bar.add_task("graded", total=total)
+            self.bar.add_task("graded", total=total, start=False)
             self.bar.start()
+
+    def ready(self) -> None:
+        self.began = self.said = perf_counter()
+        self.before = self.done
+        if self.bar:
+            self.bar.start_task(self.bar.task_ids[0])
 
     def step(self, record: Record) -> None:
         self.done += 1
@@ -54,7 +60,8 @@ class Bar(grade_class.Progress):
             self.say(f"{record.student}: damaged: {record.problem}")
         now = perf_counter()
         if not self.bar and now - self.said > EVERY_S and self.done < self.total:
-            left = (now - self.began) / self.done * (self.total - self.done)
+            each = (now - self.began) / max(1, self.done - self.before)
+            left = each * (self.total - self.done)
             self.say(f"graded {self.done} of {self.total}, {left:.0f} s left")
             self.said = now
 
@@ -87,11 +94,13 @@ def grade(
     except KeyboardInterrupt:
         bar.stop()
         bar.say(f"stopped after {bar.done} of {bar.total}; the same command goes on from there")
+        say_kept(bar, place)
         return INTERRUPTED
     except (CannotRun, CannotGrade, NoSubmissions, UnknownKey, ValueError, OSError) as error:
         bar.stop()
         text = str(error.args[0]) if isinstance(error, LookupError) else str(error)
         Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+        say_kept(bar, place)
         return 1
     bar.stop()
     console.print(_table(summary, plan))
@@ -100,6 +109,12 @@ def grade(
     for line in _written(summary):
         bar.say(line)
     return 0
+
+
+def say_kept(bar: Bar, folder: Path) -> None:
+    """Where the marks lie of a run that did not come to its end."""
+    if bar.done:
+        bar.say(f"the marks until then are in {folder / RESULTS}")
 
 
 def times(texts: Sequence[str]) -> tuple[tuple[str, datetime | None], ...]:
