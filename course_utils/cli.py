@@ -119,11 +119,12 @@ def check(
     ] = None,
 ) -> None:
     """Check the answers in your notebooks, with the verdicts that they give. Status 1 if one failed."""
+    everything = [] if what and what.endswith(".ipynb") else chapters(None)
     from course_utils import grading
 
     keys: tuple[str, ...] = ()
     if what is None:
-        notebooks = chapters(None)
+        notebooks = everything
     elif what.endswith(".ipynb"):
         notebooks = chapters([Path(what)])
     elif found := notebooks_of(what):
@@ -131,7 +132,7 @@ def check(
     else:
         keys = (what,)
         notebooks = [
-            path for path in chapters(None) if f'exercise(\\"{what}\\"' in path.read_text("utf-8")
+            path for path in everything if f'exercise(\\"{what}\\"' in path.read_text("utf-8")
         ]
         if not notebooks:
             try:
@@ -167,10 +168,10 @@ def normalise(
     ] = None,
 ) -> None:
     """Give notebooks the form that is committed, or say what is wrong with them."""
+    sources = chapters(paths)
     from course_utils.authoring import notebooks, recording
     from course_utils.authoring.problems import problems
 
-    sources = chapters(paths)
     if (output and len(sources) > 1) or (not output and any(p.suffix == ".py" for p in sources)):
         raise _stop("a percent file is one source and needs -o NOTEBOOK.ipynb")
     found = []
@@ -212,10 +213,10 @@ def percent(notebook: Path, output: _Output) -> None:
 @app.command()
 def solve(output: _Output, paths: Notebooks = None) -> None:
     """Write notebooks with the book's solutions into a folder; there a wrong answer raises."""
+    sources = chapters(paths)
     from course_utils.authoring import notebooks
 
     output.mkdir(parents=True, exist_ok=True)
-    sources = chapters(paths)
     for source in sources:
         solved = notebooks.solve(notebooks.read(source))
         (output / source.name).write_text(notebooks.text(solved), encoding="utf-8", newline="\n")
@@ -273,7 +274,7 @@ def grade(
     ] = None,
     chapter: Annotated[
         list[str] | None,
-        typer.Option(help="Without a plan: chapters or exercises (strides, strides.flat_index=5)."),
+        typer.Option(help="Without a plan: chapters or exercises (strides, 02, strides.flat_index=5)."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -401,7 +402,7 @@ def release(
         list[str],
         typer.Argument(
             metavar="CHAPTER|KEY[=POINTS] …",
-            help="Chapters and exercises: strides modules.Linear=5.",
+            help="Chapters, by name or number, and exercises: strides 08 modules.Linear=5.",
         ),
     ],
     output: _Output,
@@ -436,6 +437,10 @@ def release(
     ] = True,
 ) -> None:
     """Make an edition for students: a folder and a zip, and the plan that `course grade` reads."""
+    if not list(Path("notebooks").glob("*.ipynb")):
+        where = "no notebooks/*.ipynb here: run this in the course's folder"
+        raise _stop(f"no edition was made: {where}")
+    typer.echo("loading PyTorch and the course", err=True)  # which takes seconds
     from course_utils.classroom import release as editions
     from course_utils.classroom.marks.plan import Late, plan_of, time_of
     from course_utils.classroom.platforms.forms import released

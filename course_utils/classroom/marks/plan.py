@@ -5,6 +5,7 @@ reads it, so that what is graded is what was handed out.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
@@ -12,10 +13,11 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from course_utils.grading import exercises_of, find
+from course_utils.grading import UnknownKey, chapters, exercises_of, find
 
 VERSION = 1
 DAY = timedelta(days=1)
+NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 A_TIME = "2026-12-01T18:00+01:00"
 
 
@@ -139,11 +141,29 @@ def time_of(text: str) -> datetime:
     return when
 
 
+def by_name(text: str) -> str:
+    """The chapter's name in place of its number: "02" and "2" are "strides", as its notebook says.
+
+    Raises UnknownKey for a number that no chapter with exercises has.
+    """
+    number = re.match(r"\d{1,3}(?![^.=])", text)
+    if not number:
+        return text
+    numbered = {int(p.stem[:2]): p.stem[3:] for p in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")}
+    there = {n: name for n, name in sorted(numbered.items()) if name in chapters()}
+    if int(number[0]) not in there:
+        listed = ", ".join(f"{n:02} {name}" for n, name in there.items())
+        raise UnknownKey(f"no chapter {text!r}; there are: {listed}")
+    return there[int(number[0])] + text[number.end() :]
+
+
 def plan_of(names: Sequence[str], title: str = "", **settings: Any) -> Plan:
     """The plan of chapters ("strides") and exercises ("strides.flat_index", "strides.flat_index=5").
 
-    Points are the exercises' own unless said. Raises UnknownKey, which names the nearest ones.
+    A chapter may be given by its number ("02"). Points are the exercises' own unless said. Raises
+    UnknownKey, which names the nearest ones.
     """
+    names = [by_name(name) for name in names]
     points: dict[str, float] = {}
     for name in names:
         key, _, said = name.partition("=")
