@@ -18,6 +18,7 @@ from course_utils.grading import UnknownKey, chapters, exercises_of, find
 VERSION = 1
 DAY = timedelta(days=1)
 NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
+LONGEST_GRACE = 525_600
 A_TIME = "2026-12-01T18:00+01:00"
 
 
@@ -29,7 +30,7 @@ class Item:
     points: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.points < inf:
+        if isinstance(self.points, bool) or not 0 < self.points < inf:
             raise ValueError(
                 f"{self.key}: an exercise is worth a number of points above 0; came {self.points}"
             )
@@ -52,6 +53,10 @@ class Late:
     def __post_init__(self) -> None:
         if not (0 <= self.per_day <= 1 and 0 <= self.most <= 1):
             raise ValueError("what a late day costs is a share from 0 to 1")
+        if not 0 <= self.grace_minutes <= LONGEST_GRACE:
+            raise ValueError(f"a grace has from 0 to {LONGEST_GRACE} minutes")
+        if self.closes_after_days is not None and not self.closes_after_days >= 0:
+            raise ValueError("submissions close some days after the due date, or never")
 
     def penalty(self, due: datetime | None, submitted: datetime | None) -> float:
         """The share of the points that is lost, from 0 to 1; 0 where a time is unknown."""

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from course_utils.classroom.marks.plan import A_TIME, Plan, plan_of, time_of
 from course_utils.classroom.marks.record import DAMAGED, Record
+from course_utils.classroom.marks.text import visible
 from course_utils.classroom.submissions.folders_and_zips import NoSubmissions
 from course_utils.grading import UnknownKey
 
@@ -25,6 +26,7 @@ from .tasks import Settings
 
 EVERY_S = 5.0  # a line, where there is no terminal to draw a bar on
 INTERRUPTED = 130
+LONGEST_LINE = 4000
 PLAN = "plan.json"
 
 
@@ -66,6 +68,7 @@ class Bar(grade_class.Progress):
             self.said = now
 
     def say(self, text: str) -> None:
+        text = visible(text, LONGEST_LINE)  # a student may have chosen a part of it
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
@@ -98,7 +101,8 @@ def grade(
         return INTERRUPTED
     except (CannotRun, CannotGrade, NoSubmissions, UnknownKey, ValueError, OSError) as error:
         bar.stop()
-        text = str(error.args[0]) if isinstance(error, LookupError) else str(error)
+        told = str(error.args[0]) if isinstance(error, LookupError) else str(error)
+        text = visible(told, LONGEST_LINE)
         Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
         say_kept(bar, place)
         return 1
