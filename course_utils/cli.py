@@ -274,7 +274,9 @@ def grade(
     ] = None,
     chapter: Annotated[
         list[str] | None,
-        typer.Option(help="Without a plan: chapters or exercises (strides, 02, strides.flat_index=5)."),
+        typer.Option(
+            help="Without a plan: chapters or exercises (strides, 02, strides.flat_index=5)."
+        ),
     ] = None,
     output: Annotated[
         Path | None,

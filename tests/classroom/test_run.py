@@ -643,7 +643,7 @@ def test_no_students_code_runs_as_root_unless_that_is_asked_for(
     monkeypatch.setattr(worker, "_graders", {})
     monkeypatch.setattr(sandboxes, "Sandbox", Plain)
     monkeypatch.setattr(sandboxes, "is_root", lambda: True)
-    with pytest.raises(CannotGrade, match="would run as root, .* or give --as-root too"):
+    with pytest.raises(CannotGrade, match=r"would run as root, .* or give --as-root too"):
         graded(place, isolation=isolation)
     assert closed == [isolation]
     assert isinstance(sandboxes.sandbox_of(isolation, require=False, as_root=True), Plain)

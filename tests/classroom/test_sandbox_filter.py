@@ -103,7 +103,7 @@ def test_buffers_of_sockets_keep_their_size(machine: str) -> None:
     for option in range(70):
         due = ERRNO if option in seccomp.BUFFER_SIZES else ALLOW
         assert answer(machine, number, 3, second=seccomp.SOL_SOCKET, third=option) == due
-        assert answer(machine, number, 3, second=6, third=option) == ALLOW  # TCP_NODELAY and the like
+        assert answer(machine, number, 3, second=6, third=option) == ALLOW  # of TCP
 
 
 def test_x86_64_has_no_second_way_in() -> None:

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 
 from course_utils.source.cells import DECORATED
 
-from .cells import cells_of
 from . import folders_and_zips
+from .cells import cells_of
 from .folders_and_zips import (
     File,
     NoSubmissions,
