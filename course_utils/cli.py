@@ -119,11 +119,12 @@ def check(
     ] = None,
 ) -> None:
     """Check the answers in your notebooks, with the verdicts that they give. Status 1 if one failed."""
+    everything = [] if what and what.endswith(".ipynb") else chapters(None)
     from course_utils import grading
 
     keys: tuple[str, ...] = ()
     if what is None:
-        notebooks = chapters(None)
+        notebooks = everything
     elif what.endswith(".ipynb"):
         notebooks = chapters([Path(what)])
     elif found := notebooks_of(what):
@@ -131,7 +132,7 @@ def check(
     else:
         keys = (what,)
         notebooks = [
-            path for path in chapters(None) if f'exercise(\\"{what}\\"' in path.read_text("utf-8")
+            path for path in everything if f'exercise(\\"{what}\\"' in path.read_text("utf-8")
         ]
         if not notebooks:
             try:
@@ -167,10 +168,10 @@ def normalise(
     ] = None,
 ) -> None:
     """Give notebooks the form that is committed, or say what is wrong with them."""
+    sources = chapters(paths)
     from course_utils.authoring import notebooks, recording
     from course_utils.authoring.problems import problems
 
-    sources = chapters(paths)
     if (output and len(sources) > 1) or (not output and any(p.suffix == ".py" for p in sources)):
         raise _stop("a percent file is one source and needs -o NOTEBOOK.ipynb")
     found = []
@@ -212,10 +213,10 @@ def percent(notebook: Path, output: _Output) -> None:
 @app.command()
 def solve(output: _Output, paths: Notebooks = None) -> None:
     """Write notebooks with the book's solutions into a folder; there a wrong answer raises."""
+    sources = chapters(paths)
     from course_utils.authoring import notebooks
 
     output.mkdir(parents=True, exist_ok=True)
-    sources = chapters(paths)
     for source in sources:
         solved = notebooks.solve(notebooks.read(source))
         (output / source.name).write_text(notebooks.text(solved), encoding="utf-8", newline="\n")
@@ -273,7 +274,9 @@ def grade(
     ] = None,
     chapter: Annotated[
         list[str] | None,
-        typer.Option(help="Without a plan: chapters or exercises (strides, strides.flat_index=5)."),
+        typer.Option(
+            help="Without a plan: chapters or exercises (strides, 02, strides.flat_index=5)."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -291,11 +294,23 @@ def grade(
     require_sandbox: Annotated[
         bool, typer.Option("--require-sandbox", help="Grade nothing without a whole sandbox.")
     ] = False,
+    as_root: Annotated[
+        bool,
+        typer.Option("--as-root", help="Let students' code run as root where it is not isolated."),
+    ] = False,
     only: Annotated[
         list[str] | None, typer.Option(help="Grade this student's submission again; repeatable.")
     ] = None,
     exercise: Annotated[
         list[str] | None, typer.Option(help="Grade this exercise again; repeatable.")
+    ] = None,
+    due: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STUDENT=WHEN",
+            help="Other time for a student, ada=2026-12-08T18:00+01:00; nothing is graded anew for it. "
+            "`ada=`: the plan's again. Repeatable.",
+        ),
     ] = None,
     roster: Annotated[
         Path | None,
@@ -312,16 +327,23 @@ def grade(
 
     Interrupted, it goes on when the same command is given again.
     """
+    typer.echo("loading PyTorch and the course")  # which takes seconds
     from course_utils.classroom.run import grade_class as run
     from course_utils.classroom.run import terminal
 
+    try:
+        extended = terminal.times(due or [])
+    except ValueError as error:
+        raise _stop(str(error)) from None
     settings = run.Settings(
         workers=workers,
         dask=dask,
         isolation=isolation,
         require_sandbox=require_sandbox,
+        as_root=as_root,
         only=tuple(only or ()),
         exercises=tuple(exercise or ()),
+        due=extended,
         roster=roster,
         also=tuple(also or ()),
         similarity=similarity,
@@ -382,7 +404,7 @@ def release(
         list[str],
         typer.Argument(
             metavar="CHAPTER|KEY[=POINTS] …",
-            help="Chapters and exercises: strides modules.Linear=5.",
+            help="Chapters, by name or number, and exercises: strides 08 modules.Linear=5.",
         ),
     ],
     output: _Output,
@@ -417,18 +439,17 @@ def release(
     ] = True,
 ) -> None:
     """Make an edition for students: a folder and a zip, and the plan that `course grade` reads."""
-    from datetime import datetime
-
+    if not list(Path("notebooks").glob("*.ipynb")):
+        where = "no notebooks/*.ipynb here: run this in the course's folder"
+        raise _stop(f"no edition was made: {where}")
+    typer.echo("loading PyTorch and the course", err=True)  # which takes seconds
     from course_utils.classroom import release as editions
-    from course_utils.classroom.marks.plan import Late, plan_of
+    from course_utils.classroom.marks.plan import Late, plan_of, time_of
     from course_utils.classroom.platforms.forms import released
 
     try:
         late = Late(late_per_day / 100, late_most / 100, grace, late_closes)
-        try:
-            until = datetime.fromisoformat(due) if due else None
-        except ValueError:
-            raise ValueError(f"a due date is 2026-12-01T18:00+01:00; came {due!r}") from None
+        until = time_of(due) if due else None
         plan = plan_of(what, title, due=until, late=late, hidden=without_answers)
         edition = released(
             plan,

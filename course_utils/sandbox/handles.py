@@ -102,6 +102,7 @@ class ZygoteHandle:
         self.folder = "" if inside else tempfile.mkdtemp(prefix="course-sandbox-")
         given = _settings(inside, handler, ranks) | {"folder": self.folder or "/tmp"}
         given |= {"namespaces": inside and apart, "removes": bool(self.folder)}
+        given |= {"own_network": inside}
         inner = _python(_BOOT, theirs.fileno(), given)
         line = bubblewrap.command(inner, _ENVIRONMENT) if inside else [sys.executable, *inner]
         self.process = subprocess.Popen(

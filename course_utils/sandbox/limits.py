@@ -13,7 +13,8 @@ class Limits:
     processes in turn. memory: bytes of address space of one process, beyond what Python and torch
     had before; with ranks, of what all its processes hold together as well. tasks: threads at a time;
     tasks_on_ranks: threads and processes, where it may start processes. files: open files of one
-    process. file_size: bytes of one file. tmp: bytes of all files in /tmp; tmp_files: their number, since
+    process. sockets: that all processes of a submission may hold together, where it may have a network:
+    what lies in them is the kernel's memory. file_size: bytes of one file. tmp: bytes of all files in /tmp; tmp_files: their number, since
     an empty one takes the kernel's memory. reply: bytes of one reply.
     """
 
@@ -23,6 +24,7 @@ class Limits:
     tasks: int = 128
     tasks_on_ranks: int = 512
     files: int = 512
+    sockets: int = 512
     file_size: int = 64 * _MIB
     tmp: int = 128 * _MIB
     tmp_files: int = 16_384

@@ -19,7 +19,8 @@ KILL = 0x80000000
 ERRNO = 0x00050000
 
 LOAD, JUMP_EQUAL, JUMP_ABOVE, JUMP_BITS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data, little-endian
+# offsets in struct seccomp_data, little-endian
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _X32 = 0x40000000  # x86_64's other set of numbers for the same calls
@@ -107,6 +108,10 @@ SIGNALS = {"kill": (62, 129), "tgkill": (234, 131)} | {
     "rt_tgsigqueueinfo": (297, 240),
 }
 CLONE, CLONE3, SOCKET, PRLIMIT = (56, 220), (435, 435), (41, 198), (302, 261)
+SETSOCKOPT, SOL_SOCKET = (54, 208), 1
+BUFFER_SIZES = (7, 8, 32, 33)
+"""SO_SNDBUF, SO_RCVBUF, and both by force: what lies in a socket is the kernel's memory, which no limit of
+a process counts."""
 
 AF_UNIX, AF_INET, AF_NETLINK, AF_INET6 = 1, 2, 16, 10
 _FOR_RANKS = (
@@ -140,6 +145,20 @@ def _first_argument_in(values: tuple[int, ...]) -> list[Instruction]:
     return [*block, _denied()]
 
 
+def _buffers_as_they_are() -> list[Instruction]:
+    """Who asks for other buffers of a socket is told that it is done, and nothing is."""
+    kept: list[Instruction] = [(LOAD, 0, 0, _THIRD_ARGUMENT)]
+    for option in BUFFER_SIZES:
+        kept += [(JUMP_EQUAL, 0, 1, option), _denied(0)]
+    kept += [(RETURN, 0, 0, ALLOW)]
+    return [
+        (LOAD, 0, 0, _SECOND_ARGUMENT),
+        (JUMP_EQUAL, 0, len(kept), SOL_SOCKET),
+        *kept,
+        (RETURN, 0, 0, ALLOW),
+    ]
+
+
 def program(machine: str, pid: int, *, processes: bool) -> list[Instruction]:
     """The filter for the process `pid`. processes: are new processes and sockets allowed (ranks)?"""
     which, architecture = ARCHITECTURES[machine]
@@ -171,6 +190,7 @@ def program(machine: str, pid: int, *, processes: bool) -> list[Instruction]:
             found += _only(numbers[which], _first_argument_in((pid,)))
     found += _only(CLONE[which], [*clone, (RETURN, 0, 0, ALLOW)])
     found += _only(SOCKET[which], sockets)
+    found += _only(SETSOCKOPT[which], _buffers_as_they_are())
     found += _only(PRLIMIT[which], _first_argument_in((0, pid)))
     return [*found, (RETURN, 0, 0, ALLOW)]
 

@@ -22,7 +22,7 @@ from typing import Any
 from course_utils.processes.fork_server import ForkServer, close_all, kill
 from course_utils.processes.pages import settle
 
-from .proc import anonymous_memory, descendants
+from .proc import anonymous_memory, descendants, sockets_in_network_of
 
 _WATCH_S = 0.1
 
@@ -97,7 +97,8 @@ class Zygote(ForkServer):
         self.handler = handler
         self.folder = settings["folder"]
         self.watched = settings["ranks"]
-        self.memory = 0
+        self.own_network = settings["own_network"]
+        self.memory = self.sockets = 0
         self.why: dict[int, str] = {}
         self.apart = settings["namespaces"] and namespaces.may_administer()
         self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY) if self.apart else -1
@@ -112,14 +113,21 @@ class Zygote(ForkServer):
         return _WATCH_S if self.watched and self.children else super().patience_s()
 
     def look(self) -> None:
-        """The limit of memory binds one process; those of ranks are bound together by this."""
+        """The limits of memory and of files bind one process; those of ranks are bound together by this."""
         if not (self.watched and self.children):
             return
         used = anonymous_memory()
         if used > self.memory:
-            for pid, number in self.children.items():
-                self.why[number] = f"took {used >> 20} MiB of memory in all its processes"
-                kill(pid)
+            self.end_all(f"took {used >> 20} MiB of memory in all its processes")
+        sockets = max(map(sockets_in_network_of, self.children)) if self.own_network else 0
+        if sockets > self.sockets:
+            self.end_all(f"opened {sockets} sockets in all its processes")
+
+    def end_all(self, why: str) -> None:
+        """End the submissions there are, for this reason."""
+        for pid, number in self.children.items():
+            self.why.setdefault(number, why)
+            kill(pid)
 
     def say_ready(self) -> None:
         self.tell({"ready": {"namespaces": self.apart}})
@@ -131,6 +139,7 @@ class Zygote(ForkServer):
                 pid = self.fork(message, fds[0])
                 self.children[pid] = message["fork"]
                 self.memory = message["limits"]["memory"]
+                self.sockets = message["limits"]["sockets"]
             except OSError as error:
                 self.tell({"unable": message["fork"], "because": str(error)})
             close_all(fds)

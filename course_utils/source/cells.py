@@ -13,7 +13,7 @@ from .effects import Effects, effects_of
 from .names import names_used
 from .notebook_python import as_python
 
-MAGIC = re.compile(r"^(\s*)[%!?].*$", re.MULTILINE)
+MAGIC = re.compile(r"^([^\S\n]*)[%!?].*$", re.MULTILINE)  # line by line: the text may be hostile
 DECORATED = re.compile(r"""^@[\w.]+\(\s*(?:key\s*=\s*)?["']([a-z_]\w*\.\w+)["']""", re.MULTILINE)
 """What looks like `@exercise("chapter.name")`, however `exercise` was imported."""
 PLAIN = frozenset({"exercise"})

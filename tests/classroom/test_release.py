@@ -1,6 +1,7 @@
 """Plain editions: what is in them, that their bytes can be made again, and that they work alone."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from course_utils.authoring import notebooks as form
 from course_utils.authoring.problems import problems
 from course_utils.classroom import release
 from course_utils.classroom.marks.plan import Late, Plan, plan_of
-from course_utils.classroom.release import notebooks, package, run_notebooks
+from course_utils.classroom.release import notebooks, package, run_notebooks, without_answers
 from course_utils.cli import app
 from course_utils.grading import exercises_of, stub_cell
 from course_utils.update.stamp import stamp
@@ -261,6 +262,51 @@ def test_the_command_writes_what_it_says(tmp_path, monkeypatch):
     assert plan.late == Late(0.1, 0.5, 15, 7)
 
 
+def test_a_chapter_may_be_given_by_its_number():
+    assert plan_of(["02"]) == plan_of(["2"]) == plan_of(["strides"])
+    assert plan_of(["26", "2.flat_index=5"]) == plan_of(["lora", "strides.flat_index=5"])
+
+
+NOTHING_LOADED = """
+import sys
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch": raise ImportError("not yet")
+sys.meta_path.insert(0, Refused())
+from course_utils.cli import app
+app(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("command", ["release strides -o x", "check", "solve -o x", "normalise"])
+def test_outside_of_the_courses_folder_nothing_is_waited_for(command, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", NOTHING_LOADED, *command.split()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "run this in the course's folder" in done.stderr
+    assert "not yet" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_chapters_that_need_their_answers_are_refused_with_advice(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    observed = []
+    monkeypatch.setattr(without_answers, "stored_files", lambda *_: observed.append(1))
+    made = course_release("01", "02", "--without-answers", "--no-run", "-o", tmp_path)
+    assert made.exit_code == 1
+    first, *reasons, more, advice = made.output.splitlines()[1:]
+    assert first == "no edition was made:"
+    assert len(reasons) == 3 and more.startswith("and ")
+    assert advice.startswith("--only-exercises hands out the problems without the chapters")
+    assert observed == [], "it is said before anything takes its time"
+
+
 def test_another_assignments_plan_is_not_replaced(problem_set, tmp_path):
     release.write(problem_set, tmp_path)
     before = (tmp_path / "plan.json").read_bytes()
@@ -282,6 +328,7 @@ def test_another_assignments_plan_is_not_replaced(problem_set, tmp_path):
         (["strides.flat_index=0"], "a number of points above 0; came 0.0"),
         (["strides.flat_index=inf"], "a number of points above 0; came inf"),
         (["strides.flat_index=nan"], "a number of points above 0; came nan"),
+        (["07"], "no chapter '07'; there are: 01 tensors, 02 strides"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )

@@ -143,7 +143,10 @@ def test_a_complaint_about_parameters_is_shown_and_one_about_a_hidden_call_is_no
     said = "`flat_index` takes (index, stride); yours takes (index)"
     result = replace(failed(KEYS[0], 1.0, "signature and shape"), sentence=said, notes=())
     assert "yours takes (index)" not in page_of(record_of("ada", result)).text
-    assert "yours takes (index)" in page_of(record_of("ada", replace(result, called=""))).text
+    assert (
+        "yours takes (index)"
+        in page_of(record_of("ada", replace(result, called="", hand=True))).text
+    )
 
 
 def test_the_rule_by_which_points_are_earned_is_told():

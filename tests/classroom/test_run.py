@@ -6,12 +6,13 @@ import os
 import random
 import signal
 import stat
+import subprocess
 import sys
 import time
 from concurrent.futures.process import BrokenProcessPool
 from copy import copy
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -222,6 +223,46 @@ def test_what_is_late_loses_its_share(tmp_path, inline):
     assert "when 1 of 3 were handed in is not known: nothing is taken off" in summary.notes[-1]
     (place / "bob/ps1/timestamp.txt").write_text("2026-02-09 11:00:00 UTC")
     assert graded(place, plan=plan).records[1].points == 4
+
+
+def test_other_time_for_a_student_enters_the_record_and_grades_nothing(tmp_path, inline):
+    due = datetime(2026, 2, 3, 12, tzinfo=UTC)
+    plan = replace(PLAN, due=due, late=Late(per_day=0.25, most=0.5))
+    late = {"timestamp.txt": "2026-02-05 11:00:00 UTC", "x.ipynb": notebook(*cells())}
+    files = {f"{name}/ps1/{k}": v for name in ("ada", "bob") for k, v in late.items()}
+    place = folder_of(tmp_path / "submitted", files)
+    first = graded(place, plan=plan)
+    assert [one.points for one in first.records] == [4, 4]
+    until = due + timedelta(days=1)
+    again = graded(place, plan=plan, due=(("ada", until),))
+    assert (again.graded, again.kept) == (0, 2)
+    ada, bob = again.records
+    assert ada == replace(first.records[0], due=until, penalty=0.25)
+    assert bob == first.records[1]
+    assert "ada: due 2026-02-04 12:00 UTC, late costs 25%, before 50%" in again.notes
+    lines = (place.parent / "grades" / "results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["due"] for line in lines] == [None, None, until.isoformat()]
+    book = json.loads((place.parent / "grades" / "gradebook.json").read_text())
+    assert [one["due"] for one in book["students"]] == [until.isoformat(), None]
+    page = (place.parent / "grades" / "feedback" / "ada.html").read_text()
+    assert "due 2026-02-04 12:00 UTC" in page
+    (place / "ada/ps1/x.ipynb").write_bytes(notebook(*cells(), "1"))
+    changed = graded(place, plan=plan)
+    assert changed.graded == 1
+    assert (changed.records[0].due, changed.records[0].penalty) == (until, 0.25), "it stays"
+    back = graded(place, plan=plan, due=(("ada", None),))
+    assert (back.graded, back.records[0].due, back.records[0].penalty) == (0, None, 0.5)
+
+
+def test_other_time_for_one_who_was_not_graded_yet(tmp_path, inline):
+    due = datetime(2026, 2, 3, 12, tzinfo=UTC)
+    plan = replace(PLAN, due=due, late=Late(per_day=0.25))
+    late = {"timestamp.txt": "2026-02-05 11:00:00 UTC", "x.ipynb": notebook(*cells())}
+    place = folder_of(tmp_path / "submitted", {f"ada/ps1/{k}": v for k, v in late.items()})
+    (ada,) = graded(place, plan=plan, due=(("ada", due + timedelta(days=9)),)).records
+    assert (ada.due, ada.penalty, ada.points) == (due + timedelta(days=9), 0, 8)
+    with pytest.raises(CannotRun, match="no submission of 'adda'; there are: ada"):
+        graded(place, plan=plan, due=(("adda", due),))
 
 
 def test_choices_that_there_are_not_are_refused(place, inline):
@@ -584,6 +625,34 @@ def test_a_required_sandbox_that_is_absent_stops_the_run(place, inline, monkeypa
     assert {one.status for one in marks(results)} == {DAMAGED}, "no code was run"
 
 
+@pytest.mark.parametrize("isolation", ["process", "best"])
+def test_no_students_code_runs_as_root_unless_that_is_asked_for(
+    place, inline, monkeypatch, isolation
+):
+    class Plain:
+        kind, why, own_user = "process", "", False
+
+        def __init__(self, isolation):
+            pass
+
+        def close(self):
+            closed.append(isolation)
+
+    closed = []
+    monkeypatch.setattr(sandboxes, "_sandboxes", {})
+    monkeypatch.setattr(worker, "_graders", {})
+    monkeypatch.setattr(sandboxes, "Sandbox", Plain)
+    monkeypatch.setattr(sandboxes, "is_root", lambda: True)
+    with pytest.raises(CannotGrade, match=r"would run as root, .* or give --as-root too"):
+        graded(place, isolation=isolation)
+    assert closed == [isolation]
+    assert isinstance(sandboxes.sandbox_of(isolation, require=False, as_root=True), Plain)
+    monkeypatch.setattr(Plain, "own_user", True)
+    assert isinstance(sandboxes.sandbox_of(isolation, require=False, as_root=False), Plain)
+    monkeypatch.setattr(sandboxes, "is_root", lambda: False)
+    assert isinstance(sandboxes.sandbox_of(isolation, require=False, as_root=False), Plain)
+
+
 def test_a_worker_of_another_version_is_refused(place):
     job = Job(PLAN, SECRET, versions=(("torch", "0.1"),))
     with pytest.raises(
@@ -640,6 +709,14 @@ def test_the_command_says_what_is_wrong(place, tmp_path):
     absent = course(place, "--chapter", "strides", "--roster", tmp_path / "roster.csv")
     assert absent.exit_code == 1
     assert "roster.csv" in absent.output
+    for text, said in {
+        "2026-12-01T18:00+01:00": "whose is it? --due ada=2026-12-01T18:00+01:00",
+        "ada=tomorrow": "a due date is 2026-12-01T18:00+01:00; came 'tomorrow'",
+        "ada=2026-12-01": "a due date needs its time zone",
+    }.items():
+        assert said in course(place, "--chapter", "strides", "--due", text).output
+    none = course(place, "--chapter", "strides", "--due", "ada=2026-12-01T18:00+01:00")
+    assert "the plan has no due date: there is none to replace" in none.output
     (tmp_path / "plan.json").write_text("[]")
     assert "this is no plan" in course(place, "--plan", tmp_path / "plan.json").output
 
@@ -657,6 +734,8 @@ def test_an_interrupt_ends_the_command_and_the_next_goes_on(place, inline, monke
     done = course(place)
     assert done.exit_code == terminal.INTERRUPTED
     assert "stopped after 1 of 4; the same command goes on from there" in done.output
+    results = place.parent / "grades" / "results.jsonl"
+    assert f"the marks until then are in {results}" in done.output
     monkeypatch.setattr(worker, "grade_one", real)
     assert "students   4 (3 graded now, 1 kept)" in course(place).output
 
@@ -690,6 +769,61 @@ def test_a_bar_is_drawn_on_a_terminal():
         bar.stop()
     assert "2/2" in told.get()
     assert "bob: damaged: torn" in told.get()
+
+
+def test_time_left_does_not_count_what_it_took_to_start(monkeypatch):
+    from rich.console import Console
+
+    now = iter([0.0, 0.0, 100.0, 102.0])
+    monkeypatch.setattr(terminal, "perf_counter", lambda: next(now))
+    console = Console(force_terminal=False, width=80)
+    bar = terminal.Bar(console)
+    with console.capture() as told:
+        bar.start(4)
+        bar.ready()
+        bar.step(Record("ada", "graded", ()))
+    assert told.get() == ""
+    monkeypatch.setattr(terminal, "EVERY_S", 1.0)
+    now = iter([110.0])
+    with console.capture() as told:
+        bar.step(Record("bob", "graded", ()))
+    assert told.get() == "graded 2 of 4, 10 s left\n"
+
+
+WITHOUT_TORCH = """
+import sys
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch": raise ImportError("not yet")
+sys.meta_path.insert(0, Refused())
+from course_utils.cli import app
+app(["grade", "hw", "--chapter", "strides"])
+"""
+
+
+def test_what_is_being_done_is_said_before_it_takes_its_time(place, inline, monkeypatch):
+    said = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert said.stdout == "loading PyTorch and the course\n"
+    assert "not yet" in said.stderr
+    monkeypatch.setattr("course_utils.classroom.run.grader.check_versions", lambda job: None)
+    (place.parent / "plan.json").write_text(PLAN.to_json())
+    course(place, "--only", "bob")
+    lines = course(place).output.splitlines()
+    grades = place.parent / "grades"
+    assert lines[:2] == ["loading PyTorch and the course", f"reading the submissions in {place}"]
+    assert lines[2] == (
+        "4 submissions: 3 to grade, 1 graded before; each mark goes to "
+        f"{grades / 'results.jsonl'} at once"
+    )
+    at = lines.index("starting 1 worker, each with PyTorch and a sandbox")
+    assert lines[at + 1].startswith("isolation: ")
+    assert "writing gradebook and pages for 4 students" in lines[at:]
 
 
 def test_there_are_no_more_workers_than_submissions():

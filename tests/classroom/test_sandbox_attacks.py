@@ -596,3 +596,47 @@ def test_memory_of_many_processes_is_bounded(sandbox: Any) -> None:
         with pytest.raises(ChannelLost, match="MiB of memory") as lost:
             runner.run(MANY_EATERS)
         assert lost.value.how == "died"
+
+
+SOCKETS = """
+import os, socket, time
+def fill():
+    kept = []
+    while True:
+        try:
+            pair = socket.socketpair()
+        except OSError:
+            time.sleep(100)
+        for one in pair:
+            one.setblocking(False)
+            kept.append(one)
+            try:
+                while True: one.send(bytes(2**16))
+            except OSError: pass
+for _ in range(FORKS):
+    if os.fork() == 0: fill()
+time.sleep(100)"""
+
+
+def test_what_many_processes_hold_in_sockets_is_bounded(sandbox: Any) -> None:
+    """It is the kernel's memory, which is nobody's: 40 processes would take 19 GiB."""
+    with sandbox.submission(ranks=True) as channel:
+        runner = Runner(channel)
+        with pytest.raises(ChannelLost, match=r"opened \d+ sockets") as lost:
+            runner.run(SOCKETS.replace("FORKS", "40"))
+        assert lost.value.how == "died"
+
+
+def test_what_one_socket_holds_is_bounded(sandbox: Any) -> None:
+    """Without it, 250 pairs of one process hold as many MiB each as the system allows."""
+    source = """
+import socket
+one, other = socket.socketpair()
+sizes = [one.getsockopt(socket.SOL_SOCKET, kind) for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+    one.setsockopt(socket.SOL_SOCKET, kind, 4 * max(sizes))
+one.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+found = [sizes == [one.getsockopt(socket.SOL_SOCKET, kind) for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF)],
+         one.getsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED)]"""
+    for ranks in (False, True):
+        assert found_by(sandbox, source, ranks=ranks) == [True, 1]

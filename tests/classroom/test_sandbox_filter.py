@@ -12,11 +12,18 @@ PID = 42
 
 
 def answer(
-    machine: str, number: int, first: int = 0, processes: bool = False, arch: int = 0
+    machine: str,
+    number: int,
+    first: int = 0,
+    processes: bool = False,
+    arch: int = 0,
+    second: int = 0,
+    third: int = 0,
 ) -> int:
     """What the filter returns for a call."""
     lines = seccomp.program(machine, PID, processes=processes)
     data = {0: number, 4: arch or ARCHITECTURES[machine][1], 16: first & 0xFFFFFFFF}
+    data |= {24: second, 32: third}
     at = value = 0
     while True:
         code, yes, no, operand = lines[at]
@@ -90,6 +97,15 @@ def test_arguments_decide(machine: str) -> None:
     assert answer(machine, seccomp.PRLIMIT[which], PID + 1) == EPERM
 
 
+@MACHINES
+def test_buffers_of_sockets_keep_their_size(machine: str) -> None:
+    number = seccomp.SETSOCKOPT[ARCHITECTURES[machine][0]]
+    for option in range(70):
+        due = ERRNO if option in seccomp.BUFFER_SIZES else ALLOW
+        assert answer(machine, number, 3, second=seccomp.SOL_SOCKET, third=option) == due
+        assert answer(machine, number, 3, second=6, third=option) == ALLOW  # of TCP
+
+
 def test_x86_64_has_no_second_way_in() -> None:
     assert answer("x86_64", 0x40000000 + 57) == ENOSYS
 
@@ -98,6 +114,7 @@ def test_no_number_is_named_twice() -> None:
     tables = {**seccomp.DENIED, **seccomp.NEW_PROCESS, **seccomp.SIGNALS}
     tables |= {"clone": seccomp.CLONE, "clone3": seccomp.CLONE3}
     tables |= {"socket": seccomp.SOCKET, "prlimit": seccomp.PRLIMIT}
+    tables |= {"setsockopt": seccomp.SETSOCKOPT}
     for which in (0, 1):
         numbers = [n[which] for n in tables.values() if n[which] >= 0]
         assert len(numbers) == len(set(numbers))

@@ -15,6 +15,7 @@ from course_utils.classroom.submissions.cells import cells_of
 from course_utils.classroom.submissions.folders_and_zips import NoSubmissions, Unreadable
 from course_utils.classroom.submissions.handed_out import HandedOut
 from course_utils.classroom.submissions.intake import find, read
+from course_utils.source.cells import DECORATED, MAGIC
 
 ONE = notebook("x = 1")
 
@@ -528,3 +529,87 @@ def test_a_time_that_the_student_wrote_does_not_replace_gradescopes(tmp_path):
     }
     found = find(zip_of(tmp_path / "assignment_42_export.zip", files)).submissions
     assert found[0].submitted == datetime(2026, 4, 26, 17, 34, 0, 861687, UTC)
+
+
+# ------------------------------------------------------------------------------ what takes long
+
+
+def test_names_of_accents_without_end_are_left_out(tmp_path):
+    """Putting the accents of a name into order takes the square of their number."""
+    accents = "\u0301\u0323" * 10_000
+    place = zip_of(tmp_path / "x.zip", {"ada.ipynb": ONE, f"b{accents}/x.ipynb": ONE})
+    found = find(place)
+    assert [one.student for one in found.submissions] == ["ada"]
+    (said,) = found.left_out
+    assert said.endswith("its name is too long, or in too many folders")
+    assert len(said) < 200
+
+
+def test_a_name_below_a_thousand_folders_is_left_out(tmp_path):
+    place = zip_of(tmp_path / "x.zip", {"ada.ipynb": ONE, "a/" * 1000 + "x.ipynb": ONE})
+    found = find(place)
+    assert [one.student for one in found.submissions] == ["ada"]
+    assert len(found.left_out) == 1
+
+
+def test_what_is_read_of_one_student_is_bounded_in_all(tmp_path, monkeypatch):
+    """Twenty notebooks of nearly 200 MB each are 4 MB in a zip. What was handed out comes first."""
+    monkeypatch.setattr(folders_and_zips, "LARGEST_NOTEBOOK", 100_000)
+    large = notebook("x = 1", metadata={"pad": " " * 90_000})
+    members = {f"{number}.ipynb": large for number in range(20)} | {"02_strides.ipynb": ONE}
+    (tmp_path / "hw/ada").mkdir(parents=True)
+    zip_of(tmp_path / "hw/ada/all.zip", members)
+    read_of: list[int] = []
+
+    def counted(stream, n):
+        data = at_most(stream, n)
+        read_of.append(len(data))
+        return data
+
+    at_most = folders_and_zips.at_most
+    monkeypatch.setattr(folders_and_zips, "at_most", counted)
+    handed_out = HandedOut.by(["02_strides.ipynb"], ["strides.flat_index"])
+    content = read(find(tmp_path / "hw", handed_out).submissions[0])
+    assert sum(read_of) < 2 * 100_000
+    assert content.cells[-1] == "x = 1"
+    assert "are read of one student's files together" in content.problem
+    assert "and 9 more of that kind" in content.problem
+
+
+def test_the_zips_of_one_student_are_bounded_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders_and_zips, "LARGEST_NOTEBOOK", 10_000)
+    pad = zipfile.ZipInfo("pad")  # stored as it is
+    for number in range(5):
+        place = folder_of(tmp_path / "hw", {"ada/y.txt": ""}) / f"ada/{number}.zip"
+        with zipfile.ZipFile(place, "w") as archive:
+            archive.writestr(pad, bytes(4_000))
+            archive.writestr("x.ipynb", ONE)
+    (ada,) = find(tmp_path / "hw").submissions
+    assert len(ada.notebooks) == 2
+    assert len([note for note in ada.notes if "MB or more" in note]) == 3
+
+
+def test_a_thousand_complaints_are_a_few(tmp_path):
+    cells = [{"cell_type": "code", "source": 1}] * 10_000
+    climbing = {f"../{number}.ipynb": ONE for number in range(1000)}
+    place = folder_of(tmp_path / "hw", {"ada/x.ipynb": notebook(*cells)})
+    zip_of(place / "ada/y.zip", climbing)
+    content = read(find(place).submissions[0])
+    assert content.problem.startswith("cell 1 was left out: its source is a number; cell 2 ")
+    assert content.problem.endswith("and 9990 more of that kind")
+    assert len(content.notes) == 11
+
+
+def test_an_answer_with_a_name_without_end_is_a_short_note(tmp_path):
+    named = notebook(f'@exercise("a.{"b" * 100_000}")\ndef f(): ...')
+    place = folder_of(tmp_path / "hw", {"ada/x.ipynb": named, "ada/y.ipynb": named})
+    content = read(find(place).submissions[0])
+    assert max(map(len, content.notes)) <= 300
+
+
+def test_lines_of_nothing_are_looked_through_once():
+    """A search that begins again at each of a million empty lines would take a day."""
+    for lines in ("\n" * 10**6, " \n" * 10**6, "@a(\n" * 10**6):
+        assert not MAGIC.search(lines)
+        assert not DECORATED.search(lines)
+    assert MAGIC.sub(r"\1pass", "\n  %time\n\n!ls") == "\n  pass\n\npass"

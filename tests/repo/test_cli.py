@@ -37,7 +37,10 @@ def test_help_waits_for_nothing_and_names_every_verb() -> None:
 def test_doctor_names_everything_and_passes_here() -> None:
     result = course("doctor")
     assert result.exit_code == 0, result.output
-    for name in ("Python", "torch", "device", "gloo", "JupyterLab", "Chromium", "memory", "course"):
+    for name in (
+        *("Python", "torch", "device", "gloo", "JupyterLab", "Chromium", "bubblewrap", "memory"),
+        "course",
+    ):
         assert any(line[2:].startswith(name) for line in result.output.splitlines()), name
 
 
@@ -52,6 +55,14 @@ def test_doctor_fails_with_advice_where_something_needed_is_missing(monkeypatch)
     assert "run `make lab`" in result.output
     assert "– JupyterLab" in result.output
     assert f"1 of {len(doctor.CHECKS)} must be put right first" in result.output
+
+
+def test_doctor_says_what_grading_lacks(monkeypatch) -> None:
+    monkeypatch.setattr("course_utils.sandbox.bubblewrap.program", lambda: None)
+    result = course("doctor")
+    assert result.exit_code == 0
+    assert "– bubblewrap bwrap is not installed: apt-get install bubblewrap" in result.output
+    assert "→ only `course grade` needs it, on Linux" in result.output
 
 
 def test_doctor_can_do_without_a_browser(monkeypatch) -> None:

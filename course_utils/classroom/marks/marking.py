@@ -22,7 +22,8 @@ from typing import Any
 
 from course_utils.grading.declaring.exercise import CONTRACTS, Exercise
 from course_utils.grading.driving.case import BY_HAND, EDGE, GRADIENTS, RANDOM
-from course_utils.grading.judging.verdict import Verdict
+from course_utils.grading.judging.ladder import SIGNATURE
+from course_utils.grading.judging.verdict import Failure, Verdict
 
 from .plan import Item
 from .record import DATA, FAILED, INSIDE, MISSING, NOT_ATTEMPTED, PASSED, Result, Rung
@@ -95,12 +96,19 @@ def result_of(
         failed_rung=None if all_passed else _failed_rung(verdict),
         sentence=_clean(failure.sentence) if failure else _clean(verdict.reason),
         called=_clean(failure.called) if failure else "",
-        hand=bool(failure and failure.case and failure.case.rung == BY_HAND),
+        hand=bool(failure and _is_no_secret(failure)),
         diagnosis=verdict.diagnosis,
         guarantee=INSIDE if exercise.contracts else DATA,
         seconds=round(verdict.seconds, 4),
         notes=notes,
     )
+
+
+def _is_no_secret(failure: Failure) -> bool:
+    """Was it a call that was worked by hand, or no call at all: parameters that were not asked for?"""
+    if failure.case:
+        return failure.case.rung == BY_HAND
+    return failure.rung == SIGNATURE and failure.got is None
 
 
 def _failed_rung(verdict: Verdict) -> str:

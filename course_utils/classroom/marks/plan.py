@@ -5,6 +5,7 @@ reads it, so that what is graded is what was handed out.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
@@ -12,10 +13,13 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from course_utils.grading import exercises_of, find
+from course_utils.grading import UnknownKey, chapters, exercises_of, find
 
 VERSION = 1
 DAY = timedelta(days=1)
+NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
+LONGEST_GRACE = 525_600
+A_TIME = "2026-12-01T18:00+01:00"
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Item:
     points: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.points < inf:
+        if isinstance(self.points, bool) or not 0 < self.points < inf:
             raise ValueError(
                 f"{self.key}: an exercise is worth a number of points above 0; came {self.points}"
             )
@@ -49,6 +53,10 @@ class Late:
     def __post_init__(self) -> None:
         if not (0 <= self.per_day <= 1 and 0 <= self.most <= 1):
             raise ValueError("what a late day costs is a share from 0 to 1")
+        if not 0 <= self.grace_minutes <= LONGEST_GRACE:
+            raise ValueError(f"a grace has from 0 to {LONGEST_GRACE} minutes")
+        if self.closes_after_days is not None and not self.closes_after_days >= 0:
+            raise ValueError("submissions close some days after the due date, or never")
 
     def penalty(self, due: datetime | None, submitted: datetime | None) -> float:
         """The share of the points that is lost, from 0 to 1; 0 where a time is unknown."""
@@ -85,7 +93,7 @@ class Plan:
         if twice:
             raise ValueError(f"named twice: {', '.join(twice)}")
         if self.due is not None and self.due.tzinfo is None:
-            raise ValueError("a due date needs its time zone: 2026-12-01T18:00+01:00")
+            raise ValueError(f"a due date needs its time zone: {A_TIME}")
 
     @property
     def points(self) -> float:
@@ -127,11 +135,40 @@ class Plan:
         return cls.from_json(path.read_text(encoding="utf-8"))
 
 
+def time_of(text: str) -> datetime:
+    """A due date as it is written on a command line. Raises ValueError, which says how."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"a due date is {A_TIME}; came {text!r}") from None
+    if when.tzinfo is None:
+        raise ValueError(f"a due date needs its time zone: {A_TIME}; came {text!r}")
+    return when
+
+
+def by_name(text: str) -> str:
+    """The chapter's name in place of its number: "02" and "2" are "strides", as its notebook says.
+
+    Raises UnknownKey for a number that no chapter with exercises has.
+    """
+    number = re.match(r"\d{1,3}(?![^.=])", text)
+    if not number:
+        return text
+    numbered = {int(p.stem[:2]): p.stem[3:] for p in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")}
+    there = {n: name for n, name in sorted(numbered.items()) if name in chapters()}
+    if int(number[0]) not in there:
+        listed = ", ".join(f"{n:02} {name}" for n, name in there.items())
+        raise UnknownKey(f"no chapter {text!r}; there are: {listed}")
+    return there[int(number[0])] + text[number.end() :]
+
+
 def plan_of(names: Sequence[str], title: str = "", **settings: Any) -> Plan:
     """The plan of chapters ("strides") and exercises ("strides.flat_index", "strides.flat_index=5").
 
-    Points are the exercises' own unless said. Raises UnknownKey, which names the nearest ones.
+    A chapter may be given by its number ("02"). Points are the exercises' own unless said. Raises
+    UnknownKey, which names the nearest ones.
     """
+    names = [by_name(name) for name in names]
     points: dict[str, float] = {}
     for name in names:
         key, _, said = name.partition("=")

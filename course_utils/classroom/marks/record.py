@@ -17,6 +17,7 @@ from course_utils.grading.judging.outcomes import PASSED as PASSED
 VERSION = 1
 
 GRADED, DAMAGED = "graded", "damaged"
+TIMES = ("submitted", "due", "graded_at")
 MISSING = "missing"  # the other outcomes are those of a verdict
 
 DATA = "compared by the grader"
@@ -41,7 +42,7 @@ class Result:
 
     outcome: PASSED, FAILED, NOT_ATTEMPTED (the stub) or MISSING (not in the notebook). points: before
     what late costs. rungs: of the whole ladder. sentence, called: of the smallest failing check;
-    hand: was that check worked by hand, so that a student may see its values? guarantee: DATA, or
+    hand: was that check worked by hand, or about no call, so that a student may see it? guarantee: DATA, or
     INSIDE where a contract of this exercise was counted by code in the student's own process.
     """
 
@@ -75,7 +76,7 @@ class Record:
     student: the name that its folder or file gives. files: the notebooks, as they were found.
     digest: SHA-256 of what was graded. problem: why a damaged one could not be read, or only in part.
     isolation: the level that was active. seed: what the random cases were drawn from, as text.
-    penalty: the share lost for being late. results: in the order of the plan. notes: what an
+    due: where this student had other time than the plan gives. penalty: the share lost for being late. results: in the order of the plan. notes: what an
     instructor should know of it, though nothing is wrong.
     """
 
@@ -88,6 +89,7 @@ class Record:
     isolation: str = ""
     seed: str = ""
     submitted: datetime | None = None
+    due: datetime | None = None
     penalty: float = 0.0
     graded_at: datetime | None = None
     seconds: float = 0.0
@@ -112,7 +114,7 @@ class Record:
     def to_line(self) -> str:
         """One line of JSON, with the sums for readers of other programs."""
         data = asdict(self) | {"version": VERSION}
-        for name in ("submitted", "graded_at"):
+        for name in TIMES:
             when = getattr(self, name)
             data[name] = when and when.isoformat()
         data |= {"points": self.points, "raw_points": self.raw_points}
@@ -128,7 +130,7 @@ class Record:
             raise ValueError(f"a record of version {version}; this course reads {VERSION}")
         for name in ("points", "raw_points", "max_points", "seal"):
             data.pop(name, None)
-        for name in ("submitted", "graded_at"):
+        for name in TIMES:
             data[name] = datetime.fromisoformat(data[name]) if data.get(name) else None
         results = tuple(_result_of(one) for one in data.pop("results"))
         lists = {name: tuple(data.get(name, ())) for name in ("files", "notes")}

@@ -60,10 +60,9 @@ def told(result: Result) -> Iterator[Part]:
 
 
 def _may_see(result: Result) -> bool:
-    """Was the failing check worked by hand, or was it about no case at all: a definition that cannot
+    """Was the failing check worked by hand, or was it about no call at all: a definition that cannot
     be run, parameters that are not those that were asked for?"""
-    without_case = result.failed_rung == SIGNATURE and not result.called
-    return result.hand or result.failed_rung == DEFINITION or without_case
+    return result.hand or result.failed_rung == DEFINITION
 
 
 def _failure(result: Result) -> Iterator[Part]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from course_utils.classroom.marks.plan import Plan
 from course_utils.classroom.release.edition import CannotRelease, Edition
 from course_utils.classroom.release.making import make, problems
+from course_utils.classroom.release.without_answers import static_problems
 
 from . import github_classroom, gradescope, nbgrader
 
@@ -15,6 +16,7 @@ _FORMS = {
     "gradescope": gradescope.made,
 }
 FORMATS = ("plain", *_FORMS)
+SHOWN = 3
 
 
 def released(
@@ -34,8 +36,25 @@ def released(
     """
     if form not in FORMATS:
         raise CannotRelease([f"no format {form!r}; there are: {', '.join(FORMATS)}"])
+    if plan.hidden and not only_exercises:
+        _check_chapters_without_answers(plan, root)
     edition = make(plan, root, only_exercises=only_exercises, say=say)
     found = problems(edition, run=run, say=say)
     if found:
         raise CannotRelease(found)
     return _FORMS[form](edition) if form in _FORMS else edition
+
+
+def _check_chapters_without_answers(plan: Plan, root: Path) -> None:
+    """Raises CannotRelease, with the advice, where a chapter itself needs what would be left out.
+
+    It is found by reading, before anything takes its time.
+    """
+    found = static_problems(make(plan, root, store=False))
+    if found:
+        more = [f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
+        advice = (
+            "--only-exercises hands out the problems without the chapters, and needs none of these; or "
+            "leave out the exercises that are named"
+        )
+        raise CannotRelease([*found[:SHOWN], *more, advice])

@@ -25,12 +25,14 @@ def make(
     root: Path,
     *,
     only_exercises: bool = False,
+    store: bool = True,
     say: Callable[[str], None] = lambda _: None,
 ) -> Edition:
     """The edition of a plan, with answers unless the plan hides them.
 
     root: the course's folder, with notebooks/ and requirements.txt. only_exercises: problem sets
-    instead of chapters. say: told what takes time. Raises CannotRelease, FileNotFoundError.
+    instead of chapters. store: of an edition without answers, keep what was observed of them, which takes
+    time; without it the edition is to be read only. say: told what takes time. Raises CannotRelease, FileNotFoundError.
     """
     names = [name for name in chapters() if any(key.startswith(f"{name}.") for key in plan.keys)]
     paths = {name: notebooks.chapter_notebook(root, name) for name in names}
@@ -51,7 +53,7 @@ def make(
         raise CannotRelease([f"no notebook holds the exercise {key!r}" for key in absent])
     edition = Edition(plan, files, {PLAN: plan.to_json().encode()})
     if plan.hidden:
-        return _completed(without_answers(edition, say), root)
+        return _completed(without_answers(edition, say, store=store), root)
     package = package_files(Path(course_utils.__file__).parent)
     return _completed(edition.with_files(files=package), root)
 

@@ -30,10 +30,12 @@ globals().update(chapter(__name__))
 '''
 
 
-def without_answers(edition: Edition, say: Callable[[str], None] = lambda _: None) -> Edition:
+def without_answers(
+    edition: Edition, say: Callable[[str], None] = lambda _: None, *, store: bool = True
+) -> Edition:
     """The edition with the package that may be handed out beside its notebooks.
 
-    Raises CannotRelease where an exercise cannot be kept as data.
+    store: keep what was observed of each exercise; without it the edition is to be read only. Raises CannotRelease where an exercise cannot be kept as data.
     """
     whole = package_files(Path(course_utils.__file__).parent)
     graph = Graph(whole)
@@ -51,7 +53,7 @@ def without_answers(edition: Edition, say: Callable[[str], None] = lambda _: Non
         changed[path] = found.text.encode()
         removed[module] = found.graded | found.helpers
     files = dict(_kept_files(whole, graph, {one.module for one in reached}))
-    kept = dict(stored_files(graded, others, say))
+    kept = dict(stored_files(graded, others, say)) if store else {}
     shipped = {p: d for p, d in edition.files.items() if not p.startswith(f"{PACKAGE}/")}
     size = sum(map(len, kept.values()))
     note = f"stored observations of {len(graded) + len(others)} exercises: {size / 1e6:.1f} MB"

@@ -46,6 +46,7 @@ STUDENT = {
     "max_points": COLUMNS["max_points"],
     "penalty": COLUMNS["penalty"],
     "submitted": "when, ISO 8601 with its time zone, or null",
+    "due": "when, where this student had other time than the plan gives, or null",
     "files": "the notebooks, as they were found",
     "digest": "SHA-256 of what was graded",
     "isolation": "the level of isolation that was active",
@@ -120,6 +121,7 @@ def _entry(plan: Plan, record: Record) -> dict[str, Any]:
         "penalty": round(record.penalty, 6),
         "max_points": plan.points,
         "submitted": record.submitted and record.submitted.isoformat(),
+        "due": record.due and record.due.isoformat(),
         "results": [_result_entry(result) for result in record.results],
     }
     return {name: data[name] for name in STUDENT}

@@ -18,7 +18,9 @@ from typing import Any
 
 from course_utils.classroom.marks.plan import Plan
 from course_utils.classroom.marks.record import DAMAGED, Record
+from course_utils.classroom.marks.text import plural
 from course_utils.classroom.submissions import intake
+from course_utils.classroom.submissions.folders_and_zips import few
 from course_utils.classroom.submissions.handed_out import HandedOut
 from course_utils.classroom.submissions.intake import Submission
 
@@ -26,7 +28,7 @@ from . import journal, sandboxes, worker, workers
 from .journal import CannotRun, Journal
 from .sandboxes import CannotGrade
 from .tasks import Graded, Job, Settings, Task, damaged
-from .todo import check_choice, some, what_to_do
+from .todo import check_choice, extend, some, what_to_do
 
 ERRORS = "errors.log"
 
@@ -36,6 +38,9 @@ class Progress:
 
     def start(self, total: int) -> None:
         """So many submissions are to be graded."""
+
+    def ready(self) -> None:
+        """The first worker can begin: from now on, time tells how much is left."""
 
     def step(self, record: Record) -> None:
         """One of them is graded, and on the disk."""
@@ -89,11 +94,14 @@ def grade(
         )
     if settings.roster:
         Roster.read(settings.roster)  # before the work, if it cannot be read
+    progress.say(f"reading the submissions in {place}")
     found = intake.find(place, HandedOut.by(plan.names, plan.keys))
     with journal.opened(folder, plan, place) as book:
         summary = Summary(folder, ())
         check_choice(plan, found.submissions, settings)
+        summary.notes += extend(book, settings)
         _grade_all(found.submissions, book, settings, progress, summary)
+        progress.say(f"writing gradebook and pages for {plural(len(book.records), 'student')}")
         order = sorted(book.records.values(), key=lambda one: (one.student.casefold(), one.student))
         summary.records = tuple(replace(one, results=_in_order(plan, one)) for one in order)
         summary.files = tuple(
@@ -129,6 +137,10 @@ def _grade_all(
     chosen = [one for one in submissions if not settings.only or one.student in settings.only]
     todo = list(what_to_do(chosen, book, settings))
     summary.kept = len(submissions) - len(todo)
+    progress.say(
+        f"{plural(len(submissions), 'submission')}: {len(todo)} to grade, {summary.kept} graded before; "
+        f"each mark goes to {book.folder / journal.RESULTS} at once"
+    )
     progress.start(len(todo))
     tasks = []
     for one in todo:
@@ -150,16 +162,19 @@ def _in_workers(
         secret=book.secret,
         isolation=settings.isolation,
         require_sandbox=settings.require_sandbox,
+        as_root=settings.as_root,
         modules=settings.modules,
         versions=tuple(sorted(journal.versions().items())),
     )
     work, ready = partial(worker.grade_one, job), partial(worker.ready, job)
     began = time.perf_counter()
     pool = pool_of(settings, len(tasks))
+    progress.say(f"starting {plural(pool.size, 'worker')}, each with PyTorch and a sandbox")
     try:
         level, *_ = [pool.submit(ready) for _ in range(pool.size)]  # each starts a worker
         progress.say(f"isolation: {level.result()}")
         summary.start_s = time.perf_counter() - began
+        progress.ready()
         began = time.perf_counter()
         for task, found in workers.results(pool, work, ready, tasks):
             if isinstance(found, CannotGrade):
@@ -179,7 +194,8 @@ def pool_of(settings: Settings, tasks: int) -> workers.Pool:
     """Where so many tasks are graded: a Dask cluster, or processes of this machine, no more than there are tasks."""
     if settings.dask:
         return workers.Dask(settings.dask)
-    begin = partial(sandboxes.begin, settings.isolation, settings.require_sandbox)
+    required = settings.require_sandbox
+    begin = partial(sandboxes.begin, settings.isolation, required, settings.as_root)
     return workers.Processes(max(1, min(settings.workers, tasks)), begin)
 
 
@@ -218,9 +234,7 @@ def _in_order(plan: Plan, record: Record) -> tuple[Any, ...]:
 
 def _notes_on(found: intake.Found, book: Journal, plan: Plan) -> list[str]:
     """What an instructor should know about a run, a sentence each."""
-    notes = [f"left out: {text}" for text in found.left_out[:20]]
-    if len(found.left_out) > 20:
-        notes.append(f"left out: {len(found.left_out) - 20} more files")
+    notes = [f"left out: {text}" for text in few(found.left_out, 20)]
     here = {one.student for one in found.submissions}
     gone = sorted(name for name in book.records if name not in here)
     if gone:

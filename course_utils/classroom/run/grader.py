@@ -90,6 +90,7 @@ class Grader:
             isolation=self.sandbox.level,
             seed=fingerprint(self.job.secret),
             submitted=task.submitted,
+            due=task.due,
             penalty=task.penalty,
             graded_at=datetime.now(UTC),
             seconds=round(perf_counter() - began, 4),

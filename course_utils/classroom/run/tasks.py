@@ -14,18 +14,20 @@ class Settings:
     """How a run is made. workers: processes of this machine. dask: a scheduler's address instead.
 
     isolation: "best", "bubblewrap" or "process". require_sandbox: go on only in a sandbox that hides
-    files and network. only: students whose submissions are graded again, and no others'. exercises:
+    files and network. as_root: may students' code run as root? only: students whose submissions are graded again, and no others'. exercises:
     keys that are graded again, and no others. modules: that declare exercises of one's own.
-    roster, also: see `reports.write.write_all`; similarity: compare the answers with one another.
+    due: for these students, instead of the plan's; None: the plan's again. roster, also: see `reports.write.write_all`; similarity: compare the answers with one another.
     """
 
     workers: int = 1
     dask: str | None = None
     isolation: str = "best"
     require_sandbox: bool = False
+    as_root: bool = False
     only: tuple[str, ...] = ()
     exercises: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    due: tuple[tuple[str, datetime | None], ...] = ()
     roster: Path | None = None
     also: tuple[str, ...] = ()
     similarity: bool = False
@@ -42,6 +44,7 @@ class Job:
     secret: bytes
     isolation: str = "best"
     require_sandbox: bool = False
+    as_root: bool = False
     modules: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
 
@@ -58,6 +61,7 @@ class Task:
     problem: str = ""
     notes: tuple[str, ...] = ()
     submitted: datetime | None = None
+    due: datetime | None = None
     penalty: float = 0.0
 
 
@@ -81,6 +85,7 @@ def damaged(task: Task, plan: Plan, problem: str = "") -> Record:
         problem=problem or task.problem,
         notes=task.notes,
         submitted=task.submitted,
+        due=task.due,
         penalty=task.penalty,
         graded_at=datetime.now(UTC),
     )

@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from time import perf_counter
 
@@ -11,19 +12,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from course_utils.classroom.marks.plan import Plan, plan_of
+from course_utils.classroom.marks.plan import A_TIME, Plan, plan_of, time_of
 from course_utils.classroom.marks.record import DAMAGED, Record
+from course_utils.classroom.marks.text import visible
 from course_utils.classroom.submissions.folders_and_zips import NoSubmissions
 from course_utils.grading import UnknownKey
 
 from . import grade_class
 from .grade_class import Summary
-from .journal import CannotRun
+from .journal import RESULTS, CannotRun
 from .sandboxes import CannotGrade
 from .tasks import Settings
 
 EVERY_S = 5.0  # a line, where there is no terminal to draw a bar on
 INTERRUPTED = 130
+LONGEST_LINE = 4000
 PLAN = "plan.json"
 
 
@@ -34,7 +37,7 @@ class Bar(grade_class.Progress):
         self.console = console
         self.bar: Progress | None = None
         self.began = self.said = perf_counter()
-        self.total = self.done = 0
+        self.total = self.done = self.before = 0
 
     def start(self, total: int) -> None:
         self.total = total
@@ -42,8 +45,14 @@ class Bar(grade_class.Progress):
         if total and self.console.is_terminal:
             columns = (TextColumn("graded"), BarColumn(), MofNCompleteColumn())
             self.bar = Progress(*columns, TimeRemainingColumn(), console=self.console)
-            self.bar.add_task("graded", total=total)
+            self.bar.add_task("graded", total=total, start=False)
             self.bar.start()
+
+    def ready(self) -> None:
+        self.began = self.said = perf_counter()
+        self.before = self.done
+        if self.bar:
+            self.bar.start_task(self.bar.task_ids[0])
 
     def step(self, record: Record) -> None:
         self.done += 1
@@ -53,11 +62,13 @@ class Bar(grade_class.Progress):
             self.say(f"{record.student}: damaged: {record.problem}")
         now = perf_counter()
         if not self.bar and now - self.said > EVERY_S and self.done < self.total:
-            left = (now - self.began) / self.done * (self.total - self.done)
+            each = (now - self.began) / max(1, self.done - self.before)
+            left = each * (self.total - self.done)
             self.say(f"graded {self.done} of {self.total}, {left:.0f} s left")
             self.said = now
 
     def say(self, text: str) -> None:
+        text = visible(text, LONGEST_LINE)  # a student may have chosen a part of it
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
@@ -86,11 +97,14 @@ def grade(
     except KeyboardInterrupt:
         bar.stop()
         bar.say(f"stopped after {bar.done} of {bar.total}; the same command goes on from there")
+        say_kept(bar, place)
         return INTERRUPTED
     except (CannotRun, CannotGrade, NoSubmissions, UnknownKey, ValueError, OSError) as error:
         bar.stop()
-        text = str(error.args[0]) if isinstance(error, LookupError) else str(error)
+        told = str(error.args[0]) if isinstance(error, LookupError) else str(error)
+        text = visible(told, LONGEST_LINE)
         Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+        say_kept(bar, place)
         return 1
     bar.stop()
     console.print(_table(summary, plan))
@@ -99,6 +113,26 @@ def grade(
     for line in _written(summary):
         bar.say(line)
     return 0
+
+
+def say_kept(bar: Bar, folder: Path) -> None:
+    """Where the marks lie of a run that did not come to its end."""
+    if bar.done:
+        bar.say(f"the marks until then are in {folder / RESULTS}")
+
+
+def times(texts: Sequence[str]) -> tuple[tuple[str, datetime | None], ...]:
+    """Students and when it is due for them, from STUDENT=WHEN; nothing behind the sign: as planned.
+
+    Raises ValueError, which says how to write it.
+    """
+    found: dict[str, datetime | None] = {}
+    for text in texts:
+        student, sign, when = text.rpartition("=")
+        if not (sign and student):
+            raise ValueError(f"whose is it? --due ada={A_TIME}; came {text!r}")
+        found[student] = time_of(when) if when else None
+    return tuple(found.items())
 
 
 def _written(summary: Summary) -> list[str]:

@@ -1,7 +1,8 @@
 """Which submissions are to be graded: new ones, changed ones, and those that are asked for."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from course_utils.classroom.marks.plan import Plan
 from course_utils.classroom.submissions import intake
@@ -13,11 +14,12 @@ from .tasks import Settings, Task
 
 @dataclass(frozen=True)
 class ToDo:
-    """A submission that is to be graded: all of it, or some exercises (keys)."""
+    """A submission that is to be graded: all of it, or some exercises (keys). due: if not the plan's."""
 
     submission: Submission
     content: intake.Content
     keys: tuple[str, ...]
+    due: datetime | None = None
 
     def task(self, plan: Plan) -> Task:
         one, content = self.submission, self.content
@@ -29,7 +31,8 @@ class ToDo:
             problem=content.problem,
             notes=content.notes,
             submitted=one.submitted,
-            penalty=plan.late.penalty(plan.due, one.submitted),
+            due=self.due,
+            penalty=plan.late.penalty(self.due or plan.due, one.submitted),
             keys=self.keys,
         )
 
@@ -37,12 +40,31 @@ class ToDo:
 def check_choice(plan: Plan, submissions: Sequence[Submission], settings: Settings) -> None:
     """Raises CannotRun for a student or an exercise that there is not."""
     students = {one.student for one in submissions}
-    for name in settings.only:
+    for name in (*settings.only, *dict(settings.due)):
         if name not in students:
             raise CannotRun(f"no submission of {name!r}; there are: {some(sorted(students))}")
     for key in settings.exercises:
         if key not in plan.keys:
             raise CannotRun(f"{key!r} is not in the plan; there are: {some(plan.keys)}")
+
+
+def extend(book: Journal, settings: Settings) -> Iterator[str]:
+    """Give students other time, without grading anew; what that changes, a sentence each.
+
+    Raises CannotRun where there is no due date to replace.
+    """
+    plan = book.plan
+    if settings.due and plan.due is None:
+        raise CannotRun("the plan has no due date: there is none to replace with --due")
+    for student, due in settings.due:
+        before = book.records.get(student)
+        if before is not None:
+            penalty = plan.late.penalty(due or plan.due, before.submitted)
+            after = replace(before, due=due, penalty=penalty)
+            if after != before:
+                book.append(after)
+            said = f"late costs {after.penalty:.0%}, before {before.penalty:.0%}"
+            yield f"{student}: due {(due or plan.due):%Y-%m-%d %H:%M %Z}, {said}"
 
 
 def some(names: Sequence[str], most: int = 12) -> str:
@@ -60,13 +82,15 @@ def what_to_do(
     is graded whole: results of two versions are not mixed.
     """
     plan = book.plan
+    extended = dict(settings.due)
     for one in submissions:
         content = intake.read(one)
         before = book.records.get(one.student)
+        due = before.due if before else extended.get(one.student)
         unchanged = before is not None and before.digest == content.digest
         if before is None or not unchanged:
             fresh = before is None and settings.exercises
-            yield ToDo(one, content, settings.exercises if fresh else plan.keys)
+            yield ToDo(one, content, settings.exercises if fresh else plan.keys, due)
             continue
         lacking = {key for key in plan.keys if before.result(key) is None}
         if settings.exercises:
@@ -74,4 +98,4 @@ def what_to_do(
         elif settings.only or before.submitted != one.submitted:
             lacking = set(plan.keys)
         if lacking:
-            yield ToDo(one, content, tuple(key for key in plan.keys if key in lacking))
+            yield ToDo(one, content, tuple(key for key in plan.keys if key in lacking), due)

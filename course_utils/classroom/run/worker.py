@@ -19,7 +19,7 @@ def _grader_of(job: Job) -> Grader:
     """
     from course_utils.sandbox import Broken
 
-    sandbox = sandbox_of(job.isolation, job.require_sandbox)
+    sandbox = sandbox_of(job.isolation, job.require_sandbox, job.as_root)
     if job not in _graders:
         _graders.clear()  # of an earlier run
         new = Grader(job, sandbox)  # loads torch while the sandbox loads its own

@@ -9,7 +9,7 @@ import contextlib
 import re
 import stat
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -18,6 +18,8 @@ from unicodedata import category, normalize
 
 LARGEST_NOTEBOOK = 200 * 10**6
 MOST_ENTRIES = 100_000
+LONGEST_NAME, DEEPEST = 255, 32
+"""Bytes of a name as systems bound them, and folders within one another: programs make no others."""
 SKIPPED = {"__MACOSX", "__pycache__", "node_modules", "site-packages"}
 EMPTY = "(nothing)"
 
@@ -55,6 +57,12 @@ def shown(text: str) -> str:
     """Text that can be printed and written as UTF-8."""
     whole = normalize("NFC", text.encode("utf-8", "replace").decode("utf-8"))
     return "".join("�" if category(c) in ("Cc", "Cs") else c for c in whole)
+
+
+def few(texts: Sequence[str], most: int = 10, longest: int = 300) -> list[str]:
+    """The first of these texts, cut to a length, and how many more there are: a student chose both."""
+    found = [text if len(text) <= longest else text[: longest - 1] + "…" for text in texts[:most]]
+    return found + ([f"and {len(texts) - most} more of that kind"] if len(texts) > most else [])
 
 
 def _is_looked_at(path: PurePosixPath) -> bool:
@@ -116,6 +124,9 @@ def entries(place: object, archive: zipfile.ZipFile) -> tuple[list[File], list[s
     files, left_out, folders = [], [], []
     for info in infos:
         name = _name_of(info)
+        if _is_too_long(name):
+            left_out.append(f"{shown(name[:60])}…: its name is too long, or in too many folders")
+            continue
         path = PurePosixPath(name)
         if _climbs(name):
             left_out.append(f"{shown(name)}: its name leads out of the zip")
@@ -130,6 +141,13 @@ def entries(place: object, archive: zipfile.ZipFile) -> tuple[list[File], list[s
     full = {folder for path in [one.path for one in files] + folders for folder in path.parents}
     empty = [folder for folder in folders if folder not in full]
     return files + [_closed(path / EMPTY, "the folder is empty") for path in empty], left_out
+
+
+def _is_too_long(name: str) -> bool:
+    """Would it take long to look at? Sorting a name's accents takes the square of their number."""
+    parts = name.split("/", DEEPEST + 1)
+    longest = max(len(part.encode("utf-8", "replace")) for part in parts)
+    return len(parts) > DEEPEST or longest > LONGEST_NAME
 
 
 def _climbs(name: str) -> bool:
@@ -170,10 +188,10 @@ def at_most(stream: IO[bytes], n: int) -> bytes:
     return b"".join(chunks)
 
 
-def inside(one: File) -> tuple[list[File], list[str]]:
-    """The notebooks of a zip that a student handed in; a zip within it is not opened."""
+def inside(one: File, most: int) -> tuple[list[File], list[str]]:
+    """The notebooks of a zip of so many bytes at most that a student handed in; none within it is opened."""
     try:
-        data = whole(one)
+        data = whole(one, most)
         files, left_out = entries(one.path, zipfile.ZipFile(BytesIO(data)))
     except (ValueError, zipfile.BadZipFile, NotImplementedError, OSError) as error:
         return [], [f"{shown(one.path.name)}: {error}"]
@@ -184,21 +202,26 @@ def inside(one: File) -> tuple[list[File], list[str]]:
     ], left_out
 
 
-def whole(one: File) -> bytes:
-    """All of a file. Raises Unreadable for one that is too large, or that lies about its size."""
-    if one.size > LARGEST_NOTEBOOK:
-        raise Unreadable(_too_large(one.size))
+def whole(one: File, most: int | None = None) -> bytes:
+    """All of a file. Raises Unreadable for one that is too large, or that lies about its size.
+
+    most: bytes that are left of what is read of one student; `LARGEST_NOTEBOOK` in all.
+    """
+    most = LARGEST_NOTEBOOK if most is None else most
+    if one.size > most:
+        raise Unreadable(_too_large(one.size, most))
     try:
-        data = one.read(LARGEST_NOTEBOOK + 1)
+        data = one.read(most + 1)
     except OSError as error:
         raise Unreadable(f"it cannot be read: {error.strerror or error}") from error
-    if len(data) > LARGEST_NOTEBOOK:
-        raise Unreadable(_too_large(len(data)))
+    if len(data) > most:
+        raise Unreadable(_too_large(len(data), most))
     return data
 
 
-def _too_large(size: int) -> str:
+def _too_large(size: int, most: int) -> str:
+    whose = "are read" if most == LARGEST_NOTEBOOK else "are read of one student's files together"
     return (
-        f"it has {size / 1e6:.0f} MB or more; at most {LARGEST_NOTEBOOK / 1e6:.0f} MB are read "
+        f"it has {size / 1e6:.0f} MB or more; at most {LARGEST_NOTEBOOK / 1e6:.0f} MB {whose} "
         "(clear the outputs and save it again)"
     )

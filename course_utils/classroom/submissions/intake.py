@@ -15,12 +15,14 @@ from pathlib import Path, PurePosixPath
 
 from course_utils.source.cells import DECORATED
 
+from . import folders_and_zips
 from .cells import cells_of
 from .folders_and_zips import (
     File,
     NoSubmissions,
     Unreadable,
     entries,
+    few,
     inside,
     listed,
     on_disk,
@@ -179,11 +181,14 @@ def submission(
     """
     notes = [f"{one.path.name}: {one.problem}" for one in files if one.problem]
     notebooks = [one for one in files if one.is_notebook and not one.problem]
+    left = folders_and_zips.LARGEST_NOTEBOOK
     for one in files:
         if one.is_zip and not one.problem:
-            inner, complaints = inside(one)
+            inner, complaints = inside(one, left)
+            left -= min(left, one.size)
             notebooks += inner
             notes += complaints
+    notes = few(notes)
     notebooks.sort(key=lambda one: (handed_out.includes(one.path.stem), str(one.path)))
     problem = ""
     if not notebooks:
@@ -211,10 +216,11 @@ def read(submission: Submission) -> Content:
     cells: list[str] = []
     answered: dict[str, list[str]] = {}
     problems, notes, readable = [], list(submission.notes), 0
-    for one in submission.notebooks:
+    for one, data in zip(submission.notebooks, _bytes_of(submission.notebooks), strict=True):
         where = f"{shown(one.path.name)}: " if len(submission.notebooks) > 1 else ""
         try:
-            data = whole(one)
+            if isinstance(data, Unreadable):
+                raise data
             digest.update(len(data).to_bytes(8, "little") + data)
             found = cells_of(data)
         except Unreadable as error:
@@ -234,5 +240,22 @@ def read(submission: Submission) -> Content:
             f"{keys}: in {len(names)} notebooks ({', '.join(names)}); of several answers to an "
             "exercise the last that was attempted counts"
         )
-    problem = submission.problem or "; ".join(problems)
-    return Content(digest.hexdigest(), tuple(cells), readable > 0, problem, tuple(notes))
+    problem = submission.problem or "; ".join(few(problems))
+    return Content(digest.hexdigest(), tuple(cells), readable > 0, problem, tuple(few(notes)))
+
+
+def _bytes_of(notebooks: Sequence[File]) -> list[bytes | Unreadable]:
+    """What each notebook holds, or why it is not read: those of one student are bounded together.
+
+    The last ones are those that were handed out, so they come first.
+    """
+    found: list[bytes | Unreadable] = []
+    left = folders_and_zips.LARGEST_NOTEBOOK
+    for one in reversed(notebooks):
+        try:
+            data = whole(one, left)
+            left -= len(data)
+            found.append(data)
+        except Unreadable as error:
+            found.append(error)
+    return found[::-1]

@@ -94,6 +94,7 @@ class Ladder:
         steps: dict[str, Callable[[], RungResult]] = {
             SIGNATURE: self.signature,
             TYPES: lambda: self.compare_on(TYPES, self.shaped(), frozenset({DTYPE, DEVICE})),
+            RANDOM: self.random,
             CONTRACTS: self.contracts,
         }
         for rung in self.plan():
@@ -106,19 +107,38 @@ class Ladder:
         """Kinds and parameters as one check; then kind and shape of each result worked by hand."""
         worked = self.shaped()
         told = signature_problem(self.exercise.parts, self.answer.descriptions)
-        problem = Failure(SIGNATURE, told) if told else self.problem_by_name()
+        known, _ = self.to_call_by_name()
+        problem = Failure(SIGNATURE, told) if told else self.problem_by_name(SIGNATURE, known)
         if problem:
             self.failure = problem
             return RungResult(SIGNATURE, 0, 1)
         rest = self.compare_on(SIGNATURE, worked, frozenset({KIND, SHAPE}))
         return replace(rest, passed=rest.passed + 1, total=rest.total + 1)
 
-    def problem_by_name(self) -> Failure | None:
+    def random(self) -> RungResult:
+        """The random cases; where parameters are hidden, by name too."""
+        _, hidden = self.to_call_by_name()
+        problem = self.problem_by_name(RANDOM, hidden)
+        if problem:
+            self.failure = problem
+            return RungResult(RANDOM, 0, 1)
+        return self.compare_on(RANDOM, self.on(RANDOM))
+
+    def to_call_by_name(self) -> tuple[list[Check], list[Check]]:
+        """Checks to make by name as well: at first, and not before those worked by hand are through.
+
+        What is told of calls worked by hand may be told to anybody: an answer has met no others then.
+        """
+        first = self.checks[:BY_NAME_CHECKS]
+        by_hand = [check for check in first if check.case.rung == BY_HAND]
+        return by_hand, [check for check in first if check.case.rung != BY_HAND]
+
+    def problem_by_name(self, rung: str, checks: list[Check]) -> Failure | None:
         """Where *args or **kwargs hide the parameters: does a call by name give the same?"""
         mine, reference = self.answer.descriptions[0], self.exercise.parts[0]
         if self.exercise.is_class or not mine.takes_any:
             return None
-        for check in self.checks[:BY_NAME_CHECKS]:
+        for check in checks:
             if not self.expectations.suits_by_name(check):
                 return None
             by_name = self.exercise.by_name(check.case)
@@ -127,7 +147,7 @@ class Ladder:
             if found:
                 given = ", ".join(f"{name}=…" for name in by_name.kwargs)
                 called = f"called by name, {reference.__name__}({given})"
-                return Failure(SIGNATURE, f"{called}: {found[1].sentence}", got=got)
+                return Failure(rung, f"{called}: {found[1].sentence}", got=got)
         return None
 
     def compare_on(
