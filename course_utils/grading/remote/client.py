@@ -9,15 +9,18 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+from course_utils.grading.comparing.costs import as_read
 from course_utils.grading.comparing.signatures import Description, checked, description
 from course_utils.grading.declaring.exercise import Exercise
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.cost import Measured
 from course_utils.grading.driving.describe import methods_due
+from course_utils.grading.driving.driver import overwritten, result_of
 from course_utils.grading.driving.errors import INTERRUPTED, TIME_LIMIT, Raised
-from course_utils.grading.driving.observe import Observation
+from course_utils.grading.driving.observe import Observation, read
 from course_utils.grading.expecting import expectations_of
+from course_utils.grading.pytrees.digest import digest
 from course_utils.grading.pytrees.text import cut
 from course_utils.grading.student.channel import Ask, ChannelLost
 from course_utils.grading.student.protocol import name_of
@@ -114,6 +117,7 @@ class RemoteAnswer:
         self.announced: list[list[Case]] = []
         self.come: dict[int, Come] = {}
         self.kept: list[Case] = []
+        self.at_first: list[str] = []
         self.changed: Case | None = None
         self.losses = 0
         self.singly = False
@@ -161,7 +165,7 @@ class RemoteAnswer:
         except (KeyError, TypeError, ValueError) as error:
             self.problem = f"your code sent what cannot be read: {error}"
         self.defined_after = submission.losses
-        self.kept, self.changed = [], None
+        self.kept, self.at_first, self.changed = [], [], None
 
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
         """Raises ChannelLost. Defines the answer first in a process that does not know it."""
@@ -234,21 +238,26 @@ class RemoteAnswer:
             least = 1 if number + 1 == len(replies) else len(group)
             if not least <= len(found) <= len(group):
                 raise ValueError(f"{len(found)} observations came of {len(group)} cases")
-            changed = self.note(group[: len(found)], reply["overwritten"], keep)
+            changed = self.note(group[: len(found)], found, checked(reply["digests"], list), keep)
             for case, one in zip(group, found[:-1], strict=False):
-                yield Come(case, _uninterrupted(one))
-            yield Come(group[len(found) - 1], _uninterrupted(found[-1]), changed)
+                yield Come(case, self.read(one, case))
+            yield Come(group[len(found) - 1], self.read(found[-1], group[len(found) - 1]), changed)
 
-    def note(self, cases: list[Case], overwritten: Any, keep: bool) -> Case | None:
+    def read(self, report: Observation, case: Case) -> Observation:
+        """What a report means: compared here, so that nothing there has a say in it."""
+        exercise = self.exercise
+        named_by = exercise.subject(*exercise.parts)
+        return read(exercise.probe, _uninterrupted(report), case, named_by)
+
+    def note(
+        self, cases: list[Case], reports: list[Observation], digests: list[Any], keep: bool
+    ) -> Case | None:
         """Remember which cases were kept there, by number; the one whose result has changed."""
         if keep:
             self.kept += cases
-        if overwritten is None:
-            return None
-        number = checked(overwritten, int)
-        if not 0 <= number < len(self.kept):
-            raise ValueError(f"there is no result {number}")
-        return self.kept[number]
+            self.at_first += [digest(result_of(report)) for report in reports]
+        number = overwritten(self.at_first, digests)
+        return None if number is None else self.kept[number]
 
     def overwritten(self) -> Case | None:
         return self.changed
@@ -293,7 +302,7 @@ class RemoteAnswer:
                 for run, case in zip(runs, contract.cases, strict=True)
             ]
             contract.judge([run.cost for run in found], contract.cases)
-            return found
+            return as_read(contract, found, self.exercise.subject(*self.exercise.parts))
         except Exception as error:  # figures that make no sense together make a judge stumble
             return _unreadable(error)
 

@@ -89,11 +89,11 @@ class StudentSide:
     def observe(
         self, key: str, groups: list[list[Any]], limit_s: float, keep: bool = True
     ) -> dict[str, Any]:
-        """What the probe sees on these cases, or on the first of them, and at least on one.
+        """What the probe reports of these cases, or on the first of them, and at least on one.
 
         The rest is left out after an observation that ends a ladder, and when the batch has become
-        long or large. overwritten: the number of a kept result that a later call has changed, as it
-        was when the group was through.
+        long or large. digests: of all results that were kept, as they were when the group was
+        through.
         """
         driver, start, size, over = self.driver[key], perf_counter(), 0, False
         replies = []
@@ -107,7 +107,7 @@ class StudentSide:
                 over |= perf_counter() - start > BATCH_S or size > _BATCH_BYTES
                 if over:
                     break
-            replies.append({"observations": observations, "overwritten": driver.overwritten()})
+            replies.append({"observations": observations, "digests": driver.digests()})
             if over:
                 break
         return {"groups": replies}
