@@ -16,7 +16,8 @@ class Settings:
     isolation: "best", "bubblewrap" or "process". require_sandbox: go on only in a sandbox that hides
     files and network. only: students whose submissions are graded again, and no others'. exercises:
     keys that are graded again, and no others. modules: that declare exercises of one's own.
-    roster, also: see `reports.write.write_all`; similarity: compare the answers with one another.
+    roster, also: see `reports.write.write_all`; similarity: compare the answers with one another. decide:
+    of answers that are held, (student, key, points).
     """
 
     workers: int = 1
@@ -29,6 +30,7 @@ class Settings:
     roster: Path | None = None
     also: tuple[str, ...] = ()
     similarity: bool = False
+    decide: tuple[tuple[str, str, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ from .book_without_answers import PACKAGE, given
 MARGIN_S = 2.0  # for the crossing, on a machine that is busy
 _TO_START_RANKS_S = 60.0  # for the processes of a first check on ranks
 _TO_READ_S = 20.0
+TO_VOUCH_S = 5.0
+_MOST_DOUBTS = 5
 _LOSSES = 3  # processes that one answer may cost before the rest is not asked
 
 
@@ -38,7 +40,8 @@ class RemoteSubmission:
     """The code cells of a notebook, behind a channel.
 
     keys: of the exercises that they answer. problems: by key, why an answer cannot be parsed.
-    problem: why the cells could not be read at all; then there are no keys.
+    problem: why the cells could not be read at all; then there are no keys. reaching: by key, the lines
+    that reach for the grader, as they were read before any of them ran.
     """
 
     def __init__(self, ask: Ask, cells: Sequence[str]) -> None:
@@ -48,6 +51,7 @@ class RemoteSubmission:
         self.told: dict[str, int] = {}  # by key, after how many losses the process was told
         self.keys: tuple[str, ...] = ()
         self.problems: dict[str, str] = {}
+        self.reaching: dict[str, tuple[str, ...]] = {}
         self.problem: str | None = None
         self.read_after = -1  # how many losses; the process of now has read it if none came since
         try:
@@ -62,6 +66,9 @@ class RemoteSubmission:
             self.keys = tuple(checked(key, str) for key in checked(reply["keys"], list))
             problems = checked(reply["problems"], dict)
             self.problems = {checked(k, str): cut(checked(v, str)) for k, v in problems.items()}
+            if self.read_after < 0:
+                reaching = checked(reply["reaching"], dict).items()
+                self.reaching = {checked(key, str): _texts(lines) for key, lines in reaching}
         except (KeyError, TypeError) as error:
             raise ChannelLost(f"sent what cannot be read: {error}", "garbage") from error
         self.read_after = self.losses
@@ -270,6 +277,21 @@ class RemoteAnswer:
         raised = Raised((kind,), f"your code {lost.reason}", told=not late, costly=costly)
         return Observation(None, raised, seconds)
 
+    # ---------------------------------------------------------------------- doubting
+
+    def doubts(self) -> tuple[str, ...]:
+        """Why what was reported beside the answer is not to be believed without a look; mostly nothing.
+
+        What its lines reach for, as they were read; else what is not as it was before they ran.
+        """
+        if reaching := self.submission.reaching.get(self.exercise.key):
+            return reaching
+        try:
+            changed = _texts(self.ask({"do": "vouch"}, TO_VOUCH_S)["changed"])
+        except (ChannelLost, KeyError, TypeError) as error:
+            return (f"its process could not say whether the checks are as they were: {error}",)
+        return tuple(f"what checks it was changed where it ran: {name}" for name in changed)
+
     # ---------------------------------------------------------------------- measuring
 
     def measure(self, contract: Contract) -> list[Measured] | Observation:
@@ -305,6 +327,11 @@ class RemoteAnswer:
             return as_read(contract, found, self.exercise.subject(*self.exercise.parts))
         except Exception as error:  # figures that make no sense together make a judge stumble
             return _unreadable(error)
+
+
+def _texts(lines: Any) -> tuple[str, ...]:
+    """Texts of another process, as they may be shown. Raises TypeError for what is none."""
+    return tuple(cut(checked(line, str), 300) for line in checked(lines, list)[:_MOST_DOUBTS])
 
 
 def _unreadable(error: Exception) -> Observation:

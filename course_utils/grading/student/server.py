@@ -18,9 +18,11 @@ from course_utils.grading.driving.observe import Observation
 from course_utils.grading.pytrees.serialization import extent, snapshot
 from course_utils.processes.time_limit import time_limit
 from course_utils.source.answers import WrittenAnswer, answers, build
+from course_utils.source.reaching import each
 
 from .modules import install
 from .protocol import LARGEST_FRAME, called
+from .vouching import before
 
 BATCH_S = 0.5  # after so long a batch of cases is cut short: the rest is asked for again
 _BATCH_BYTES = 16 * 2**20
@@ -33,9 +35,10 @@ class StudentSide:
     def __init__(self) -> None:
         self.found: dict[str, WrittenAnswer] = {}
         self.driver: dict[str, Driver] = {}
+        self.before = before()
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The reply to one request: read, define, observe or measure.
+        """The reply to one request: read, define, observe, measure or vouch.
 
         Raises KeyError for a request that it does not know, or about what it was not told.
         """
@@ -44,14 +47,20 @@ class StudentSide:
             "define": self.define,
             "observe": self.observe,
             "measure": self.measure,
+            "vouch": self.vouch,
         }
         return do[request["do"]](**{key: request[key] for key in request if key != "do"})
 
     def read(self, cells: list[str]) -> dict[str, Any]:
-        """The code cells of a notebook: which exercises they answer, and which cannot be parsed."""
+        """The code cells of a notebook: which exercises they answer, which cannot be parsed, and which
+        reach for the grader. Nothing of the notebook has run by then."""
         self.found, self.driver = answers(cells), {}
         problems = {key: answer.problem for key, answer in self.found.items() if answer.problem}
-        return {"keys": list(self.found), "problems": problems}
+        return {"keys": list(self.found), "problems": problems, "reaching": dict(each(self.found))}
+
+    def vouch(self, key: str) -> dict[str, Any]:
+        """What is no longer what it was before any of the student's code ran."""
+        return {"changed": self.before.changed()}
 
     def define(
         self,
