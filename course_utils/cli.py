@@ -320,10 +320,10 @@ def grade(
         bool, typer.Option("--similarity", help="Report answers that resemble one another.")
     ] = False,
     decide: Annotated[
-        list[tuple[str, str]] | None,
+        tuple[str, str] | None,
         typer.Option(
             metavar="STUDENT KEY=POINTS",
-            help="What an answer earns that is held; into the record; repeatable.",
+            help="What an answer earns that is held. It goes into the record.",
         ),
     ] = None,
 ) -> None:
@@ -344,7 +344,7 @@ def grade(
         roster=roster,
         also=tuple(also or ()),
         similarity=similarity,
-        decide=tuple(map(_decision, decide or ())),
+        decide=(_decision(decide),) if decide else (),
     )
     raise typer.Exit(terminal.grade(submissions, plan, chapter or [], output, settings))
 

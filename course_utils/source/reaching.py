@@ -7,6 +7,7 @@ frames, closures and modules of whoever calls it. Settings (`torch.backends…`)
 import ast
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -16,12 +17,25 @@ MOST = 5
 _LONGEST = 120
 _FREE = ("torch.backends", "matplotlib", "os.environ", "warnings")
 _ENGINE = tuple(f"course_utils.{room}" for room in ("grading", "sandbox", "processes", "source"))
-_MODULES = ("ctypes", "_ctypes", "cffi", "builtins", "importlib", "forbiddenfruit", *_ENGINE)
+_HELPERS = ("unittest.mock", "mock", "pytest", "forbiddenfruit", "marshal")
+_MODULES = (
+    "ctypes",
+    "_ctypes",
+    "cffi",
+    "builtins",
+    "importlib",
+    "runpy",
+    "pydoc",
+    "pkgutil",
+    *_HELPERS,
+    *_ENGINE,
+)
 _PATHS = (
     *(f"sys.{name}" for name in ("modules", "meta_path", "settrace", "setprofile", "addaudithook")),
     *("sys._getframe", "sys._current_frames", "threading.settrace", "threading.setprofile"),
     *(f"gc.{name}" for name in ("get_objects", "get_referrers", "get_referents", "callbacks")),
     *(f"inspect.{name}" for name in ("currentframe", "stack", "trace", "getouterframes")),
+    *("types.FunctionType", "types.CodeType", "types.CellType"),
     *("torch._C", "torch.library", "torch.utils._python_dispatch", "torch.utils.cpp_extension"),
     *_MODULES,
 )
@@ -112,9 +126,11 @@ def _thing(path: str) -> Any:
     """What a path stands for, of what is loaded; None where nothing is."""
     top, *rest = path.split(".")
     found: Any = sys.modules.get(top)
-    for name in rest:
-        found = getattr(found, name, None)
-    return found
+    with suppress(Exception):  # what a library looks up by itself may raise anything
+        for name in rest:
+            found = getattr(found, name)
+        return found
+    return None
 
 
 def _is_module(path: str) -> bool:

@@ -9,7 +9,8 @@ import math
 import sys
 import threading
 import time
-from operator import is_not
+from collections.abc import Callable
+from operator import is_not, itemgetter
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -25,7 +26,7 @@ _LIBRARIES: tuple[Any, ...] = (
     torch.utils._python_dispatch,
 )
 
-_Place = tuple[str, Any, list[str], list[Any]]
+_Place = tuple[str, Any, list[str], Callable[[Any], Any], list[Any]]
 
 
 class Before:
@@ -34,6 +35,7 @@ class Before:
 
     def __init__(self) -> None:
         self.places: list[_Place] = []
+        self.inherited: list[tuple[str, Any, set[str]]] = []
         self.codes: list[tuple[FunctionType, Any, Any]] = []
         ours = [m for name, m in list(sys.modules.items()) if name.startswith(_OURS) and m]
         for home in (*ours, *_LIBRARIES):
@@ -44,12 +46,12 @@ class Before:
         space = vars(home)
         names = [name for name, value in list(space.items()) if callable(value) or deep]
         names = [n for n in names if callable(space[n]) or isinstance(space[n], property)]
-        if isinstance(home, type) and not deep:  # what hides an inherited one is a change, too
-            inherited = {n for base in home.__mro__[1:] for n in vars(base)} - set(space)
-            names += sorted(inherited)
         name = getattr(home, "__qualname__", None) or getattr(home, "__name__", "")
-        self.places.append((str(name), space, names, list(map(space.get, names))))
-        for value in self.places[-1][3] if deep else ():
+        self.note(str(name), space, names)
+        if isinstance(home, type) and not deep:
+            inherited = {n for base in home.__mro__[1:] for n in vars(base)} - set(space)
+            self.inherited.append((str(name), space, inherited))
+        for value in map(space.get, names) if deep else ():
             if isinstance(value, FunctionType):
                 self.codes.append((value, value.__code__, value.__defaults__))
             elif isinstance(value, Probe):
@@ -61,19 +63,28 @@ class Before:
         """Note what a probe holds."""
         space = vars(probe)
         names = [name for name in ("run", "_read") if space.get(name)]
-        self.places.append((repr(probe), space, names, [space[n] for n in names]))
+        self.note(repr(probe), space, names)
+
+    def note(self, place: str, space: Any, names: list[str]) -> None:
+        """Note what these names stand for."""
+        if names:
+            names = [names[0], *names]  # so that two at least are looked up, as a tuple
+            self.places.append((place, space, names, itemgetter(*names), [space[n] for n in names]))
 
     def changed(self) -> list[str]:
         """What is no longer what it was, by name."""
         found = []
-        for place, space, names, values in self.places:
-            now = list(map(space.get, names))
-            if any(map(is_not, now, values)):
-                found += [
-                    f"{place}.{name}"
-                    for name, one, other in zip(names, now, values, strict=True)
-                    if one is not other
-                ]
+        for place, space, names, look_up, values in self.places:
+            try:
+                same = not any(map(is_not, look_up(space), values))
+            except KeyError:
+                same = False
+            if not same:
+                pairs = dict(zip(names, values, strict=True)).items()
+                found += [f"{place}.{name}" for name, one in pairs if space.get(name) is not one]
+        for place, space, hidden in self.inherited:  # one that hides it is a change, too
+            if not hidden.isdisjoint(space):
+                found += [f"{place}.{name}" for name in sorted(hidden & set(space))]
         for function, code, defaults in self.codes:
             if function.__code__ is not code or function.__defaults__ is not defaults:
                 found.append(f"{function.__module__}.{function.__qualname__}")
