@@ -31,7 +31,6 @@ from .book_without_answers import PACKAGE, given
 MARGIN_S = 2.0  # for the crossing, on a machine that is busy
 _TO_START_RANKS_S = 60.0  # for the processes of a first check on ranks
 _TO_READ_S = 20.0
-TO_VOUCH_S = 5.0
 _MOST_DOUBTS = 5
 _LOSSES = 3  # processes that one answer may cost before the rest is not asked
 
@@ -127,6 +126,7 @@ class RemoteAnswer:
         self.at_first: list[str] = []
         self.changed: Case | None = None
         self.losses = 0
+        self.altered: tuple[str, ...] = ()
         self.singly = False
         self.given = submission.tell(exercise) if submission.lacks_the_book else {}
         if self.problem is None:
@@ -229,6 +229,7 @@ class RemoteAnswer:
                 return self.fetch([[first]], keep)
             return [Come(first, self.lost(lost, perf_counter() - start))]
         try:
+            self.altered = self.altered or _texts(reply["changed"])
             return list(self.received(groups, checked(reply["groups"], list), keep))
         except (KeyError, TypeError, ValueError) as error:
             return [Come(first, _unreadable(error))]
@@ -286,11 +287,7 @@ class RemoteAnswer:
         """
         if reaching := self.submission.reaching.get(self.exercise.key):
             return reaching
-        try:
-            changed = _texts(self.ask({"do": "vouch"}, TO_VOUCH_S)["changed"])
-        except (ChannelLost, KeyError, TypeError) as error:
-            return (f"its process could not say whether the checks are as they were: {error}",)
-        return tuple(f"what checks it was changed where it ran: {name}" for name in changed)
+        return tuple(f"what checks it was changed where it ran: {name}" for name in self.altered)
 
     # ---------------------------------------------------------------------- measuring
 
@@ -311,6 +308,7 @@ class RemoteAnswer:
         except ChannelLost as lost:
             return self.lost(lost, perf_counter() - start)
         try:
+            self.altered = self.altered or _texts(reply["changed"])
             if reply["ended"] is not None:
                 ended = Observation.from_tree(reply["ended"])
                 if ended.raised is None:

@@ -38,7 +38,7 @@ class StudentSide:
         self.before = before()
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The reply to one request: read, define, observe, measure or vouch.
+        """The reply to one request: read, define, observe or measure.
 
         Raises KeyError for a request that it does not know, or about what it was not told.
         """
@@ -47,7 +47,6 @@ class StudentSide:
             "define": self.define,
             "observe": self.observe,
             "measure": self.measure,
-            "vouch": self.vouch,
         }
         return do[request["do"]](**{key: request[key] for key in request if key != "do"})
 
@@ -57,10 +56,6 @@ class StudentSide:
         self.found, self.driver = answers(cells), {}
         problems = {key: answer.problem for key, answer in self.found.items() if answer.problem}
         return {"keys": list(self.found), "problems": problems, "reaching": dict(each(self.found))}
-
-    def vouch(self, key: str) -> dict[str, Any]:
-        """What is no longer what it was before any of the student's code ran."""
-        return {"changed": self.before.changed()}
 
     def define(
         self,
@@ -102,7 +97,7 @@ class StudentSide:
 
         The rest is left out after an observation that ends a ladder, and when the batch has become
         long or large. digests: of all results that were kept, as they were when the group was
-        through.
+        through. changed: what is no longer what it was before any of the student's code ran.
         """
         driver, start, size, over = self.driver[key], perf_counter(), 0, False
         replies = []
@@ -119,7 +114,7 @@ class StudentSide:
             replies.append({"observations": observations, "digests": driver.digests()})
             if over:
                 break
-        return {"groups": replies}
+        return {"groups": replies, "changed": self.before.changed()}
 
     def measure(
         self,
@@ -142,8 +137,9 @@ class StudentSide:
         )
         runs = self.driver[key].measure(contract, limit_s)
         if isinstance(runs, Observation):
-            return {"runs": [], "ended": runs.as_tree()}
-        return {"runs": [run.as_tree(results) for run in runs], "ended": None}
+            return {"runs": [], "ended": runs.as_tree(), "changed": []}
+        told = [run.as_tree(results) for run in runs]
+        return {"runs": told, "ended": None, "changed": self.before.changed()}
 
 
 def in_a_process_of_its_own() -> StudentSide:
