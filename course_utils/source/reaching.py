@@ -92,7 +92,9 @@ def _libraries(nodes: Sequence[ast.stmt]) -> dict[str, str]:
                     names[alias.asname or top] = alias.name if alias.asname else top
             case ast.ImportFrom(module=str(module), names=given):
                 names |= {one.asname or one.name: f"{module}.{one.name}" for one in given}
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute() as value):
+            case ast.Assign(
+                targets=[ast.Name(id=name)], value=ast.Attribute() | ast.Name() as value
+            ):
                 path = _path(value, names)
                 if path and isinstance(_thing(path), ModuleType | type):
                     names[name] = path

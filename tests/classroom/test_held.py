@@ -68,11 +68,10 @@ REACHING = {
     "torch._C": "torch._C._len_torch_dispatch_stack()",
     "a trace function": "import sys\nsys.settrace(None)",
     "unseen by a reader: a class handed to a function": (
-        "def put(c, name):\n    setattr(c, name, lambda *a: False)\n"
-        "put(torch.Tensor, 'is_set_' + 'to')"
+        "def put(c, name):\n    setattr(c, name, lambda *a: KEPT)\nput(torch.Tensor, 'to' + 'list')"
     ),
     "unseen by a reader: a base of a class": (
-        "setattr(type(torch.nn.ReLU()).__mro__[1], 'share_' + 'memory', lambda self: self)"
+        "setattr(type(torch.nn.ReLU()).__mro__[1], '__call' + '__', lambda self, x: x)"
     ),
 }
 

@@ -35,21 +35,27 @@ class Before:
 
     def __init__(self) -> None:
         self.places: list[_Place] = []
+        self.used: set[str] = set()  # names that our own code looks up
         self.inherited: list[tuple[str, Any, set[str]]] = []
         self.codes: list[tuple[FunctionType, Any, Any]] = []
         ours = [m for name, m in list(sys.modules.items()) if name.startswith(_OURS) and m]
-        for home in (*ours, *_LIBRARIES):
-            self.add(home, deep=home in ours)
+        for home in ours:
+            self.add(home, deep=True)
+        self.used = {name for function, _, _ in self.codes for name in function.__code__.co_names}
+        for home in _LIBRARIES:
+            self.add(home, deep=False)
 
     def add(self, home: Any, deep: bool) -> None:
         """Note what a module or a class holds; deep: what its own classes and probes hold, too."""
         space = vars(home)
         names = [name for name, value in list(space.items()) if callable(value) or deep]
         names = [n for n in names if callable(space[n]) or isinstance(space[n], property)]
+        names = [n for n in names if deep or n in self.used or n.startswith("__")]
         name = getattr(home, "__qualname__", None) or getattr(home, "__name__", "")
         self.note(str(name), space, names)
         if isinstance(home, type) and not deep:
             inherited = {n for base in home.__mro__[1:] for n in vars(base)} - set(space)
+            inherited = {n for n in inherited if n in self.used or n.startswith("__")}
             self.inherited.append((str(name), space, inherited))
         for value in map(space.get, names) if deep else ():
             if isinstance(value, FunctionType):
