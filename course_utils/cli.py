@@ -263,6 +263,18 @@ def record(
     raise typer.Exit(int(bool(failed)))
 
 
+def _decision(said: tuple[str, str]) -> tuple[str, str, float]:
+    """("ada", "strides.flat_index=1") → who, which exercise, how many points."""
+    student, what = said
+    key, _, points = what.partition("=")
+    try:
+        return student, key, float(points)
+    except ValueError:
+        raise _stop(
+            f"--decide is --decide ada strides.flat_index=1; came {student} {what}"
+        ) from None
+
+
 @app.command()
 def grade(
     submissions: Annotated[
@@ -322,6 +334,13 @@ def grade(
     similarity: Annotated[
         bool, typer.Option("--similarity", help="Report answers that resemble one another.")
     ] = False,
+    decide: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="STUDENT KEY=POINTS",
+            help="What an answer earns that is held. It goes into the record.",
+        ),
+    ] = None,
 ) -> None:
     """Grade a class: student code runs in a sandbox, marks and gradebooks go to the run folder.
 
@@ -347,6 +366,7 @@ def grade(
         roster=roster,
         also=tuple(also or ()),
         similarity=similarity,
+        decide=(_decision(decide),) if decide else (),
     )
     raise typer.Exit(terminal.grade(submissions, plan, chapter or [], output, settings))
 

@@ -166,7 +166,7 @@ def told(verdict):
 
 RIGHT = ("the book's", "torch's own", "any arguments", "slowly")
 IN_OTHER_WORDS = {
-    "itself": "maximum recursion",
+    "itself": "one inside of the other without end",
     "a huge list": "too large to look at",
     "a number of numpy's": "came an int",
     "an exception": "raised KeyError",

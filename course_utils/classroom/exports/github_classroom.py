@@ -14,6 +14,7 @@ from course_utils.classroom.marks.plan import Plan
 from course_utils.classroom.marks.record import (
     DAMAGED,
     FAILED,
+    HELD,
     MISSING,
     NOT_ATTEMPTED,
     PASSED,
@@ -23,7 +24,7 @@ from course_utils.classroom.marks.text import line
 
 from .account import account, summary
 
-STATUS = {PASSED: "pass", FAILED: "fail", NOT_ATTEMPTED: "fail", MISSING: "fail"}
+STATUS = {PASSED: "pass", FAILED: "fail", NOT_ATTEMPTED: "fail", MISSING: "fail", HELD: "fail"}
 
 
 def classroom(plan: Plan, record: Record) -> dict[str, Any]:

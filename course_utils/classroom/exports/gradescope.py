@@ -9,7 +9,7 @@ from typing import Any
 
 from course_utils.classroom.marks.align import laid_out
 from course_utils.classroom.marks.plan import Plan
-from course_utils.classroom.marks.record import PASSED, Record, Result
+from course_utils.classroom.marks.record import HELD, PASSED, Record, Result
 
 from .account import account, summary
 
@@ -71,7 +71,7 @@ def gradescope(plan: Plan, record: Record, visibility: str = "visible") -> dict[
 
 def _gradescope_test(place: int, result: Result, visibility: str) -> dict[str, Any]:
     return {
-        "name": result.key,
+        "name": f"{result.key} (held)" if result.outcome == HELD else result.key,
         "name_format": "text",
         "number": str(place),
         "score": round(result.points, 6),

@@ -3,9 +3,10 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from course_utils.classroom.marks.plan import Plan
+from course_utils.classroom.marks.record import HELD, Record
 from course_utils.classroom.marks.text import line, number, plural
 
 from .roster import Matches
@@ -52,6 +53,20 @@ def notes_on(matches: Matches) -> list[str]:
         names = "; ".join(f"“{line(name)}”" for name in matches.absent)
         notes.append(f"Not in the file, {people} of the roster: no submission: {names}.")
     return notes
+
+
+def with_held(one: Import, records: Iterable[Record]) -> Import:
+    """The import with a note on the answers that are held: in it they count 0."""
+    held = [
+        f"“{line(record.student)}”: {result.key}"
+        for record in records
+        for result in record.results
+        if result.outcome == HELD
+    ]
+    if not held:
+        return one
+    said = f"Held, and 0 points in the file until you have decided: {'; '.join(held)}."
+    return replace(one, notes=(said, *one.notes))
 
 
 def in_words(imports: dict[str, Import]) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from .plan import Plan
-from .record import FAILED, GRADED, MISSING, NOT_ATTEMPTED, PASSED, Record, Result, merged
+from .record import FAILED, GRADED, HELD, MISSING, NOT_ATTEMPTED, PASSED, Record, Result, merged
 
-OUTCOMES = (PASSED, FAILED, NOT_ATTEMPTED, MISSING)
+OUTCOMES = (PASSED, FAILED, HELD, NOT_ATTEMPTED, MISSING)
 
 
 def by_plan(plan: Plan, records: Iterable[Record]) -> list[Record]:

@@ -17,7 +17,9 @@ The rule, for an exercise whose ladder holds the rungs of `WORTH` that it declar
 import hashlib
 import hmac
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from course_utils.grading.declaring.exercise import CONTRACTS, Exercise
@@ -26,7 +28,7 @@ from course_utils.grading.judging.ladder import SIGNATURE
 from course_utils.grading.judging.verdict import Failure, Verdict
 
 from .plan import Item
-from .record import DATA, FAILED, INSIDE, MISSING, NOT_ATTEMPTED, PASSED, Result, Rung
+from .record import DATA, FAILED, HELD, INSIDE, MISSING, NOT_ATTEMPTED, PASSED, Result, Rung
 
 WORTH = {RANDOM: 6, GRADIENTS: 2, EDGE: 2, CONTRACTS: 2}
 DEFINITION = "definition"  # the rung on which an answer fails that cannot even be defined
@@ -109,6 +111,27 @@ def _is_no_secret(failure: Failure) -> bool:
     if failure.case:
         return failure.case.rung == BY_HAND
     return failure.rung == SIGNATURE and failure.got is None
+
+
+def held(result: Result, doubts: Sequence[str]) -> Result:
+    """A result that is held for these reasons, if there are any and it would earn something."""
+    if not doubts or not result.points:
+        return result
+    said = tuple(map(_clean, doubts))
+    return replace(result, outcome=HELD, points=0.0, held=said, worth=result.points)
+
+
+def decided(result: Result, points: float, when: datetime) -> Result:
+    """A held result after somebody's decision. Raises ValueError for one that was never held, or for
+    points that the exercise does not have."""
+    if not result.held:
+        raise ValueError(f"{result.key} was not held: there is nothing to decide")
+    if not 0 <= points <= result.max_points:
+        most = f"{result.max_points:g}"
+        raise ValueError(f"{result.key} is worth 0 to {most} points; came {points:g}")
+    outcome = PASSED if points == result.max_points else FAILED
+    said = when.isoformat(timespec="seconds")
+    return replace(result, outcome=outcome, points=points, decided=said)
 
 
 def _failed_rung(verdict: Verdict) -> str:

@@ -18,7 +18,8 @@ VERSION = 1
 
 GRADED, DAMAGED = "graded", "damaged"
 TIMES = ("submitted", "due", "graded_at")
-MISSING = "missing"  # the other outcomes are those of a verdict
+MISSING = "missing"
+HELD = "held"  # the other outcomes are those of a verdict
 
 DATA = "compared by the grader"
 INSIDE = "measured inside the student's process"
@@ -40,10 +41,13 @@ class Rung:
 class Result:
     """One exercise of one submission.
 
-    outcome: PASSED, FAILED, NOT_ATTEMPTED (the stub) or MISSING (not in the notebook). points: before
+    outcome: PASSED, FAILED, NOT_ATTEMPTED (the stub), MISSING (not in the notebook) or HELD (it scores
+    nothing until somebody has looked at it). points: before
     what late costs. rungs: of the whole ladder. sentence, called: of the smallest failing check;
     hand: was that check worked by hand, or about no call, so that a student may see it? guarantee: DATA, or
-    INSIDE where a contract of this exercise was counted by code in the student's own process.
+    INSIDE where a contract of this exercise was counted by code in the student's own process. held: why
+    it is held, a line of the answer each. worth: the points that its checks would have given, had it not
+    been held. decided: when somebody decided what it earns, ISO 8601.
     """
 
     key: str
@@ -59,6 +63,9 @@ class Result:
     guarantee: str = DATA
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    worth: float = 0.0
+    decided: str = ""
 
     @property
     def passed_checks(self) -> int:
@@ -139,7 +146,8 @@ class Record:
 
 def _result_of(data: dict[str, Any]) -> Result:
     rungs = tuple(Rung(**rung) for rung in data["rungs"])
-    return Result(**data | {"rungs": rungs, "notes": tuple(data["notes"])})
+    lists = {"notes": tuple(data["notes"]), "held": tuple(data.get("held", ()))}
+    return Result(**data | {"rungs": rungs} | lists)
 
 
 def merged(records: Iterable[Record]) -> dict[str, Record]:

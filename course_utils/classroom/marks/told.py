@@ -13,7 +13,8 @@ from course_utils.grading.driving.case import BY_HAND, EDGE, GRADIENTS, RANDOM
 from course_utils.grading.judging.ladder import SIGNATURE, TYPES
 
 from .marking import DEFINITION
-from .record import FAILED, MISSING, NOT_ATTEMPTED, Result
+from .record import FAILED, HELD, MISSING, NOT_ATTEMPTED, Result
+from .text import number
 
 GENERAL = {
     SIGNATURE: "The parameters, or the kind or shape of what your code returns, are not those that the "
@@ -31,6 +32,10 @@ GENERAL = {
 
 OTHERWISE = "Your answer could not be checked to the end."
 UNTOUCHED = "The cell is the stub as it was handed out."
+WAITING = (
+    "Held: something in this answer reaches for the code that checks it. It scores 0 until your "
+    "instructor has looked at it and decided."
+)
 ABSENT = (
     'There is no such cell in what was graded: an answer is found by its line `@exercise("…")`.'
 )
@@ -50,6 +55,13 @@ def told(result: Result) -> Iterator[Part]:
         yield Part("sentence", UNTOUCHED)
     elif result.outcome == MISSING:
         yield Part("sentence", ABSENT)
+    elif result.outcome == HELD:
+        yield Part("sentence", WAITING)
+        for line in result.held:
+            yield Part("code", line)
+    elif result.decided:
+        earned = f"{number(result.points)} of {number(result.max_points)} points"
+        yield Part("sentence", f"Your instructor has looked at this answer: {earned}.")
     elif result.outcome == FAILED:
         yield from _failure(result)
     if result.diagnosis:

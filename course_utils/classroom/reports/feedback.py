@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping
 
 from course_utils.classroom.marks.align import laid_out, was_read
 from course_utils.classroom.marks.plan import Plan
-from course_utils.classroom.marks.record import DAMAGED, FAILED, INSIDE, PASSED, Record, Result
+from course_utils.classroom.marks.record import (
+    DAMAGED,
+    FAILED,
+    HELD,
+    INSIDE,
+    PASSED,
+    Record,
+    Result,
+)
 from course_utils.classroom.marks.text import number, plural
 from course_utils.classroom.marks.told import told
 
@@ -42,6 +50,8 @@ def as_html(plan: Plan, record: Record, sections: Mapping[str, Section] | None =
 
 def headline(result: Result) -> str:
     """The outcome with its counts, in words."""
+    if result.decided:
+        return "decided by your instructor"
     if result.outcome == PASSED:
         return f"passed · {plural(result.checks, 'check')}"
     if result.outcome == FAILED:
@@ -52,13 +62,15 @@ def headline(result: Result) -> str:
             return f"failed at rung {place} of {len(names)}, {result.failed_rung} · {counts}"
         where = f" at {result.failed_rung}" if result.failed_rung else ""
         return f"failed{where} · {counts}"
+    if result.outcome == HELD:
+        return "held: somebody has to look at it"
     return result.outcome
 
 
 def earned(result: Result) -> str:
     """The points, as a sentence."""
     said = f"{number(result.points)} of {number(result.max_points)} points"
-    if 0 < result.points < result.max_points:
+    if 0 < result.points < result.max_points and not result.decided:
         return said + ", for what passed below the rung that failed, and on it."
     return said + "."
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from course_utils.classroom.marks.align import by_plan
 from course_utils.classroom.marks.plan import Plan
-from course_utils.classroom.marks.record import Record, Result
+from course_utils.classroom.marks.record import HELD, Record, Result
 from course_utils.classroom.marks.text import cell, file_name, number
 
 VERSION = 1
@@ -26,6 +26,7 @@ COLUMNS = {
     "penalty": "share of the points that was lost for being late, from 0 to 1",
     "status": "`graded`, or `damaged`: not readable, or only in part",
     "problem": "why it is damaged",
+    "held": "the exercises whose answers are held: they count 0 until you decide",
     "submitted": "when, ISO 8601 with its time zone; empty where nothing says",
     "feedback": "the student's page, below the gradebook's folder",
 }
@@ -56,7 +57,8 @@ STUDENT = {
 }
 RESULT = {
     "key": "of the exercise",
-    "outcome": "`passed`, `failed`, `not attempted` (the stub as it was handed out) or `missing`",
+    "outcome": "`passed`, `failed`, `not attempted` (the stub as it was handed out), "
+    "`missing`, or `held`: 0 points until somebody has looked at it",
     "points": "earned, before what late costs",
     "max_points": "what the exercise is worth",
     "rungs": "the ladder: `name`, `passed` and `total` checks of each rung, in order; a rung below a "
@@ -69,6 +71,9 @@ RESULT = {
     "guarantee": "`compared by the grader`, or `measured inside the student's process` where a contract "
     "was counted by code in the process that ran the answer: the weaker guarantee",
     "notes": "what else there is to know of this result",
+    "held": "why it is or was held: lines of the answer that reach for what checks it",
+    "worth": "of a held answer, the points that its checks would have given",
+    "decided": "when somebody decided what a held answer earns, ISO 8601; or empty",
 }
 
 
@@ -92,6 +97,7 @@ def as_csv(plan: Plan, records: Iterable[Record]) -> str:
                 number(record.penalty),
                 record.status,
                 cell(record.problem),
+                " ".join(result.key for result in record.results if result.outcome == HELD),
                 record.submitted.isoformat() if record.submitted else "",
                 *(number(result.points) for result in record.results),
                 f"feedback/{file_name(record.student)}.html",

@@ -5,12 +5,18 @@ from datetime import datetime
 
 from course_utils.classroom.marks.marking import WORTH
 from course_utils.classroom.marks.plan import Plan
-from course_utils.classroom.marks.record import FAILED, MISSING, NOT_ATTEMPTED, PASSED
+from course_utils.classroom.marks.record import FAILED, HELD, MISSING, NOT_ATTEMPTED, PASSED
 from course_utils.classroom.marks.text import number, plural
 
-MARKS = {PASSED: "✓", FAILED: "✗", NOT_ATTEMPTED: "○", MISSING: "–"}
+MARKS = {PASSED: "✓", FAILED: "✗", NOT_ATTEMPTED: "○", MISSING: "–", HELD: "?"}
 """The sign of each outcome."""
-CLASSES = {PASSED: "passed", FAILED: "failed", NOT_ATTEMPTED: "waiting", MISSING: "gone"}
+CLASSES = {
+    PASSED: "passed",
+    FAILED: "failed",
+    NOT_ATTEMPTED: "waiting",
+    MISSING: "gone",
+    HELD: "waiting",
+}
 """The CSS class of each outcome."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from course_utils.classroom.exports.canvas import canvas
 from course_utils.classroom.exports.github_classroom import classroom_base64
 from course_utils.classroom.exports.gradescope import gradescope
-from course_utils.classroom.exports.imports import in_words
+from course_utils.classroom.exports.imports import in_words, with_held
 from course_utils.classroom.exports.moodle import moodle
 from course_utils.classroom.exports.roster import Roster
 from course_utils.classroom.marks.align import by_plan
@@ -51,6 +51,7 @@ def write_all(
         "canvas.csv": canvas(plan, aligned, people),
         "moodle.csv": moodle(plan, aligned, people),
     }
+    imports = {name: with_held(one, aligned) for name, one in imports.items()}
     texts = {
         "gradebook.csv": "\ufeff" + gradebook.as_csv(plan, aligned),
         "gradebook.json": gradebook.as_json(plan, aligned),

@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from course_utils.classroom.marks.marking import decided
 from course_utils.classroom.marks.plan import Plan
-from course_utils.classroom.marks.record import DAMAGED, Record
+from course_utils.classroom.marks.record import DAMAGED, HELD, Record
 from course_utils.classroom.marks.text import plural
 from course_utils.classroom.submissions import intake
 from course_utils.classroom.submissions.folders_and_zips import few
@@ -73,6 +74,11 @@ class Summary:
         return sum(record.status == DAMAGED for record in self.records)
 
     @property
+    def held(self) -> int:
+        """Answers that count nothing until somebody has decided."""
+        return sum(one.outcome == HELD for record in self.records for one in record.results)
+
+    @property
     def mean(self) -> float:
         return sum(record.points for record in self.records) / max(1, len(self.records))
 
@@ -101,6 +107,8 @@ def grade(
         check_choice(plan, found.submissions, settings)
         summary.notes += extend(book, settings)
         _grade_all(found.submissions, book, settings, progress, summary)
+        for decision in settings.decide:
+            book.append(decided_in(book, *decision))
         progress.say(f"writing gradebook and pages for {plural(len(book.records), 'student')}")
         order = sorted(book.records.values(), key=lambda one: (one.student.casefold(), one.student))
         summary.records = tuple(replace(one, results=_in_order(plan, one)) for one in order)
@@ -227,6 +235,19 @@ def _answers_of(submissions: Sequence[Submission]) -> dict[str, dict[str, str]]:
     return {one.student: exercise_cells(intake.read(one).cells) for one in submissions}
 
 
+def decided_in(book: Journal, student: str, key: str, points: float) -> Record:
+    """The record of a decision on an answer that is held. Raises CannotRun if there is none."""
+    record = book.records.get(student)
+    result = record.result(key) if record else None
+    if record is None or result is None:
+        raise CannotRun(f"no result of {student!r} in {key!r}: nothing was decided there")
+    now = datetime.now(UTC)
+    try:
+        return replace(record, results=(decided(result, points, now),), graded_at=now)
+    except ValueError as error:
+        raise CannotRun(f"{student}: {error}") from None
+
+
 def _in_order(plan: Plan, record: Record) -> tuple[Any, ...]:
     found = {result.key: result for result in record.results}
     return tuple(found[key] for key in plan.keys if key in found)
@@ -251,6 +272,13 @@ def _notes_on(found: intake.Found, book: Journal, plan: Plan) -> list[str]:
     lacking = sum(
         any(record.result(key) is None for key in plan.keys) for record in book.records.values()
     )
+    for record in book.records.values():
+        for result in record.results:
+            if result.outcome == HELD:
+                notes.append(
+                    f"held: {record.student}, {result.key}: {'; '.join(result.held)}. Read it, then "
+                    f"give the same command with --decide {record.student} {result.key}=POINTS"
+                )
     if lacking:
         notes.append(f"{lacking} students have exercises that were not graded yet")
     return notes

@@ -15,7 +15,7 @@ from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from course_utils.classroom.marks.marking import SERIES, result_of, seed_of, without_answer
+from course_utils.classroom.marks.marking import SERIES, held, result_of, seed_of, without_answer
 from course_utils.classroom.marks.plan import Item
 from course_utils.classroom.marks.record import (
     FAILED,
@@ -135,10 +135,12 @@ class Grader:
             return without_answer(item, FAILED, sizes, submission.problem)
         if item.key not in submission.keys:
             return without_answer(item, MISSING, sizes, "no cell of the notebook answers it")
-        verdict = judge(found, submission.answer(found), seed)
+        answer = submission.answer(found)
+        verdict = judge(found, answer, seed)
         if verdict.outcome == NOT_ATTEMPTED:
             return without_answer(item, NOT_ATTEMPTED, sizes, "it is still the stub")
-        return result_of(item, found, verdict, sizes)
+        result = result_of(item, found, verdict, sizes)
+        return held(result, answer.doubts()) if result.points else result
 
     def sizes_of(self, found: "Exercise", seed: int) -> dict[str, int]:
         """How many checks each rung of an exercise's ladder holds."""

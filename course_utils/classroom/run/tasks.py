@@ -16,7 +16,9 @@ class Settings:
     isolation: "best", "bubblewrap" or "process". require_sandbox: go on only in a sandbox that hides
     files and network. as_root: may students' code run as root? only: students whose submissions are graded again, and no others'. exercises:
     keys that are graded again, and no others. modules: that declare exercises of one's own.
-    due: for these students, instead of the plan's; None: the plan's again. roster, also: see `reports.write.write_all`; similarity: compare the answers with one another.
+    due: for these students, instead of the plan's; None: the plan's again. roster, also: see
+    `reports.write.write_all`; similarity: compare the answers with one another. decide: of answers that
+    are held, (student, key, points).
     """
 
     workers: int = 1
@@ -31,6 +33,7 @@ class Settings:
     roster: Path | None = None
     also: tuple[str, ...] = ()
     similarity: bool = False
+    decide: tuple[tuple[str, str, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,8 @@ def _table(summary: Summary, plan: Plan) -> Table:
     shown.add_row("students", f"{n} ({summary.graded} graded now, {summary.kept} kept)")
     shown.add_row("mean", f"{summary.mean:.2f} of {plan.points:g} points")
     shown.add_row("damaged", str(summary.damaged))
+    if summary.held:
+        shown.add_row("held", f"{summary.held}: 0 points until you have decided (see below)")
     shown.add_row("isolation", "; ".join(summary.isolation) or "no code was run")
     if summary.seconds:
         rate = summary.in_workers / summary.seconds

@@ -39,6 +39,17 @@ def confirmed(contract: Contract, measure: Callable[[], Runs]) -> Runs:
     return runs
 
 
+def as_read(contract: Contract, runs: Runs, named_by: Any) -> Runs:
+    """The runs, with what each reported of its result read here: see `Probe.read`."""
+    if isinstance(runs, Observation) or not contract.probe:
+        return runs
+    read = contract.probe.read
+    return [
+        replace(run, result=read(run.result, case, named_by))
+        for run, case in zip(runs, contract.cases, strict=True)
+    ]
+
+
 def complaint_of(contract: Contract, runs: Runs) -> Complaint | None:
     """What a contract says of the measured runs, or that they could not be measured; None if all is well."""
     if isinstance(runs, Observation):

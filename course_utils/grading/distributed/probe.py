@@ -1,11 +1,10 @@
 """A probe whose object runs on several ranks, and how its calls and costs are told."""
 
-from collections.abc import Callable
 from typing import Any
 
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.cost import Measured
-from course_utils.grading.driving.probe import Probe
+from course_utils.grading.driving.probe import Probe, Read, Run
 from course_utils.grading.pytrees.shown import shown
 
 from .run import measuring
@@ -14,20 +13,23 @@ from .run import measuring
 class _ProbeOnRanks(Probe):
     """A probe that calls `run_on_ranks`: it keeps to the time limit itself, and can be measured."""
 
-    def __init__(self, run: Callable[[Any, Case], dict[str, Any]]) -> None:
-        super().__init__(run, called=_called_on_ranks, on_ranks=True)
+    def __init__(self, run: Run, read: Read | None = None) -> None:
+        super().__init__(run, read=read, called=_called_on_ranks, on_ranks=True)
 
     def measure(self, subject: Any, case: Case) -> Measured:
-        """One cost for each rank, and what the probe saw on all of them."""
+        """One cost for each rank, and what the probe reports of all of them."""
         with measuring() as measured:
-            seen = self(subject, case)
+            seen = self.run(subject, case)
         if not measured.costs:
             raise RuntimeError("no rank was measured: the contract's probe runs on none")
         return Measured(measured.costs, seen, measured.elsewhere)
 
 
-runs_on_ranks = _ProbeOnRanks
-"""Decorates a top-level function that calls `run_on_ranks`."""
+def runs_on_ranks(run: Run | None = None, *, read: Read | None = None) -> Any:
+    """Decorates a top-level function that calls `run_on_ranks`. read: see `Probe`."""
+    if run is not None:
+        return _ProbeOnRanks(run)
+    return lambda run: _ProbeOnRanks(run, read)
 
 
 def _called_on_ranks(name: str, case: Case) -> str:

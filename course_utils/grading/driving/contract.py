@@ -51,6 +51,8 @@ class Measuring(Protocol):
 
     def measure(self, subject: Any, case: Case) -> Measured: ...
 
+    def read(self, report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]: ...
+
 
 @dataclass(frozen=True)
 class Contract:

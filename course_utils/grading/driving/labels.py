@@ -15,6 +15,9 @@ SURROUNDINGS = "surroundings"
 RAISES = "raises"
 """For a probe that goes on after an exception: the name of its class, or `NOTHING`, or None."""
 
+ARGUMENTS = "the arguments afterwards"
+"""For a report: (args, kwargs) as the call left them, which `read` compares with the case's."""
+
 NOTHING = "nothing"
 _BEFORE, _AFTER = "argument `", "` afterwards"
 

@@ -1,6 +1,6 @@
 """Drive an object through a case with a probe, and keep what was seen or what was raised."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -60,13 +60,28 @@ class Observation:
 
 
 def observe(probe: Probe, subject: Any, case: Case, limit_s: float = 5.0) -> Observation:
-    """Run the probe on fresh copies of the case. Never raises for what the subject does."""
+    """What the probe sees on fresh copies of the case. Never raises for what the subject does."""
+    return read(probe, report(probe, subject, case, limit_s), case, subject)
+
+
+def read(probe: Probe, found: Observation, case: Case, named_by: Any) -> Observation:
+    """What a report means, judged here: see `Probe.read`. It may be forged."""
+    if found.seen is None:
+        return found
+    try:
+        return replace(found, seen=probe.read(found.seen, case, named_by))
+    except Exception as error:
+        return Observation(None, raised_by(error), found.seconds)
+
+
+def report(probe: Probe, subject: Any, case: Case, limit_s: float = 5.0) -> Observation:
+    """What the probe reports of fresh copies of the case. Never raises for what the subject does."""
     ready = case.fresh()
     start = perf_counter()
     try:
         limited = allowance if probe.on_ranks else time_limit
         with quiet() as left, limited(limit_s):
-            seen = probe(subject, ready)
+            seen = probe.run(subject, ready)
         return Observation(seen, None, perf_counter() - start, tuple(left))
     except BaseException as error:  # SystemExit, GeneratorExit and a student's own as well
         return Observation(None, raised_by(error), perf_counter() - start)

@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from course_utils.grading.comparing.costs import as_read
 from course_utils.grading.comparing.signatures import Description, description
 from course_utils.grading.declaring.exercise import Exercise
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.cost import Measured
 from course_utils.grading.driving.describe import described, methods_due
-from course_utils.grading.driving.driver import Driver
+from course_utils.grading.driving.driver import Driver, overwritten, result_of
 from course_utils.grading.driving.errors import Raised
 from course_utils.grading.driving.in_c import may_loop_in_c, stuck_in_c
-from course_utils.grading.driving.observe import Observation, observe
+from course_utils.grading.driving.observe import Observation, read, report
+from course_utils.grading.pytrees.digest import digest
 
 
 class Answer(Protocol):
@@ -65,6 +67,7 @@ class Here:
         self.exercise, self.objects = exercise, objects
         self.driver = Driver(exercise.subject(*objects), exercise.probe)
         self.cases: list[Case] = []
+        self.at_first: list[str] = []
         self.doubtful = not exercise.probe.on_ranks and may_loop_in_c(self.driver.subject)
         self.tried: list[Case] = []
         self.stuck: dict[int, Raised] = {}
@@ -84,7 +87,7 @@ class Here:
         self.tried += cases
 
         def ends(case: Case) -> bool:
-            found = observe(self.driver.probe, self.driver.subject, case, self.exercise.limit_s)
+            found = report(self.driver.probe, self.driver.subject, case, self.exercise.limit_s)
             return bool(found.raised and found.raised.ends)
 
         found = stuck_in_c([partial(ends, case) for case in cases], self.exercise.limit_s)
@@ -93,21 +96,28 @@ class Here:
             self.stuck[id(cases[number])] = raised
 
     def observe(self, case: Case, keep: bool = True) -> Observation:
-        if keep:
-            self.cases.append(case)
         if not any(case is one for one in self.tried):
             self.announce([[case]])
         if raised := self.stuck.get(id(case)):
             return Observation(None, raised, self.exercise.limit_s)
-        return self.driver.drive(case, self.exercise.limit_s, keep)
+        found = self.driver.drive(case, self.exercise.limit_s, keep)
+        if keep:
+            self.cases.append(case)
+            self.at_first.append(digest(result_of(found)))
+        named_by = self.exercise.subject(*self.exercise.parts)
+        return read(self.driver.probe, found, case, named_by)
 
     def overwritten(self) -> Case | None:
-        number = self.driver.overwritten()
+        number = overwritten(self.at_first, self.driver.digests())
         return None if number is None else self.cases[number]
 
     def measure(self, contract: Contract) -> list[Measured] | Observation:
         limit = self.exercise.limit_s
-        measure = partial(self.driver.measure, contract, limit)
+        named_by = self.exercise.subject(*self.exercise.parts)
+
+        def measure() -> list[Measured] | Observation:
+            return as_read(contract, self.driver.measure(contract, limit), named_by)
+
         if self.doubtful and (found := stuck_in_c([measure], limit)):
             return Observation(None, found[1], limit)
         return measure()

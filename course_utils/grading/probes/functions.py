@@ -9,6 +9,7 @@ from torch import Tensor
 
 from course_utils.grading.driving import labels
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.labels import ARGUMENTS
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.pytrees.tree import fresh, is_plain_tensor, tensors, untouched
 
@@ -16,7 +17,18 @@ ROUNDING = 1e-5  # of the squares that were subtracted
 TOO_LARGE = 10_000_000  # elements; a wrong `expand` asks for more memory than there is
 
 
-@probe(by_name=True)
+def what_a_call_did(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
+    """The report of a call as `call` shows it."""
+    if ARGUMENTS not in report:
+        return report
+    seen = {label: value for label, value in report.items() if label != ARGUMENTS}
+    seen.update(changed_arguments(named_by, (case.args, case.kwargs), report[ARGUMENTS]))
+    if requires_grad(seen["result"]) and not requires_grad([case.args, case.kwargs]):
+        seen[labels.UNASKED_GRAD] = True
+    return seen
+
+
+@probe(read=what_a_call_did, by_name=True)
 def call(subject: Any, case: Case) -> dict[str, Any]:
     """Call it: the result, the arguments that it changed, and the gradients that the case names.
 
@@ -26,13 +38,8 @@ def call(subject: Any, case: Case) -> dict[str, Any]:
     """
     if case.grad:
         return gradients(subject, case)
-    given = (case.args, case.kwargs)
-    before = fresh(given)
-    seen = {"result": subject(*case.args, **case.kwargs)}
-    seen.update(changed_arguments(subject, before, given))
-    if requires_grad(seen["result"]) and not requires_grad(list(before)):
-        seen[labels.UNASKED_GRAD] = True
-    return seen
+    result = subject(*case.args, **case.kwargs)
+    return {"result": result, ARGUMENTS: (case.args, case.kwargs)}
 
 
 def changed_arguments(subject: Any, before: Any, after: Any) -> dict[str, Any]:
@@ -107,15 +114,10 @@ def flat_tensors(tree: Any) -> Iterator[Tensor]:
             yield from flat_tensors(item)
 
 
-@probe(by_name=True)
-def never_negative(subject: Any, case: Case) -> dict[str, Any]:
-    """Call it, and say whether the result has a negative element, however small.
-
-    What rounding left below zero is then shown as zero: by how much depends on the order of a sum.
-    """
-    seen = call(subject, case)
+def _whether_negative(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
+    seen = what_a_call_did(report, case, named_by)
     result = seen.get("result")
-    if isinstance(result, Tensor) and is_plain_tensor(result):
+    if isinstance(result, Tensor) and is_plain_tensor(result) and result.numel() <= TOO_LARGE:
         seen["some element is negative"] = bool(result.lt(0).any())
         squares = [x.square().sum(-1).max() for x in tensors(case.given) if x.numel()]
         tiny = ROUNDING * max(map(float, squares), default=0.0)
@@ -123,13 +125,26 @@ def never_negative(subject: Any, case: Case) -> dict[str, Any]:
     return seen
 
 
-@probe(by_name=True)
-def a_tuple(subject: Any, case: Case) -> dict[str, Any]:
-    """Call it, and say whether the result is a tuple: a list is another index than a tuple."""
-    seen = call(subject, case)
+@probe(read=_whether_negative, by_name=True)
+def never_negative(subject: Any, case: Case) -> dict[str, Any]:
+    """Call it, and say whether the result has a negative element, however small.
+
+    What rounding left below zero is then shown as zero: by how much depends on the order of a sum.
+    """
+    return call.run(subject, case)
+
+
+def _whether_a_tuple(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
+    seen = what_a_call_did(report, case, named_by)
     if isinstance(seen["result"], tuple | list):
         seen["the result is a tuple"] = isinstance(seen["result"], tuple)
     return seen
+
+
+@probe(read=_whether_a_tuple, by_name=True)
+def a_tuple(subject: Any, case: Case) -> dict[str, Any]:
+    """Call it, and say whether the result is a tuple: a list is another index than a tuple."""
+    return call.run(subject, case)
 
 
 @probe

@@ -20,15 +20,27 @@ from torch import Tensor, nn
 
 from course_utils.grading.distributed.probe import runs_on_ranks
 from course_utils.grading.distributed.run import run_on_ranks
-from course_utils.grading.driving import labels
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.labels import ARGUMENTS, on_rank
 from course_utils.grading.pytrees.tree import fresh
 
-from .functions import changed_arguments, gradients, ramp, requires_grad
+from .functions import gradients, ramp, what_a_call_did
 from .objects import public_attributes
 
 
-@runs_on_ranks
+def what_calls_did(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
+    """Each rank's report as `probes.call` shows it, then what there is besides."""
+    seen: dict[str, Any] = {}
+    rest = dict(report)
+    for rank, one in enumerate(case.calls):
+        before = on_rank(rank, "")
+        mine = {k.removeprefix(before): rest.pop(k) for k in report if k.startswith(before)}
+        there = what_a_call_did(mine, one, named_by)
+        seen |= {on_rank(rank, label): value for label, value in there.items()}
+    return seen | rest
+
+
+@runs_on_ranks(read=what_calls_did)
 def on_ranks(subject: Any, case: Case) -> dict[str, Any]:
     """Call it on every rank: results, the arguments it changed, the gradients that the case names."""
     return run_on_ranks(subject, case, call_there)
@@ -41,14 +53,9 @@ def call_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     if case.grad:
         with counted():
             return gradients(subject, case)
-    given = (case.args, case.kwargs)
-    before = fresh(given)
     with counted():
         result = subject(*case.args, **case.kwargs)
-    seen = {"result": result, **changed_arguments(subject, before, given)}
-    if requires_grad(result) and not requires_grad(list(before)):
-        seen[labels.UNASKED_GRAD] = True
-    return seen
+    return {"result": result, ARGUMENTS: (case.args, case.kwargs)}
 
 
 @runs_on_ranks

@@ -15,7 +15,24 @@ _ENOUGH = 200_000
 _TINY = 100
 
 
-@probe
+def _as_statistics(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
+    """The report of `glorot_weight` in figures. A report that lacks something raises KeyError."""
+    weight, again = report["result"], report.get("again")
+    if again is None:
+        return {"result": weight}
+    before, after = report["global state"]
+    return {
+        "shape": tuple(weight.shape),
+        "dtype": weight.dtype,
+        "requires grad": weight.requires_grad,
+        "the same seed gives the same weights": torch.equal(weight, again[0]),
+        "a second draw gives the same again": torch.equal(again[0], again[1]),
+        **_statistics(again, sum(weight.shape)),
+        "torch's global generator was left alone": torch.equal(before, after),
+    }
+
+
+@probe(read=_as_statistics)
 def glorot_weight(subject: Any, case: Case) -> dict[str, Any]:
     """Statistics of a random weight matrix, so that any right way of drawing it passes.
 
@@ -36,21 +53,16 @@ def glorot_weight(subject: Any, case: Case) -> dict[str, Any]:
     seed(0)
     before = torch.get_rng_state()
     (weight,) = draws(1)
-    untouched = torch.equal(before, torch.get_rng_state())
+    after = torch.get_rng_state()
     if not (is_plain_tensor(weight) and weight.ndim == 2 and weight.numel() >= _TINY):
         return {"result": weight}
     if not weight.isfinite().all():
         return {"result": weight}
     times = max(2, math.ceil(_ENOUGH / weight.numel()))
-    again = draws(times, other=1)
     return {
-        "shape": tuple(weight.shape),
-        "dtype": weight.dtype,
-        "requires grad": weight.requires_grad,
-        "the same seed gives the same weights": torch.equal(weight, again[0]),
-        "a second draw gives the same again": torch.equal(again[0], again[1]),
-        **_statistics(again, sum(weight.shape)),
-        "torch's global generator was left alone": untouched,
+        "result": weight,
+        "again": draws(times, other=1),
+        "global state": (before, after),
     }
 
 

@@ -13,7 +13,7 @@ from safetensors import TensorSpec, serialize
 from torch import Tensor, nn
 
 from .format import DEEPEST, LARGEST_HEADER, MOST_ARRAYS, MOST_VALUES, key_of
-from .tree import Tree, fresh, is_plain_tensor, map_tree, opaque, why_not_plain
+from .tree import Tree, copier, is_plain_tensor, map_tree, opaque, why_not_plain
 
 
 def dumps(tree: Tree) -> bytes:
@@ -123,12 +123,13 @@ def extent(tree: Tree) -> int:
 
 
 def snapshot(tree: Tree) -> Tree:
-    """The tree as it is now, for `dumps` to write later."""
+    """The tree as it is now, for `dumps` to write later. What shared a storage shares one again."""
+    copy = copier()
 
     def leaf(value: Any) -> Any:
         if not isinstance(value, Tensor) or why_not_plain(value):
             return opaque(value) if isinstance(value, Tensor) else value
-        new = fresh(value.detach())
+        new = copy(value.detach())
         if type(value) is nn.Parameter:
             return nn.Parameter(new, value.requires_grad)
         return new.requires_grad_() if value.requires_grad else new

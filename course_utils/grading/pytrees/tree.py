@@ -76,6 +76,11 @@ def fresh(tree: Tree) -> Tree:
 
     Tensors that shared a storage share one again; nothing is shared with the original.
     """
+    return map_tree(copier(), tree)
+
+
+def copier() -> Callable[[Any], Any]:
+    """What copies one leaf after the other as `fresh` does: those that shared a storage share one again."""
     storages: dict[int, torch.UntypedStorage] = {}
 
     def copy(leaf: Any) -> Any:
@@ -89,7 +94,7 @@ def fresh(tree: Tree) -> Tree:
             new.set_(storages[storage.data_ptr()], leaf.storage_offset(), leaf.shape, leaf.stride())
         return new.requires_grad_() if leaf.requires_grad else new
 
-    return map_tree(copy, tree)
+    return copy
 
 
 def upcast(tree: Tree) -> Tree:
@@ -136,6 +141,7 @@ def untouched(before: Tree, after: Tree) -> bool:
     if isinstance(before, Tensor) and isinstance(after, Tensor):
         if not (is_plain_tensor(before) and is_plain_tensor(after)) or after.is_meta:
             return same(before, after)
+        before, after = (x.resolve_conj().resolve_neg() for x in (before, after))  # as they cross
         return outline(before) == outline(after) and torch.equal(slots(before), slots(after))
     if isinstance(before, tuple | list) and isinstance(after, tuple | list):
         both = zip(before, after, strict=False)

@@ -9,15 +9,18 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+from course_utils.grading.comparing.costs import as_read
 from course_utils.grading.comparing.signatures import Description, checked, description
 from course_utils.grading.declaring.exercise import Exercise
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.cost import Measured
 from course_utils.grading.driving.describe import methods_due
+from course_utils.grading.driving.driver import overwritten, result_of
 from course_utils.grading.driving.errors import INTERRUPTED, TIME_LIMIT, Raised
-from course_utils.grading.driving.observe import Observation
+from course_utils.grading.driving.observe import Observation, read
 from course_utils.grading.expecting import expectations_of
+from course_utils.grading.pytrees.digest import digest
 from course_utils.grading.pytrees.text import cut
 from course_utils.grading.student.channel import Ask, ChannelLost
 from course_utils.grading.student.protocol import name_of
@@ -28,6 +31,7 @@ from .book_without_answers import PACKAGE, given
 MARGIN_S = 2.0  # for the crossing, on a machine that is busy
 _TO_START_RANKS_S = 60.0  # for the processes of a first check on ranks
 _TO_READ_S = 20.0
+_MOST_DOUBTS = 5
 _LOSSES = 3  # processes that one answer may cost before the rest is not asked
 
 
@@ -35,7 +39,8 @@ class RemoteSubmission:
     """The code cells of a notebook, behind a channel.
 
     keys: of the exercises that they answer. problems: by key, why an answer cannot be parsed.
-    problem: why the cells could not be read at all; then there are no keys.
+    problem: why the cells could not be read at all; then there are no keys. reaching: by key, the lines
+    that reach for the grader, as they were read before any of them ran.
     """
 
     def __init__(self, ask: Ask, cells: Sequence[str]) -> None:
@@ -45,6 +50,7 @@ class RemoteSubmission:
         self.told: dict[str, int] = {}  # by key, after how many losses the process was told
         self.keys: tuple[str, ...] = ()
         self.problems: dict[str, str] = {}
+        self.reaching: dict[str, tuple[str, ...]] = {}
         self.problem: str | None = None
         self.read_after = -1  # how many losses; the process of now has read it if none came since
         try:
@@ -59,6 +65,9 @@ class RemoteSubmission:
             self.keys = tuple(checked(key, str) for key in checked(reply["keys"], list))
             problems = checked(reply["problems"], dict)
             self.problems = {checked(k, str): cut(checked(v, str)) for k, v in problems.items()}
+            if self.read_after < 0:
+                reaching = checked(reply["reaching"], dict).items()
+                self.reaching = {checked(key, str): _texts(lines) for key, lines in reaching}
         except (KeyError, TypeError) as error:
             raise ChannelLost(f"sent what cannot be read: {error}", "garbage") from error
         self.read_after = self.losses
@@ -114,8 +123,10 @@ class RemoteAnswer:
         self.announced: list[list[Case]] = []
         self.come: dict[int, Come] = {}
         self.kept: list[Case] = []
+        self.at_first: list[str] = []
         self.changed: Case | None = None
         self.losses = 0
+        self.altered: tuple[str, ...] = ()
         self.singly = False
         self.given = submission.tell(exercise) if submission.lacks_the_book else {}
         if self.problem is None:
@@ -161,7 +172,7 @@ class RemoteAnswer:
         except (KeyError, TypeError, ValueError) as error:
             self.problem = f"your code sent what cannot be read: {error}"
         self.defined_after = submission.losses
-        self.kept, self.changed = [], None
+        self.kept, self.at_first, self.changed = [], [], None
 
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
         """Raises ChannelLost. Defines the answer first in a process that does not know it."""
@@ -218,6 +229,7 @@ class RemoteAnswer:
                 return self.fetch([[first]], keep)
             return [Come(first, self.lost(lost, perf_counter() - start))]
         try:
+            self.altered = self.altered or _texts(reply["changed"])
             return list(self.received(groups, checked(reply["groups"], list), keep))
         except (KeyError, TypeError, ValueError) as error:
             return [Come(first, _unreadable(error))]
@@ -234,21 +246,26 @@ class RemoteAnswer:
             least = 1 if number + 1 == len(replies) else len(group)
             if not least <= len(found) <= len(group):
                 raise ValueError(f"{len(found)} observations came of {len(group)} cases")
-            changed = self.note(group[: len(found)], reply["overwritten"], keep)
+            changed = self.note(group[: len(found)], found, checked(reply["digests"], list), keep)
             for case, one in zip(group, found[:-1], strict=False):
-                yield Come(case, _uninterrupted(one))
-            yield Come(group[len(found) - 1], _uninterrupted(found[-1]), changed)
+                yield Come(case, self.read(one, case))
+            yield Come(group[len(found) - 1], self.read(found[-1], group[len(found) - 1]), changed)
 
-    def note(self, cases: list[Case], overwritten: Any, keep: bool) -> Case | None:
+    def read(self, report: Observation, case: Case) -> Observation:
+        """What a report means: compared here, so that nothing there has a say in it."""
+        exercise = self.exercise
+        named_by = exercise.subject(*exercise.parts)
+        return read(exercise.probe, _uninterrupted(report), case, named_by)
+
+    def note(
+        self, cases: list[Case], reports: list[Observation], digests: list[Any], keep: bool
+    ) -> Case | None:
         """Remember which cases were kept there, by number; the one whose result has changed."""
         if keep:
             self.kept += cases
-        if overwritten is None:
-            return None
-        number = checked(overwritten, int)
-        if not 0 <= number < len(self.kept):
-            raise ValueError(f"there is no result {number}")
-        return self.kept[number]
+            self.at_first += [digest(result_of(report)) for report in reports]
+        number = overwritten(self.at_first, digests)
+        return None if number is None else self.kept[number]
 
     def overwritten(self) -> Case | None:
         return self.changed
@@ -260,6 +277,17 @@ class RemoteAnswer:
         kind, costly = TIME_LIMIT if late else "ProcessLost", self.losses >= _LOSSES
         raised = Raised((kind,), f"your code {lost.reason}", told=not late, costly=costly)
         return Observation(None, raised, seconds)
+
+    # ---------------------------------------------------------------------- doubting
+
+    def doubts(self) -> tuple[str, ...]:
+        """Why what was reported beside the answer is not to be believed without a look; mostly nothing.
+
+        What its lines reach for, as they were read; else what is not as it was before they ran.
+        """
+        if reaching := self.submission.reaching.get(self.exercise.key):
+            return reaching
+        return tuple(f"what checks it was changed where it ran: {name}" for name in self.altered)
 
     # ---------------------------------------------------------------------- measuring
 
@@ -280,6 +308,7 @@ class RemoteAnswer:
         except ChannelLost as lost:
             return self.lost(lost, perf_counter() - start)
         try:
+            self.altered = self.altered or _texts(reply["changed"])
             if reply["ended"] is not None:
                 ended = Observation.from_tree(reply["ended"])
                 if ended.raised is None:
@@ -293,9 +322,14 @@ class RemoteAnswer:
                 for run, case in zip(runs, contract.cases, strict=True)
             ]
             contract.judge([run.cost for run in found], contract.cases)
-            return found
+            return as_read(contract, found, self.exercise.subject(*self.exercise.parts))
         except Exception as error:  # figures that make no sense together make a judge stumble
             return _unreadable(error)
+
+
+def _texts(lines: Any) -> tuple[str, ...]:
+    """Texts of another process, as they may be shown. Raises TypeError for what is none."""
+    return tuple(cut(checked(line, str), 300) for line in checked(lines, list)[:_MOST_DOUBTS])
 
 
 def _unreadable(error: Exception) -> Observation:

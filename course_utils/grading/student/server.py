@@ -18,9 +18,11 @@ from course_utils.grading.driving.observe import Observation
 from course_utils.grading.pytrees.serialization import extent, snapshot
 from course_utils.processes.time_limit import time_limit
 from course_utils.source.answers import WrittenAnswer, answers, build
+from course_utils.source.reaching import each
 
 from .modules import install
 from .protocol import LARGEST_FRAME, called
+from .vouching import before
 
 BATCH_S = 0.5  # after so long a batch of cases is cut short: the rest is asked for again
 _BATCH_BYTES = 16 * 2**20
@@ -33,6 +35,7 @@ class StudentSide:
     def __init__(self) -> None:
         self.found: dict[str, WrittenAnswer] = {}
         self.driver: dict[str, Driver] = {}
+        self.before = before()
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
         """The reply to one request: read, define, observe or measure.
@@ -48,10 +51,11 @@ class StudentSide:
         return do[request["do"]](**{key: request[key] for key in request if key != "do"})
 
     def read(self, cells: list[str]) -> dict[str, Any]:
-        """The code cells of a notebook: which exercises they answer, and which cannot be parsed."""
+        """The code cells of a notebook: which exercises they answer, which cannot be parsed, and which
+        reach for the grader. Nothing of the notebook has run by then."""
         self.found, self.driver = answers(cells), {}
         problems = {key: answer.problem for key, answer in self.found.items() if answer.problem}
-        return {"keys": list(self.found), "problems": problems}
+        return {"keys": list(self.found), "problems": problems, "reaching": dict(each(self.found))}
 
     def define(
         self,
@@ -89,11 +93,11 @@ class StudentSide:
     def observe(
         self, key: str, groups: list[list[Any]], limit_s: float, keep: bool = True
     ) -> dict[str, Any]:
-        """What the probe sees on these cases, or on the first of them, and at least on one.
+        """What the probe reports of these cases, or on the first of them, and at least on one.
 
         The rest is left out after an observation that ends a ladder, and when the batch has become
-        long or large. overwritten: the number of a kept result that a later call has changed, as it
-        was when the group was through.
+        long or large. digests: of all results that were kept, as they were when the group was
+        through. changed: what is no longer what it was before any of the student's code ran.
         """
         driver, start, size, over = self.driver[key], perf_counter(), 0, False
         replies = []
@@ -107,10 +111,10 @@ class StudentSide:
                 over |= perf_counter() - start > BATCH_S or size > _BATCH_BYTES
                 if over:
                     break
-            replies.append({"observations": observations, "overwritten": driver.overwritten()})
+            replies.append({"observations": observations, "digests": driver.digests()})
             if over:
                 break
-        return {"groups": replies}
+        return {"groups": replies, "changed": self.before.changed()}
 
     def measure(
         self,
@@ -133,8 +137,9 @@ class StudentSide:
         )
         runs = self.driver[key].measure(contract, limit_s)
         if isinstance(runs, Observation):
-            return {"runs": [], "ended": runs.as_tree()}
-        return {"runs": [run.as_tree(results) for run in runs], "ended": None}
+            return {"runs": [], "ended": runs.as_tree(), "changed": []}
+        told = [run.as_tree(results) for run in runs]
+        return {"runs": told, "ended": None, "changed": self.before.changed()}
 
 
 def in_a_process_of_its_own() -> StudentSide:

@@ -6,12 +6,19 @@ import torch
 from torch import Tensor
 
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.labels import ARGUMENTS
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import changed_arguments
 from course_utils.grading.pytrees.tree import fresh, is_plain_tensor
 
 
-@probe
+def _read(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
+    split, _ = named_by.values()
+    seen = {label: value for label, value in report.items() if label != ARGUMENTS}
+    return seen | changed_arguments(split, (case.args, case.kwargs), report[ARGUMENTS])
+
+
+@probe(read=_read)
 def split_and_merged(subject: dict[str, Any], case: Case) -> dict[str, Any]:
     """The heads, what the second makes of them, and what it makes of heads laid out in their own order.
 
@@ -19,10 +26,8 @@ def split_and_merged(subject: dict[str, Any], case: Case) -> dict[str, Any]:
     still are.
     """
     split, merge = subject.values()
-    given = (case.args, case.kwargs)
-    before = fresh(given)
     heads = split(*case.args, **case.kwargs)
-    seen = {"split": fresh(heads)} | changed_arguments(split, before, given)
+    seen = {"split": fresh(heads), ARGUMENTS: fresh((case.args, case.kwargs))}
     if isinstance(heads, Tensor) and is_plain_tensor(heads):
         own = heads.clone(memory_format=torch.contiguous_format)
         seen |= {"merged": fresh(merge(heads)), "merged, from a new tensor": fresh(merge(own))}

@@ -8,10 +8,10 @@ from course_utils.grading.distributed.agreement import Logs
 from course_utils.grading.distributed.probe import runs_on_ranks
 from course_utils.grading.distributed.run import run_on_ranks
 from course_utils.grading.driving.case import Case
-from course_utils.grading.probes.on_ranks import call_there
+from course_utils.grading.probes.on_ranks import call_there, what_calls_did
 
 
-@runs_on_ranks
+@runs_on_ranks(read=what_calls_did)
 def in_rounds(subject: Any, case: Case) -> dict[str, Any]:
     """What `on_ranks` sees, and whether ⌈log2 n⌉ rounds of messages are enough for what was sent."""
     return run_on_ranks(subject, case, call_there, heard=partial(_told, case.world))
