@@ -1,54 +1,11 @@
-"""The drawings of chapter 13: formats and their ranges, gradients in FP16, scales, masters, FP8."""
+"""The drawings of chapter 13: gradients in FP16, scales, masters, FP8."""
 
 import math
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from .interactive import Interactive
 from .style import BLUE, FAINT, GREEN, INK, ORANGE, PINK, RED, Drawing, plot
-
-FORMATS: dict[str, tuple[int, int, bool]] = {
-    "FP32": (8, 23, False),
-    "TF32": (8, 10, False),
-    "FP16": (5, 10, False),
-    "BF16": (8, 7, False),
-    "FP8 E4M3": (4, 3, True),
-    "FP8 E5M2": (5, 2, False),
-}
-"""Exponent bits, mantissa bits, and whether it has no infinities (E4M3 of torch.float8_e4m3fn)."""
-
-
-def float_formats(value: float = 0.1, opens: str = "BF16") -> Interactive:
-    """Any split of bits into exponent and mantissa: press a bit, or round a number.
-
-    value: the number it opens with. opens: a name of FORMATS. Raises ValueError for another one.
-    """
-    if opens not in FORMATS:
-        raise ValueError(f"There is no format {opens!r}. There are: {', '.join(FORMATS)}.")
-    lines = ["Float formats (interactive in JupyterLab and on the page)"]
-    for name, (e, m, fn) in FORMATS.items():
-        bias = 2 ** (e - 1) - 1
-        top = 2.0 ** (2**e - 1 - (not fn) - bias) * (2 - 2.0**-m * (1 + fn))
-        lines.append(
-            f"{name:9} 1 + {e} + {m:2} bits: largest {top:.6g}, smallest normal 2^{1 - bias}, "
-            f"smallest subnormal 2^{1 - bias - m}, epsilon 2^-{m}"
-        )
-    names = list(FORMATS)
-    return Interactive(
-        script="float_formats",
-        alt=(
-            "Float-format explorer: the bits of a number as buttons, sliders for the bits of exponent "
-            "and mantissa, and the range of each format as a bar"
-        ),
-        text="\n".join(lines),
-        data={
-            "presets": [{"name": n, "e": e, "m": m, "fn": fn} for n, (e, m, fn) in FORMATS.items()],
-            "opens": names.index(opens),
-            "value": value,
-            "tries": ["0.1", "1.001", "65520", "1e-8", "448"],
-        },
-    )
 
 
 def draw_gradients(grads: Tensor, scale: float) -> Drawing:

@@ -242,19 +242,6 @@ def bf16_master_step(
         weight.copy_(master)
 
 
-def stochastic_round_bf16(
-    x: Float[Tensor, "*shape"], generator: torch.Generator | None = None
-) -> Float[Tensor, "*shape"]:
-    """Round float32 to one of the two nearest bfloat16 values, the nearer one more often.
-
-    The chance of rounding up is the part of the way already gone, so that the mean of many
-    roundings is x. x: finite. Adds 16 random bits below the 16 that bfloat16 keeps, and cuts.
-    """
-    bits = x.float().contiguous().view(torch.int32)
-    noise = torch.randint(0, 1 << 16, x.shape, dtype=torch.int32, generator=generator)
-    return ((bits + noise) & -65536).view(torch.float32).bfloat16()
-
-
 def power_of_two_scale(amax: float, dtype: torch.dtype) -> float:
     """The largest power of two that takes |values| up to `amax` into the range of `dtype`.
 

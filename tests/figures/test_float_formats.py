@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from course_utils.figures.mixed_precision import FORMATS, float_formats
+from course_utils.figures.number_formats import format_explorer
+from course_utils.reference.number_formats import FORMATS
 
 DTYPES = {
     "FP32": torch.float32,
@@ -37,8 +38,8 @@ DECODE = """
 
 
 def preset(name):
-    e, m, fn = FORMATS[name]
-    return {"e": e, "m": m, "fn": fn}
+    form = next(form for form in FORMATS if form.name == name)
+    return {"e": form.exponent_bits, "m": form.mantissa_bits, "fn": form.specials == "fn"}
 
 
 def grid():
@@ -82,7 +83,7 @@ def test_rounding_is_that_of_torch(open_page, values, name):
         want = x.clamp(-448, 448).to(dtype).float()
     else:
         want = x.to(dtype).float()
-    page = open_page(float_formats().html()).page
+    page = open_page(format_explorer().html()).page
     got = page.evaluate(
         ROUND,
         [
@@ -106,7 +107,7 @@ def test_every_bit_pattern_is_that_of_torch(open_page, name):
     kind = torch.uint8 if size == 8 else torch.int16
     patterns = torch.arange(2**size).to(torch.int32)
     want = patterns.to(kind).view(dtype).double()
-    got = open_page(float_formats().html()).page.evaluate(DECODE, preset(name))
+    got = open_page(format_explorer().html()).page.evaluate(DECODE, preset(name))
     numbers = torch.tensor([float(v) for v, _ in got], dtype=torch.float64)
     assert torch.equal(numbers.nan_to_num(1.5), want.nan_to_num(1.5))
     assert torch.equal(numbers.isnan(), want.isnan())
@@ -117,21 +118,21 @@ def test_every_bit_pattern_is_that_of_torch(open_page, name):
 @pytest.mark.parametrize("name", DTYPES)
 def test_limits_are_those_of_torch(open_page, name):
     info = torch.finfo(DTYPES[name])
-    page = open_page(float_formats().html()).page
+    page = open_page(format_explorer().html()).page
     got = page.evaluate("(f) => StridesToShards.floats.limits(f)", preset(name))
     assert (got["max"], got["normal"], got["eps"]) == (info.max, info.smallest_normal, info.eps)
     assert got["bits"] == info.bits
 
 
 def test_tf32_has_the_range_of_float32(open_page):
-    page = open_page(float_formats().html()).page
+    page = open_page(format_explorer().html()).page
     got = page.evaluate("(f) => StridesToShards.floats.limits(f)", preset("TF32"))
     assert (got["bits"], got["eps"], got["normal"]) == (19, 2**-10, torch.finfo(torch.float32).tiny)
     assert got["max"] == 2.0**127 * (2 - 2**-10)
 
 
 def test_a_reader_rounds_flips_and_slides(open_page):
-    visit = open_page(float_formats(0.1, "BF16").html())
+    visit = open_page(format_explorer(0.1, "BF16").html())
     page = visit.page
     value = page.locator(".value")
     assert value.text_content() == "0.100097656"
@@ -162,16 +163,3 @@ def test_a_reader_rounds_flips_and_slides(open_page):
     assert "is no number" in page.locator(".problem").text_content()
     visit.check()
     assert len(visit.own) == 1
-
-
-def test_it_fits_a_phone(open_page):
-    visit = open_page(float_formats(0.1, "FP32").html(), width=390, height=800)
-    visit.check()
-
-
-def test_the_account_in_words_is_exact():
-    text = str(float_formats())
-    assert "FP16      1 + 5 + 10 bits: largest 65504, smallest normal 2^-14" in text
-    assert "FP8 E4M3  1 + 4 +  3 bits: largest 448, smallest normal 2^-6" in text
-    with pytest.raises(ValueError, match="There is no format 'FP64'"):
-        float_formats(opens="FP64")
