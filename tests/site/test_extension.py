@@ -89,6 +89,14 @@ def test_folds_nest_within_longer_fences() -> None:
     )
     with pytest.raises(ValueError, match="never closed"):
         to_myst("<details><summary>a</summary>\n\ntext")
+    with pytest.raises(ValueError, match="goes on after"):
+        to_myst("<details><summary>a</summary>text</details> more")
+
+
+def test_a_fold_may_close_in_the_line_it_opens() -> None:
+    made = to_myst("<details><summary>Why?</summary>Zero.</details>\n\nMore.")
+    assert "</details>" not in made
+    assert made.index("Zero.") < made.index(":::", made.index("Zero.")) < made.index("More.")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def _blocks(lines: list[str], key: str | None) -> Iterator[str]:
             yield from _quote("\n".join(quote), key)
         elif opening := DETAILS.fullmatch(line):
             end = _end_of_details(lines, at)
-            yield _details(opening, lines[at + 1 : end], key)
+            yield _details(opening, lines[at + 1 : end + 1], key)
         else:
             end = at
             yield NOTEBOOK_LINK.sub(_link, line)
@@ -111,7 +111,10 @@ def _details(opening: re.Match[str], body: list[str], key: str | None) -> str:
         summary, rest, body = found["summary"], found[2], body[1:]
     if summary is None:
         raise ValueError("<details> starts with a one-line <summary>…</summary>")
-    content = to_myst("\n".join([rest, *body]), key)
+    content, _, after = "\n".join([rest, *body]).rpartition("</details>")
+    if after.strip():
+        raise ValueError(f"a line goes on after </details>: {after.strip()!r}")
+    content = to_myst(content.rstrip(), key)
     title = re.sub(r"</?(?:b|strong|i|em|code)>", "", summary)
     return "\n" + dropdown(title, content, kind="aside") + "\n"
 
