@@ -129,7 +129,7 @@ numerical_gradient.mistake(
     replace("/ (2 * eps)", "/ (2 * eps)\n        flat = flat - step"),
 )
 numerical_gradient.mistake(
-    "You take the differences in x's own dtype. In float32, f(x ± 1e-6) agree in all but the last digits, and their difference is mostly rounding: compute in float64, and cast back.",
+    "f is called in x's own dtype. In float32, f(x ± 1e-6) agree in all but the last digits, and their difference is mostly rounding: give f points in float64, and cast the gradient back.",
     replace(".double()", ""),
 )
 
@@ -298,7 +298,9 @@ softmax_vjp.contract(
     contracts.largest_tensor([rows(4, 256)], limit=2 * 4 * 4 * 256, says="no (V, V) Jacobian")
 )
 softmax_vjp.contract(
-    contracts.constant_kernels([rows(2, 5), rows(20, 50)], "no Python loop over rows or classes")
+    contracts.constant_kernels(
+        [rows(2, 5), rows(20, 50)], "all in torch, no Python loop over rows or classes"
+    )
 )
 softmax_vjp.mistake(
     "Only the diagonal of the Jacobian is there, y · (1 - y). A softmax is no elementwise function: raising one score lowers all other probabilities.",
@@ -349,6 +351,10 @@ def _(y, grad):
 softmax_vjp.mistake(
     "You sum over the wrong axis. The classes of a row are the last axis.",
     replace("dim=-1", "dim=0"),
+)
+softmax_vjp.mistake(
+    "You sum over axis 1. That is the last one of a matrix only; the classes are the last axis, however many come before it: dim=-1.",
+    replace("dim=-1", "dim=1"),
 )
 softmax_vjp.mistake(
     "You subtract the plain sum of the gradient. The softmax weighs it: the sum of grad · y.",
@@ -445,7 +451,7 @@ cross_entropy_backward.contract(
 cross_entropy_backward.contract(
     contracts.constant_kernels(
         [call(normal(2, 9), integers(9, 2)), call(normal(24, 9), integers(9, 24))],
-        says="no Python loop over the rows",
+        says="all in torch, no Python loop over the rows",
     )
 )
 cross_entropy_backward.mistake(
@@ -486,6 +492,24 @@ cross_entropy_backward.mistake(
         "torch.where(targets != ignore_index, targets, 0)",
     ),
 )
+cross_entropy_backward.mistake(
+    "You take -100 for the row to skip, whatever ignore_index says, and index with every other target. A padding token's own id is as common a choice.",
+    replace("counts = targets != ignore_index", "counts = targets != -100"),
+)
+for kept, says in {
+    "targets != -100": "Rows of -100 are those that you skip, whatever ignore_index says; scatter takes every other target as a column. A padding token's own id is as common a choice.",
+    "targets >= 0": "Rows with a negative target are those that you skip, whatever ignore_index says; scatter takes every other target as a column. A padding token's own id is as common a choice.",
+}.items():
+    cross_entropy_backward.mistake(
+        says,
+        replace(
+            "targets != ignore_index",
+            kept,
+            "gradient[torch.arange(len(targets)), torch.where(counts, targets, 0)] -= 1.0",
+            "at = torch.where(counts, targets, 0)[:, None]\n"
+            "    gradient.scatter_add_(1, at, torch.full_like(at, -1, dtype=gradient.dtype))",
+        ),
+    )
 cross_entropy_backward.mistake(
     "You turn the caller's logits into probabilities in place. They may be saved for another backward pass: an edit in place breaks it.",
     replace("    return", "    logits.copy_(logits.softmax(-1))\n    return"),
@@ -866,7 +890,7 @@ hessian_vector_product = Exercise(
     difficulty=3,
     minutes=20,
     points=4,
-    probe=probes.takes_function,
+    probe=probes.takes_function_at,
     hints=(
         "H v is the gradient of a single number: the dot product of f's gradient with v.",
         "torch.autograd.grad(f(x), x, create_graph=True) gives a gradient that has a graph of its own.",
@@ -925,7 +949,7 @@ hessian_vector_product.contract(
 hessian_vector_product.contract(
     contracts.constant_kernels(
         [call(MIXED, normal(n), normal(n, seed=1)) for n in (3, 30)],
-        says="as many operations for 30 elements as for 3",
+        says="all in torch: as many operations for 30 elements as for 3",
         prepare=prepared.with_its_function,
     )
 )
@@ -966,7 +990,7 @@ hessian_vector_product.mistake(
 
 
 @hessian_vector_product.mistake(
-    "This is a difference of two gradients along v. It is near, but exact only for quadratic f; differentiating the gradient costs the same and is exact."
+    "This is a difference of gradients along v. It is near, but exact only for quadratic f; differentiating the gradient costs the same, is exact, and calls f at x alone."
 )
 def _(f, x, v):
     slope = torch.func.grad(f)
@@ -980,6 +1004,21 @@ hessian_vector_product.mistake(
 hessian_vector_product.mistake(
     "You turned requires_grad on for the caller's own x. From then on everything computed from it is recorded: use x.detach().requires_grad_(), a new leaf with the same data.",
     replace("x = x.detach().requires_grad_()", "x.requires_grad_()"),
+)
+hessian_vector_product.mistake(
+    "backward() adds to the .grad of every leaf that f uses, its parameters as well. torch.autograd.grad returns the gradient by x and leaves theirs alone.",
+    replace(
+        "(product,) = torch.autograd.grad(gradient, x, grad_outputs=v, materialize_grads=True)",
+        "gradient.backward(v)\n    product = torch.zeros_like(x) if x.grad is None else x.grad",
+    ),
+)
+hessian_vector_product.mistake(
+    "backward() in the first derivative adds to the .grad of every leaf that f uses, its parameters as well. torch.autograd.grad returns the gradient by x and leaves theirs alone.",
+    replace(
+        "(gradient,) = torch.autograd.grad(value, x, create_graph=True, materialize_grads=True)",
+        "value.backward(create_graph=True)\n"
+        "        gradient = torch.zeros_like(x) if x.grad is None else x.grad",
+    ),
 )
 hessian_vector_product.mistake(
     "Your result drags its graph along (create_graph=True in the second call, too): it keeps all of f alive. Needed only for third derivatives.",
@@ -1110,7 +1149,7 @@ def _():
 per_sample_gradients.contract(
     contracts.constant_kernels(
         [call(SQUARED_ERROR, normal(4), normal(N, 4, seed=1), normal(N)) for N in (3, 30)],
-        says="no Python loop over the rows",
+        says="all in torch, no Python loop over the rows",
         prepare=prepared.with_its_function,
     )
 )
@@ -1148,6 +1187,17 @@ per_sample_gradients.mistake(
         "result = gradients(w, x, y).detach()\n    w.requires_grad_().grad = result.sum(0)\n    return result",
     ),
 )
+
+
+@per_sample_gradients.mistake(
+    "backward() adds to the .grad of every leaf that the loss uses, its other parameters as well. torch.autograd.grad, or torch.func.grad, returns the gradient by w and leaves theirs alone."
+)
+def _(loss_fn, w, x, y):
+    copies = w.detach().expand(len(x), *w.shape).clone().requires_grad_()
+    torch.vmap(loss_fn)(copies, x.unsqueeze(1), y.unsqueeze(1)).sum().backward()
+    return copies.grad
+
+
 per_sample_gradients.mistake(
     "The values are right, but you call backward once for each row; vmap runs all rows in one pass.",
     replace(
@@ -1358,6 +1408,14 @@ gradient_accumulation.mistake(
     ),
 )
 gradient_accumulation.mistake(
+    "The values are right, but you cut the batch into micro_batch pieces: chunk takes their number. split takes their size.",
+    replace(
+        "zip(x.split(micro_batch), y.split(micro_batch), strict=True)",
+        "zip(x.chunk(micro_batch), y.chunk(micro_batch))",
+    ),
+    cost=True,
+)
+gradient_accumulation.mistake(
     "The values are right, but where N is no multiple of micro_batch, you make fewer and larger pieces. No piece may have more rows than micro_batch; what is left over is a smaller one.",
     replace(
         "zip(x.split(micro_batch), y.split(micro_batch), strict=True)",
@@ -1422,7 +1480,7 @@ saved_bytes = Exercise(
     difficulty=2,
     minutes=15,
     points=3,
-    probe=probes.takes_function,
+    probe=probes.takes_function_for_bytes,
     hints=(
         "torch.autograd.graph.saved_tensors_hooks(pack, unpack): pack sees each tensor that is saved, and returns what to keep in its place.",
         "saved.untyped_storage() is what stays in memory. Its nbytes() count, once for each data_ptr().",
@@ -1456,7 +1514,8 @@ def _():
     yield call("lambda x: x * x", normal(8, 8)[:2]), "x itself is a slice of something larger"
     yield call("lambda x: x.sin()", leaf(normal(2, 2))), "x requires grad already"
     yield call("lambda x: x * x", normal(1, 4).expand(5, 4)), "five rows, stored once"
-    yield call(DROPPED, normal(2)), "what f drops is freed, and its address is given out again"
+    dropped = call(DROPPED, normal(2), whole=9 * 200_000)
+    yield dropped, "what f drops is freed, and its address is given out again"
 
 
 saved_bytes.mistake(
@@ -1470,6 +1529,15 @@ saved_bytes.mistake(
         "storages[storage.data_ptr()] = saved.detach()",
         "storage.nbytes()",
         "storage.nbytes",
+    ),
+)
+saved_bytes.mistake(
+    "You keep addresses, or ids, and not the storages: what f drops is freed, the next tensor may come to lie in its place, and the two count as one. Keep the storages themselves while you count.",
+    replace(
+        "= storage\n",
+        "= storage.nbytes()\n",
+        "storage.nbytes() for storage in",
+        "nbytes for nbytes in",
     ),
 )
 saved_bytes.mistake(

@@ -72,6 +72,21 @@ flat_index.slips(
         "them.",
         replace("offset + sum", "offset + offset + sum"): "You counted the offset twice.",
         replace(
+            "sum(i * s for i, s in zip(index, stride, strict=True))",
+            "int(sum(Tensor([i]) * Tensor([s]) for i, s in zip(index, stride)))",
+        ): "You add the steps up in float32, which has 24 bits: beyond 16,777,216 it leaves numbers out. "
+        "Python's int holds them all, int64 up to 2⁶³.",
+        replace(
+            "offset + sum(i * s for i, s in zip(index, stride, strict=True))",
+            "int(offset + sum(Tensor([i]) * Tensor([s]) for i, s in zip(index, stride)))",
+        ): "You add the offset and the steps up in float32, which has 24 bits: beyond 16,777,216 it "
+        "leaves numbers out. Python's int holds them all, int64 up to 2⁶³.",
+        replace(
+            "offset + sum(i * s for i, s in zip(index, stride, strict=True))",
+            "(offset + sum(i * s for i, s in zip(index, stride)) + (1 << 31)) % (1 << 32) - (1 << 31)",
+        ): "You count in int32, which ends at 2,147,483,647 and goes on from the other end. Python's int "
+        "holds every position, int64 those up to 2⁶³.",
+        replace(
             "offset + sum(i * s", "sum(offset + i * s"
         ): "You add the offset once for every axis. "
         "It is counted once, and a tensor without axes has it too.",
@@ -307,6 +322,8 @@ def _():
     yield call((4, 3), (3, 2)), "every second element of a row, and rows that overlap"
     yield call((2, 3, 1), (3, 1, 3)), "a last axis of size one with a stride of its own"
     yield call((4, 3, 1), (1, 4, 1)), "a transpose, and an axis of size one inside it"
+    yield call((2, 1, 3), (4, 7, 1)), "a gap, on both sides of an axis of size one"
+    yield call((3, 1), (2, 5)), "gaps, and a last axis of size one"
 
 
 is_contiguous.slips(
@@ -351,8 +368,45 @@ is_contiguous.slips(
         "`x[::2]` of a vector has gaps.",
         replace("0 in shape", "False"): "A tensor without elements is contiguous: none of them is "
         "out of place.",
+        replace(
+            "    if 0 in shape:\n        return True\n",
+            "",
+            "        if size == 1",
+            "        if size == 0:\n            return True\n        if size == 1",
+        ): "You miss a size of 0 where an axis further in has a stride that does not fit. Without elements "
+        "none is out of place: ask whether 0 in shape before you look at any stride.",
     }
 )
+
+
+@is_contiguous.mistake(
+    "You compare neighbours only, and leave a pair out where one has size one: so the axes on both sides "
+    "of it are never compared, nor the last stride in front of it with 1. Drop such axes first."
+)
+def _(shape, stride):
+    if 0 in shape or not shape:
+        return True
+    for axis in range(len(shape) - 1):
+        if 1 in shape[axis : axis + 2]:
+            continue
+        if stride[axis] != stride[axis + 1] * shape[axis + 1]:
+            return False
+    return shape[-1] == 1 or stride[-1] == 1
+
+
+@is_contiguous.mistake(
+    "You compare neighbours only, and leave a pair out where one has size one: so the axes on both sides "
+    "of it are never compared. And a last axis of size one may have any stride. Drop such axes first."
+)
+def _(shape, stride):
+    if 0 in shape or not shape:
+        return True
+    for axis in range(len(shape) - 1):
+        if 1 in shape[axis : axis + 2]:
+            continue
+        if stride[axis] != stride[axis + 1] * shape[axis + 1]:
+            return False
+    return stride[-1] == 1
 
 
 @is_contiguous.alternative("list all positions and compare with 0, 1, 2, …")
@@ -405,6 +459,9 @@ def _():
     yield call((4, 6), (12, 2), (24,)), "every second element, evenly"
     yield call((6, 2), (2, 24), (2, 3, 2)), "split the outer of two axes that do not merge"
     yield call((2, 3, 4), (30, 4, 1), (2, 12)), "merge the inner two of three axes"
+    yield call((1, 6), (0, 1), (2, 3)), "a stride of 0 that is never used"
+    yield call((6, 2), (0, 1), (2, 3, 2)), "expanded rows, split"
+    yield call((2, 3), (3, 1), (1, 6)), "a new axis of size one in front"
     yield call((2, 0, 3), (0, 3, 1), (0, 5)), "an empty tensor can have any shape"
     yield call((3, 0), (1, 3), (0,)), "an empty tensor, transposed"
 
@@ -453,6 +510,24 @@ view_strides.slips(
         "split. Every shape without elements is a view of it: answer that first.",
         replace("return None", "raise ValueError"): "You raise where the view must copy. None is "
         "asked for there.",
+        replace(
+            "    strides, size,",
+            "    if any(step == 0 for _, step in runs):\n        return None\n    strides, size,",
+        ): "You say None wherever an axis that counts has stride 0. Expanded axes can be split, and merge "
+        "with one another like any others: 0 == size · 0.",
+        replace(
+            "    runs:", "    if 0 in stride:\n        return None\n    runs:"
+        ): "You say None wherever there is a stride of 0, even at an axis of size one, which is never "
+        "stepped along. Expanded axes can be split, and merge like any others: 0 == size · 0.",
+        replace(
+            "    strides, size,",
+            "    if new_shape[:1] == (1,):\n        return None\n    strides, size,",
+        ): "You say None where the new shape begins with an axis of size one: all elements are handed out "
+        "when you come to it. Such an axis always fits, with any stride.",
+        replace(
+            "if size == 1 and new_size > 1", "if size == 1"
+        ): "You begin a new run for an axis of size one as well, and where none is left, in front, there "
+        "is nothing to take. Such an axis needs no run: any stride will do.",
         replace("== size * step", "== runs[-1][0] * step"): "You multiply by the outer axis's own "
         "size. Two axes merge where the outer stride is the inner stride times the inner size.",
         replace("reversed(strides)", "strides"): "Your new axes are in reverse order: they were "
@@ -556,6 +631,10 @@ transpose_view.slips(
         ): "You reverse all axes. Only dim0 and dim1 change places.",
         replace("x.stride()", "contiguous_strides(x.shape)"): "You compute the strides of a "
         "contiguous tensor and swap those. Start from `x.stride()`: x may be a view itself.",
+        replace(
+            "x.as_strided(", "x.as_strided_("
+        ): "You swap the axes of the caller's own x, in place. A "
+        "method without an underscore, such as as_strided, makes a view and leaves x as it is.",
         replace("in (shape, stride)", "in (shape,)"): "You swapped the sizes but not the strides, "
         "so the elements are read in an order that nobody asked for.",
         replace("in (shape, stride)", "in (stride,)"): "You swapped the strides but not the "
@@ -669,6 +748,10 @@ broadcast_view.slips(
         "your view, and walks on to other elements. Its stride must be 0.",
         replace("raise ValueError", "raise RuntimeError"): "You raise RuntimeError, as x.expand "
         "does. ValueError is asked for.",
+        replace(
+            "old not in (1, size)", "old != size and not (old == 1 and size > 1)"
+        ): "You refuse to make 0 of an axis of size one. It may take any size, 0 as well: the view then has "
+        "no elements.",
         replace("x.storage_offset())", "x.storage_offset()).contiguous()"): "contiguous() stores "
         "every repetition. With stride 0 they share one slot.",
         replace(
@@ -766,6 +849,14 @@ sliding_windows.slips(
         "are (L - size) // step + 1.",
         replace("step * inner, inner", "step, 1"): "You take x's last stride to be 1. x may be a "
         "slice or a transpose: use `x.stride(-1)`.",
+        replace(
+            "step * inner, inner", "step * inner, 1"
+        ): "From window to window your strides are right; "
+        "within one you step by 1. x may be a slice or a transpose: use `x.stride(-1)` there too.",
+        replace(
+            "step * inner, inner", "step, inner"
+        ): "Within a window your stride is right; from window "
+        "to window you move `step` slots. It is `step` elements of x's last axis: step · x.stride(-1).",
         replace("// step + 1", "+ 1", "step * inner", "inner"): "You ignore `step`: your windows "
         "start at every element.",
         replace("x.storage_offset())", "x.storage_offset()).clone()"): "The elements are right, "
@@ -1035,6 +1126,12 @@ toeplitz_view.slips(
         ): "x.contiguous() copies "
         "an x that is not contiguous, and your result is a view of the copy. Take x as it is, with its "
         "own strides.",
+        replace(
+            "    start =",
+            "    if n > 1:\n        x = x.flatten(-2).unflatten(-1, (n, p))\n"
+            "        *outer, row, column = x.stride()\n        down = row - column\n    start =",
+        ): "flatten and reshape copy where the rows do not follow one another without a gap, as in a slice: "
+        "your result is a view of the copy. as_strided takes x's own strides.",
         replace(" or down < 0", ""): "torch refuses the negative stride with RuntimeError. Say so "
         "yourself, with ValueError.",
         replace(" if n > 1 else 0", ""): "You refuse a single row whose stride is smaller than "

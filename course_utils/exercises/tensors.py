@@ -67,6 +67,7 @@ def _():
     yield call(torch.full((2, 3), 9), 9), "nothing but padding"
     yield call(torch.tensor([[0, 0, 4]]), 9), "the id 0 is a real token here"
     yield call(torch.tensor([[9, 9, 4, 7]]), 9), "padding on the left: the count is the same"
+    yield call(torch.tensor([[4, 9, 7]]), 9), "padding between two tokens"
     yield call(torch.empty(0, 3, dtype=torch.int64), 9), "an empty batch"
     yield call(torch.empty(2, 0, dtype=torch.int64), 9), "rows without a position"
     yield call(draws.scattered(torch.tensor([[1, 3, -1], [2, -1, -1]])), -1), "not contiguous"
@@ -102,6 +103,25 @@ sequence_lengths.slips(
         replace(
             "dim=1", "dim=1, dtype=torch.int32"
         ): "Your lengths are int32. A sum of booleans is int64 as it comes, and that is asked for.",
+        replace(
+            "(ids != pad_id)", "(ids != pad_id).cumprod(dim=1)"
+        ): "You count the tokens before the "
+        "first padding only. Padding may stand in front or between: sum the comparison over the whole "
+        "row.",
+        replace(
+            "(ids != pad_id).sum(dim=1)",
+            "torch.cat([ids == ids, ids != pad_id], 1).flip(1).int().argmax(1).neg() + ids.size(1)",
+        ): "This is where the last token stands. Padding in front of it or between counts as tokens: sum "
+        "the comparison over the whole row.",
+        replace(
+            "(ids != pad_id).sum(dim=1)",
+            "torch.tensor([int((row != pad_id).sum()) for row in ids])",
+        ): "torch.tensor makes float32 of an empty list, so the lengths of a batch of no rows are not "
+        "int64. Sum along dim=1, or name the dtype.",
+        replace(
+            "(ids != pad_id).sum(dim=1)", "torch.stack([(row != pad_id).sum() for row in ids])"
+        ): "torch.stack has nothing to stack where the batch is empty. A sum along dim=1 takes the whole "
+        "batch at once.",
     }
 )
 sequence_lengths.alternative("a loop over the rows")(
@@ -166,7 +186,7 @@ SIZES = (2, 8, 16), (64, 8, 16), (64, 12, 24)
 last_token_states.contract(
     contracts.constant_kernels(
         [call(normal(B, T, D), integers(T, B) + 1) for B, T, D in SIZES],
-        says="no Python loop over the batch, the positions or the features",
+        says="all in torch, no Python loop over the batch, the positions or the features",
     )
 )
 last_token_states.contract(
@@ -210,6 +230,10 @@ last_token_states.slips(
             "hidden[rows, lengths - 1]",
             "hidden.view(-1, hidden.size(2))[rows * hidden.size(1) + lengths - 1]",
         ): "view raises where no strides can merge batch and positions. Index with two tensors instead.",
+        replace(
+            "lengths - 1]", "lengths - 1].squeeze()"
+        ): "squeeze() without an axis also removes the "
+        "axis of a batch of one. Name the axis of the positions, or take it off by indexing.",
         replace("lengths - 1]", "lengths - 1][:, None]"): "One axis too many: the axis of the "
         "positions is gone once a position is picked, (B, D).",
         replace(
@@ -306,6 +330,10 @@ padding_to_attention_mask.slips(
         replace(":]", ":].expand(-1, -1, padding.size(1), -1)"): "You wrote the axis of the "
         "queries out in full. Size one is enough, since broadcasting repeats it: (B, 1, 1, T), "
         "not (B, 1, T, T).",
+        replace(
+            "~padding[:, None, None, :]", "~padding[:, None, None, :] & ~padding[:, None, :, None]"
+        ): "You mask pairs: a query that is padding has no key left, and its softmax is NaN. Keys alone "
+        "are to be hidden, (B, 1, 1, T), whatever the query is.",
         replace("[:, None, None, :]", ""): "(B, T) would line B up with the queries. Two axes of "
         "size one are missing: (B, 1, 1, T).",
         replace(":, None, None, :", "None, None"): "The new axes stand in front: (1, 1, B, T) "
@@ -359,7 +387,9 @@ def _():
 
 
 causal_mask.contract(
-    contracts.constant_kernels([call(4, 6), call(64, 96)], says="no Python loop over the rows")
+    contracts.constant_kernels(
+        [call(4, 6), call(64, 96)], says="all in torch, no Python loop over the rows"
+    )
 )
 causal_mask.slips(
     {
@@ -378,6 +408,8 @@ causal_mask.slips(
         "those after it, and hides the earlier ones.",
         replace("S - T", "S - T + 1"): "Each query sees one key too many, the one after its own "
         "position.",
+        replace("T, S, dtype", "S, S, dtype", "diagonal=S - T)", ")[-T:]"): "[-T:] with T = 0 is "
+        "[0:], the whole matrix. Take the rows from S - T on.",
         replace("T, S, dtype", "S, T, dtype"): "This is (S, T): queries are the rows, keys the "
         "columns.",
         replace(
@@ -492,9 +524,11 @@ masked_mean.slips(
         ): "The mask is not used: this is the mean over all T positions, padding included.",
         replace("(total / count).to(x.dtype)", "total / count"): "Your result is float32 whatever "
         "came in. A mean has its argument's dtype: bfloat16 stays so.",
-        replace(", dtype=dtype", ""): "Your sum is made in half precision. float16 ends at "
-        "65,504, so the sum of 300 values of 300 is infinite. Sum in float32, and return x's "
-        "dtype.",
+        replace(
+            ", dtype=dtype", ""
+        ): "The sum that you divide is in half precision: made so, or cast "
+        "back too early. float16 ends at 65,504, so 300 times 300 is infinite. Sum and divide in "
+        "float32, and return x's dtype.",
         replace(
             "torch.promote_types(x.dtype, torch.float32)", "torch.float32"
         ): "You sum in float32 also what came in float64, and lose half of its digits. Only half "
@@ -529,6 +563,12 @@ masked_mean.slips(
         ): "nanmean leaves out every NaN, also those at positions that are kept, and a row that keeps "
         "nothing is 0 / 0.",
         replace(
+            "(total / count).to(x.dtype)",
+            "x.to(dtype).masked_fill(~keep[:, :, None], torch.nan).nanmean(dim=1)"
+            ".where(keep.any(dim=1, keepdim=True), 0.0).to(x.dtype)",
+        ): "A NaN at a position that is kept is left out, as if it were padding: nanmean cannot tell the "
+        "two apart. Choose by the mask, and let it show in the mean.",
+        replace(
             "torch.where(keep[:, :, None], x, 0.0)",
             "(x.nan_to_num(0.0, 0.0, 0.0) * keep[:, :, None])",
         ): "NaN and infinity vanish also at positions that are kept, where they belong to the mean. "
@@ -536,7 +576,7 @@ masked_mean.slips(
         replace(
             "torch.where(keep[:, :, None], x, 0.0)", "(x.nan_to_num() * keep[:, :, None])"
         ): "NaN vanishes also at positions that are kept, where it belongs to the mean. Choose by the "
-        "mask, not by the values: torch.where or masked_fill.",
+        "mask, not by the values: torch.where or masked_fill, and then a plain sum.",
         replace(
             "torch.where(keep[:, :, None], x, 0.0)", "x.masked_fill_(~keep[:, :, None], 0.0)"
         ): "You write zeros into the caller's own x. torch.where, or masked_fill without an underscore, "
@@ -616,7 +656,7 @@ def _():
 one_hot_by_scatter.contract(
     contracts.constant_kernels(
         [call(integers(50, B, T), V) for B, T, V in ((2, 3, 50), (16, 24, 50), (2, 3, 80))],
-        says="no Python loop over the tokens or the vocabulary",
+        says="all in torch, no Python loop over the tokens or the vocabulary",
     )
 )
 for times, says in ((1, "no tensor larger than the result"), (4, "no (V, V) tensor")):
@@ -658,6 +698,11 @@ one_hot_by_scatter.slips(
             "ids[..., None]", "ids[:, None, :].expand(-1, ids.size(1), -1)"
         ): "Every row carries all the ids of its sequence. Each token has one row and one id: "
         "ids[..., None].",
+        replace(
+            "return zeros",
+            "zeros[:, torch.arange(ids.size(1), device=ids.device), ids] = 1.0\n    return zeros",
+        ): "`:` for the batch takes every sequence for each id, so at a position all sequences carry the "
+        "ids of all. Give the rows of the batch as an index too, or let scatter_ walk in step.",
         replace(
             "*ids.shape, vocab_size",
             "ids.size(0), vocab_size, ids.size(1)",
@@ -767,7 +812,7 @@ TOKENS = (2, 3, 8), (16, 24, 8), (16, 24, 12)
 gather_log_probs.contract(
     contracts.constant_kernels(
         [call(normal(B, T, V), integers(V, B, T)) for B, T, V in TOKENS],
-        says="no Python loop over the tokens or the vocabulary",
+        says="all in torch, no Python loop over the tokens or the vocabulary",
     )
 )
 gather_log_probs.contract(
@@ -954,7 +999,7 @@ pairwise_sq_distances.contract(
             call(normal(N, D), normal(M, D, seed=1))
             for N, M, D in ((32, 48, 8), (64, 96, 8), (64, 96, 24))
         ],
-        says="no Python loop over the points or their coordinates",
+        says="all in torch, no Python loop over the points or their coordinates",
     )
 )
 pairwise_sq_distances.slips(
@@ -973,6 +1018,15 @@ pairwise_sq_distances.slips(
         "distance from x to -y.",
         replace("clamp(min=0)", "abs()"): "You turn what is below zero round: abs makes an error "
         "of it. Raise it to zero instead.",
+        replace(
+            "    x_sq = ", "    x, y = x - x.mean(dim=0), y - y.mean(dim=0)\n    x_sq = "
+        ): "You move x and y each by its own mean, which moves them against each other. A shift leaves the "
+        "distances alone only where it is the same for both.",
+        replace(
+            "    x_sq = ",
+            "    x, y = (a / a.norm(dim=1, keepdim=True) for a in (x, y))\n    x_sq = ",
+        ): "You bring every row to length 1 first. That is 2 - 2 · cosine; the distances of the rows as "
+        "they are, are asked for.",
         replace("[:, None]", ""): "(N,) and (M,) do not broadcast to (N, M). The norms of x go "
         "down the rows: [:, None].",
         replace(

@@ -108,10 +108,11 @@ def hessian_vector_product(
 ) -> Float[Tensor, "..."]:
     """H v, for the Hessian H of f at x, at the cost of a few backward passes.
 
-    f: returns a tensor of one element, and may use other tensors that require grad. x, v: of one
-    shape, and left as they are (x gets neither requires_grad nor grad). The Hessian itself, with
-    numel² elements, is never built. Zeros where f is linear or constant. Needs no grad, and works
-    under torch.no_grad(). Source: Pearlmutter (1994).
+    f: returns a tensor of one element, and may use other tensors that require grad: their .grad is
+    left alone. It is called at x and nowhere else. x, v: of one shape, and left as they are (x gets
+    neither requires_grad nor grad). The Hessian itself, with numel² elements, is never built. Zeros
+    where f is linear or constant. Needs no grad, and works under torch.no_grad(). Source:
+    Pearlmutter (1994).
     """
     x = x.detach().requires_grad_()
     with torch.enable_grad():
@@ -134,9 +135,9 @@ def per_sample_gradients(
     """Gradient by w of each row's own loss, stacked: result[i] belongs to x[i], y[i].
 
     loss_fn(w, x, y): the mean loss over the rows of x and y, which come as a batch even if it is of
-    one; it may use other tensors that require grad. w: left as it is. No Python loop over the rows.
-    Needs no grad. This is what clipping each sample's gradient, as differentially private training
-    does, starts from.
+    one; it may use other tensors that require grad, whose .grad is left alone. w: left as it is. No
+    Python loop over the rows. Needs no grad. This is what clipping each sample's gradient, as
+    differentially private training does, starts from.
     """
 
     def loss_of_one(w: Tensor, row: Tensor, target: Tensor) -> Tensor:

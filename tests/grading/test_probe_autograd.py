@@ -155,3 +155,64 @@ def test_calls_of_the_function_are_counted(calls, enough):
 
     seen = probes.takes_differences(answer, call(CUBES, X))
     assert seen["two calls of f for each element are enough"] is enough
+
+
+WITH_PARAMETER = "lambda x, w=torch.tensor(2.0, requires_grad=True): (w * x ** 3).sum()"
+
+
+def test_a_gradient_left_with_the_function_s_own_parameters_is_seen():
+    def answer(f, x, own):
+        leaf = x.detach().requires_grad_()
+        f(leaf).backward(inputs=None if own else [leaf])
+        return leaf.grad
+
+    for probe in (probes.takes_function, probes.takes_function_at, probes.takes_differences):
+        spoilt, spared = (
+            probe(lambda f, x, own=own: answer(f, x, own), call(WITH_PARAMETER, X))
+            for own in (True, False)
+        )
+        assert spoilt["surroundings"].startswith("adds to the .grad of other tensors")
+        assert "surroundings" not in spared
+
+
+@pytest.mark.parametrize("step", [1e-1, 1e-4])
+def test_a_function_called_beside_x_is_all_that_is_seen(step):
+    def beside(f, x, v):
+        slope = torch.func.grad(f)
+        return (slope(x + step * v) - slope(x)) / step
+
+    seen = probes.takes_function_at(beside, call(CUBES, X, V))
+    assert seen == {"surroundings": "calls f at other points than x"}
+
+
+def at_a_copy(f, x, v):
+    return torch.autograd.functional.vhp(f, x.detach().clone(), v)[1]
+
+
+def in_float64(f, x, v):
+    return at_a_copy(f, x.double(), v.double()).to(x.dtype)
+
+
+def forward_over_reverse(f, x, v):
+    return torch.func.jvp(torch.func.grad(f), (x,), (v,))[1]
+
+
+def by_the_whole_hessian(f, x, v):
+    return torch.func.hessian(f)(x) @ v
+
+
+@pytest.mark.parametrize(
+    "answer", [at_a_copy, in_float64, forward_over_reverse, by_the_whole_hessian]
+)
+def test_a_function_called_at_x_in_any_form_is_not_called_beside_it(answer):
+    seen = probes.takes_function_at(answer, call(CUBES, X, V))
+    assert torch.allclose(seen["result"], 6 * X * V)
+
+
+@pytest.mark.parametrize(("came", "shown"), [(24, False), (48, True), (72, True)])
+def test_of_bytes_that_are_missed_it_is_not_seen_how_many(came, shown):
+    case = call("lambda x: x.sin().cos()", X, whole=48)
+    seen = probes.takes_function_for_bytes(lambda f, x: came, case)
+    assert (seen == {"result": came}) is shown
+    assert ("surroundings" in seen) is not shown
+    assert "whole" not in probes.takes_function_for_bytes.called("saved_bytes", case)

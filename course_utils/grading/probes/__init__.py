@@ -14,6 +14,8 @@ from course_utils.grading.probes.chapters.autograd import (
     straight_through,
     takes_differences,
     takes_function,
+    takes_function_at,
+    takes_function_for_bytes,
 )
 from course_utils.grading.probes.chapters.broadcasting_and_named_axes import split_and_merged
 from course_utils.grading.probes.chapters.caching_allocator import allocator
@@ -122,6 +124,8 @@ __all__ = [
     "strides_of",
     "takes_differences",
     "takes_function",
+    "takes_function_at",
+    "takes_function_for_bytes",
     "there_and_back",
     "tied",
     "timeline",

@@ -5,6 +5,8 @@ The verdict shows that source, and the reader can paste it.
 """
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -62,6 +64,10 @@ FUNCTIONS = frozenset(
 )
 
 
+OF_THE_CASE = frozenset({"no_grad", "whole"})
+"""Keywords that a case has for the probe, not for the answer."""
+
+
 def function(source: str) -> Callable[..., Any]:
     """The function that a case names. Raises KeyError for one that is not in the catalogue."""
     if source not in FUNCTIONS:
@@ -81,10 +87,43 @@ def takes_function(subject: Any, case: Case) -> dict[str, Any]:
     """Call it with the function that the first argument names; under torch.no_grad() if the case
     says `no_grad`.
 
-    Besides the result: whether it requires grad, and which arguments are no longer as they were, in
-    values, `requires_grad` or `grad`.
+    Besides the result: whether it requires grad, which arguments are no longer as they were, in
+    values, `requires_grad` or `grad`, and whether the function's own parameters got a gradient.
     """
     return _called_with(with_function(case), subject, case)
+
+
+@probe
+def takes_function_at(subject: Any, case: Case) -> dict[str, Any]:
+    """The same of a function that is to be called at x, the second argument, alone.
+
+    Called elsewhere, as for a difference, nothing but that is seen: how far off the result then is
+    depends on the step.
+    """
+    f, x, *rest = with_function(case)
+    given, elsewhere = fresh(x.detach()), False
+
+    @wraps(f)
+    def asked(point: Tensor) -> Any:
+        nonlocal elsewhere
+        elsewhere = elsewhere or _lies_elsewhere(point, given)
+        return f(point)
+
+    seen = _called_with((asked, x, *rest), subject, case)
+    return {labels.SURROUNDINGS: "calls f at other points than x"} if elsewhere else seen
+
+
+@probe
+def takes_function_for_bytes(subject: Any, case: Case) -> dict[str, Any]:
+    """The same for a number of bytes. The case may say, by `whole`, how many they all are.
+
+    Of fewer nothing but that is seen: how many are missed depends on what the allocator gives out.
+    """
+    seen = _called_with(with_function(case), subject, case)
+    whole, result = case.kwargs.get("whole", 0), seen["result"]
+    if isinstance(result, int) and result < whole:
+        return {labels.SURROUNDINGS: "counts fewer bytes than f had saved in all"}
+    return seen
 
 
 @probe
@@ -96,6 +135,7 @@ def takes_differences(subject: Any, case: Case) -> dict[str, Any]:
     f, x, *rest = with_function(case)
     calls = 0
 
+    @wraps(f)
     def counted(x: Tensor) -> Any:
         nonlocal calls
         calls += 1
@@ -106,7 +146,7 @@ def takes_differences(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def _called_with(args: tuple[Any, ...], subject: Any, case: Case) -> dict[str, Any]:
-    kwargs = {name: value for name, value in case.kwargs.items() if name != "no_grad"}
+    kwargs = {name: value for name, value in case.kwargs.items() if name not in OF_THE_CASE}
     given = named_arguments(subject, args, kwargs)
     before = {name: _state(value) for name, value in given.items() if isinstance(value, Tensor)}
     with torch.set_grad_enabled("no_grad" not in case.kwargs):
@@ -117,7 +157,23 @@ def _called_with(args: tuple[Any, ...], subject: Any, case: Case) -> dict[str, A
             seen[f"argument `{name}` afterwards"] = now
         if flags != flags_now:
             seen[f"argument `{name}` afterwards"] = "with another requires_grad or grad"
+    if any(p.grad is not None for p in _own_parameters(args[0])):
+        seen[labels.SURROUNDINGS] = "adds to the .grad of other tensors that the function uses"
     return seen
+
+
+def _own_parameters(f: Callable[..., Any]) -> list[Tensor]:
+    """The tensors that a function uses besides its arguments: its defaults, made anew for each case."""
+    return [p for p in unwrap(f).__defaults__ or () if isinstance(p, Tensor)]
+
+
+def _lies_elsewhere(point: Any, x: Tensor) -> bool:
+    """Has the point other values than x? Where torch cannot say, as under vmap, it has not."""
+    try:
+        with torch.no_grad():
+            return not torch.equal(point.detach().reshape(x.shape), x.to(point.dtype))
+    except Exception:
+        return False
 
 
 def _state(x: Tensor) -> tuple[Tensor, bool, bool]:
@@ -222,7 +278,7 @@ def _called_with_function(name: str, case: Case) -> str:
     source, *rest = case.args
     before = case.kwargs.get("grad")
     given = ", ".join([source, *map(shown, rest)])
-    plain = {key: value for key, value in case.kwargs.items() if key != "grad"}
+    plain = {key: value for key, value in case.kwargs.items() if key not in ("grad", "whole")}
     without = " under torch.no_grad()" if plain.pop("no_grad", False) else ""
     given += "".join(f", {key}={shown(value)}" for key, value in plain.items())
     called = f"{name}({given}){without}"
@@ -235,7 +291,8 @@ def _called_by_apply(name: str, case: Case) -> str:
     return called + (f", backward from {shown(incoming)}" if incoming is not None else "")
 
 
-takes_function.called = takes_differences.called = _called_with_function
+for one in (takes_function, takes_function_at, takes_function_for_bytes, takes_differences):
+    one.called = _called_with_function
 accumulates.called = _called_with_function
 straight_through.called = _called_by_apply
 custom_function.called = _called_by_apply
