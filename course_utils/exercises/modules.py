@@ -655,10 +655,16 @@ dropout.mistake(
         "y = x * 1\n        y.data = x.data * keep / (1 - self.p)\n        return y",
     ),
 )
-dropout.mistake(
-    "In place: `x *= mask`, like `masked_fill_` or `div_`, overwrites the caller's tensor.",
+for in_place in (
     replace("x * keep / (1 - self.p)", "x.mul_(keep).div_(1 - self.p)"),
-)
+    replace(
+        "x * keep / (1 - self.p)", "x.mul_(keep) / max(1 - self.p, 1e-9)", "self.p == 1", "False"
+    ),
+):
+    dropout.mistake(
+        "In place: `x *= mask`, like `masked_fill_`, `div_` or an assignment to x[mask], overwrites the caller's tensor.",
+        in_place,
+    )
 dropout.mistake(
     "With p = 1 you divide by zero, and 0 · ∞ is NaN. All that is due then is zeros.",
     replace("self.p == 1", "False"),
@@ -1031,6 +1037,8 @@ for guarded in (
 for bounded in (
     "z * torch.rsqrt(mean_square.clamp(min=self.eps))",
     "nn.functional.normalize(z, dim=-1, eps=self.eps) * z.size(-1) ** 0.5",
+    "nn.functional.normalize(z, dim=-1, eps=self.eps * z.size(-1) ** 0.5) * z.size(-1) ** 0.5",
+    "z / mean_square.sqrt().clamp(min=self.eps)",
 ):
     rms_norm.mistake(EPS_AS_A_BOUND, replace(SCALED, bounded))
 rms_norm.mistake("The weight is ignored.", replace(" * self.weight", ""))
