@@ -2240,17 +2240,25 @@ tiny_module.mistake(
         ),
     ),
 )
-for others, says in (
-    (
-        "self._parameters, self._children",
-        "register_buffer leaves an ordinary attribute of this name in __dict__, where Python looks first: the buffer "
-        "is hidden behind it. Take the name out of __dict__ too.",
-    ),
-    (
-        "self._parameters, self.__dict__",
-        "register_buffer leaves a child of this name, which keeps its place in the books beside the buffer. Take "
-        "the name out of the children too.",
-    ),
+IN_DICT = (
+    "register_buffer leaves an ordinary attribute of this name in __dict__, where Python looks first: the buffer "
+    "is hidden behind it. Take the name out of __dict__ too."
+)
+A_CHILD = (
+    "register_buffer leaves a child of this name, which keeps its place in the books beside the buffer. Take the "
+    "name out of the children too."
+)
+A_PARAMETER = (
+    "register_buffer leaves a parameter of this name, which is found before the buffer or trained beside it. Take "
+    "the name out of the parameters too."
+)
+BOTH = "(self._parameters | self._buffers).items()"
+EACH = "(*self._parameters.items(), *self._buffers.items())"
+for others, says, books in (
+    ("self._parameters, self._children", IN_DICT, BOTH),
+    ("self._parameters, self.__dict__", A_CHILD, BOTH),
+    ("self._children, self.__dict__", A_PARAMETER, BOTH),
+    ("self._children, self.__dict__", A_PARAMETER, EACH),
 ):
     tiny_module.mistake(
         says,
@@ -2258,6 +2266,7 @@ for others, says in (
             "self._put(self._buffers, name, tensor)",
             f"for other in ({others}):\n            other.pop(name, None)\n"
             "        self._buffers[name] = tensor",
+            *(BOTH, books),
         ),
     )
 tiny_module.mistake(
