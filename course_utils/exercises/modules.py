@@ -325,6 +325,14 @@ linear.mistake(
     replace(BIAS, "torch.zeros(out_features)"),
 )
 linear.mistake(
+    "The bias takes its bound from its own length, 1/√out_features; due is ±1/√in_features, as for the weight.",
+    replace(BIAS, "torch.empty(out_features).uniform_(-1, 1) / math.sqrt(out_features)"),
+)
+linear.mistake(
+    "The bias starts standard normal; here it starts uniform on ±1/√in_features, like the weight.",
+    replace(BIAS, "torch.randn(out_features)"),
+)
+linear.mistake(
     "`extra_repr` is not there, so print(model) shows Linear() and none of its sizes.",
     replace("def extra_repr", "def forgotten"),
 )
@@ -647,10 +655,16 @@ dropout.mistake(
         "y = x * 1\n        y.data = x.data * keep / (1 - self.p)\n        return y",
     ),
 )
-dropout.mistake(
-    "In place: `x *= mask` overwrites the caller's tensor.",
+for in_place in (
     replace("x * keep / (1 - self.p)", "x.mul_(keep).div_(1 - self.p)"),
-)
+    replace(
+        "x * keep / (1 - self.p)", "x.mul_(keep) / max(1 - self.p, 1e-9)", "self.p == 1", "False"
+    ),
+):
+    dropout.mistake(
+        "In place: `x *= mask`, like `masked_fill_`, `div_` or an assignment to x[mask], overwrites the caller's tensor.",
+        in_place,
+    )
 dropout.mistake(
     "With p = 1 you divide by zero, and 0 · ∞ is NaN. All that is due then is zeros.",
     replace("self.p == 1", "False"),
@@ -788,6 +802,14 @@ def _():
     yield from norm_dtypes(build, weight=(4,), bias=(4,))
 
 
+GUARDED_ALONE = (
+    "eps is missing. F.normalize, or a tiny lower bound, keeps 0 / 0 away and no more: a vector as small as √eps "
+    "still comes out at full size. Add eps under the root."
+)
+EPS_AS_A_BOUND = (
+    "eps is a lower bound in your code: it counts only where what you divide by is smaller. Add it, always, under "
+    "the root."
+)
 WIDE = "x if x.dtype == torch.float64 else x.float()"
 MEAN, SQUARES = "z.mean(dim=-1, keepdim=True)", "centred.square().mean(dim=-1, keepdim=True)"
 
@@ -812,6 +834,16 @@ layer_norm.mistake(
 layer_norm.mistake(
     "eps is missing: a constant vector gives 0 / 0.", replace("variance + self.eps", "variance")
 )
+NORMALISED = "centred * torch.rsqrt(variance + self.eps)"
+layer_norm.mistake(
+    GUARDED_ALONE,
+    replace(NORMALISED, "nn.functional.normalize(centred, dim=-1) * z.size(-1) ** 0.5"),
+)
+for bounded in (
+    "centred * torch.rsqrt(variance.clamp(min=self.eps))",
+    "nn.functional.normalize(centred, dim=-1, eps=self.eps) * z.size(-1) ** 0.5",
+):
+    layer_norm.mistake(EPS_AS_A_BOUND, replace(NORMALISED, bounded))
 layer_norm.mistake(
     "The argument eps is ignored: it is 1e-5 whatever you are given.",
     replace("self.eps = eps", "self.eps = 1e-5"),
@@ -996,6 +1028,19 @@ rms_norm.mistake(
     "eps is missing: a vector of zeros gives 0 / 0.",
     replace("mean_square + self.eps", "mean_square"),
 )
+SCALED = "z * torch.rsqrt(mean_square + self.eps)"
+for guarded in (
+    "nn.functional.normalize(z, dim=-1) * z.size(-1) ** 0.5",
+    "z * torch.rsqrt(mean_square.clamp(min=1e-30))",
+):
+    rms_norm.mistake(GUARDED_ALONE, replace(SCALED, guarded))
+for bounded in (
+    "z * torch.rsqrt(mean_square.clamp(min=self.eps))",
+    "nn.functional.normalize(z, dim=-1, eps=self.eps) * z.size(-1) ** 0.5",
+    "nn.functional.normalize(z, dim=-1, eps=self.eps * z.size(-1) ** 0.5) * z.size(-1) ** 0.5",
+    "z / mean_square.sqrt().clamp(min=self.eps)",
+):
+    rms_norm.mistake(EPS_AS_A_BOUND, replace(SCALED, bounded))
 rms_norm.mistake("The weight is ignored.", replace(" * self.weight", ""))
 rms_norm.mistake(
     "The root is missing: you divide by the mean square itself.",
@@ -1298,10 +1343,14 @@ batch_norm.mistake(
     ),
     cost=True,
 )
-batch_norm.mistake(
-    "With (N, C, L) the unbiased variance counts N values a channel; there are N · L.",
-    replace("x.numel() // x.size(1)", "x.size(0)"),
-)
+BY_ROWS = "With (N, C, L) the unbiased variance counts N values a channel; there are N · L."
+batch_norm.mistake(BY_ROWS, replace("x.numel() // x.size(1)", "x.size(0)"))
+for by_rows in (
+    "variance * x.size(0) / max(x.size(0) - 1, 1)",
+    "variance * x.size(0) / (x.size(0) - 1)",
+    "variance * (x.size(0) / (x.size(0) - 1))",
+):
+    batch_norm.mistake(BY_ROWS, replace("variance * n / (n - 1)", by_rows))
 batch_norm.mistake(
     "The last batch's statistics replace the running ones: momentum is not used.",
     replace("(mean, self.momentum)", "(mean, 1.0)", "(n - 1), self.momentum)", "(n - 1), 1.0)"),
@@ -2191,6 +2240,35 @@ tiny_module.mistake(
         ),
     ),
 )
+IN_DICT = (
+    "register_buffer leaves an ordinary attribute of this name in __dict__, where Python looks first: the buffer "
+    "is hidden behind it. Take the name out of __dict__ too."
+)
+A_CHILD = (
+    "register_buffer leaves a child of this name, which keeps its place in the books beside the buffer. Take the "
+    "name out of the children too."
+)
+A_PARAMETER = (
+    "register_buffer leaves a parameter of this name, which is found before the buffer or trained beside it. Take "
+    "the name out of the parameters too."
+)
+BOTH = "(self._parameters | self._buffers).items()"
+EACH = "(*self._parameters.items(), *self._buffers.items())"
+for others, says, books in (
+    ("self._parameters, self._children", IN_DICT, BOTH),
+    ("self._parameters, self.__dict__", A_CHILD, BOTH),
+    ("self._children, self.__dict__", A_PARAMETER, BOTH),
+    ("self._children, self.__dict__", A_PARAMETER, EACH),
+):
+    tiny_module.mistake(
+        says,
+        replace(
+            "self._put(self._buffers, name, tensor)",
+            f"for other in ({others}):\n            other.pop(name, None)\n"
+            "        self._buffers[name] = tensor",
+            *(BOTH, books),
+        ),
+    )
 tiny_module.mistake(
     "A parameter that is assigned anew goes to the end of the order. It keeps its place.",
     replace("if other is not kind:", "if True:"),

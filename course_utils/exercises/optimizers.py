@@ -235,9 +235,23 @@ def slips_of_a_loop(ex, update):
         )
 
 
-def slips_of_l2(ex, decoupled):
+DECAY_UPHILL = (
+    "With `maximize` you turn the sign of the decay too, so weights grow. Turn the gradient's sign alone, not "
+    "that of lr."
+)
+SQUARES_UNDECAYED = (
+    "You square the gradient before the decay is added to it. With L2 the decay is part of the gradient, and so "
+    "of its square: add it first."
+)
+
+
+def slips_of_l2(ex, decoupled, squares=""):
     """What goes wrong with decay that is part of the gradient. decoupled: the sentence for decay that
-    is not."""
+    is not. squares: where the gradient is squared."""
+    if squares:
+        ex.mistake(
+            SQUARES_UNDECAYED, replace(squares, squares.replace("grad, grad", "p.grad, p.grad"))
+        )
     ex.mistake(decoupled, replace(DECAY, 'p.mul_(1 - lr * group["weight_decay"])'))
     ex.mistake("weight_decay makes no difference in your code.", replace(DECAY, "pass"))
     ex.mistake(NONE, replace(SKIP, "", DECAY, 'grad = grad + group["weight_decay"] * p'))
@@ -378,6 +392,11 @@ SGD.mistake(
     replace("momentum <= 0 or dampening", "dampening"),
 )
 SGD.mistake(
+    "Nesterov with a negative momentum raises nothing in your constructor: momentum must be above 0, or a "
+    "ValueError is due.",
+    replace("momentum <= 0", "momentum == 0"),
+)
+SGD.mistake(
     "Nesterov with dampening raises nothing in your constructor: dampening must be 0, or a ValueError is "
     "due.",
     replace("(momentum <= 0 or dampening != 0)", "momentum <= 0"),
@@ -415,6 +434,15 @@ SGD.mistake(
     "You keep a buffer although the momentum is 0: it costs as much memory as the parameters, and "
     "dampening then shortens the steps. Without momentum the step is along the gradient.",
     replace("if momentum:", "if True:"),
+)
+SGD.mistake(
+    "You keep a buffer although the momentum is 0, and do not use it: it costs as much memory as the parameters. "
+    "Without momentum there is no state.",
+    replace(
+        "if momentum:",
+        'if not momentum:\n                    self.state[p]["momentum_buffer"] = torch.zeros_like(p)\n'
+        "                if momentum:",
+    ),
 )
 
 
@@ -480,6 +508,18 @@ def slips_of_the_root(ex, squares):
     )
 
 
+ROOT_IN_PLACE = (
+    "You take the root in place, and what you take it of is your state: the next step goes on from the root. "
+    "`sqrt`, without the underscore at the end, makes a new tensor."
+)
+
+
+def slips_of_a_root_in_place(ex, squares):
+    """The same, where these squares are the state itself."""
+    for root in (f"({squares}.sqrt_() + eps)", f"{squares}.sqrt_().add_(eps)"):
+        ex.mistake(ROOT_IN_PLACE, replace(f"{squares}.sqrt().add_(eps)", root))
+
+
 IN_FLOAT32 = (
     "You make your state with `torch.zeros(p.shape)`, in float32 whatever the parameter is, so float64 "
     "loses half of its digits or an operation refuses the mixture. `torch.zeros_like(p)` has the "
@@ -522,11 +562,13 @@ def _(draw):
 
 AdaGrad.edge(lambda: adaptive_edges({"weight_decay": 0.0}))
 slips_of_the_root(AdaGrad, "total")
+slips_of_a_root_in_place(AdaGrad, "total")
 slips_of_a_loop(AdaGrad, "p.addcdiv_(grad, total.sqrt().add_(eps), value=-lr)")
 slips_of_l2(
     AdaGrad,
     "Your decay shrinks the parameter directly. In AdaGrad it is L2: part of the gradient, and of the "
     "sum of squares.",
+    ".addcmul_(grad, grad)",
 )
 AdaGrad.mistake(
     "You divide by this step's gradient alone, so every step has size lr. The divisor sums the squares "
@@ -612,11 +654,13 @@ def _(draw):
 
 RMSProp.edge(lambda: adaptive_edges({"weight_decay": 0.0, "alpha": 0.5}, momentum=0.5))
 slips_of_the_root(RMSProp, "square")
+slips_of_a_root_in_place(RMSProp, "square")
 slips_of_a_loop(RMSProp, "p.add_(direction, alpha=-lr)")
 slips_of_l2(
     RMSProp,
     "Your decay shrinks the parameter directly. In RMSProp it is L2: part of the gradient, and so of the "
     "average.",
+    ".addcmul_(grad, grad,",
 )
 RMSProp.mistake(
     "You have alpha the wrong way round: it is the share of the *old* average that stays, 0.99 by "
@@ -654,6 +698,14 @@ RMSProp.mistake(
     "Your learning rate is inside the buffer: b ← momentum·b + lr·d. While lr is constant that is the "
     "same thing; when a schedule lowers it, the old steps still carry the old rate.",
     replace(".add_(direction)", ".add_(lr * direction)", "=-lr", "=-1 if momentum else -lr"),
+)
+RMSProp.mistake(
+    "You keep a momentum buffer although the momentum is 0: two tensors of state for each parameter, where one is "
+    "enough.",
+    replace(
+        'if momentum:\n                        state["momentum_buffer"]',
+        'if True:\n                        state["momentum_buffer"]',
+    ),
 )
 RMSProp.mistake(
     "Your average begins with the first squared gradient in full. It begins at zero, so after the first "
@@ -739,10 +791,18 @@ COUNTS_OTHERWISE = (
     "Your `state['step']` is not what torch keeps there, a float32 tensor, and so your checkpoints are not "
     "like torch's. Let it be `torch.tensor(0.0)` at first, and add 1 to it."
 )
+FURTHER_OPTIONS = (
+    "A checkpoint of torch's brings options into the groups that your function does not know (`amsgrad`, "
+    "`differentiable`, …), also into `self.defaults`. Read from the group, by name, what you need."
+)
 OWN_NAMES = (
     "Your state has names of its own, so a checkpoint of torch's brings averages that your step does not "
     "find. Its names are `exp_avg`, `exp_avg_sq` and `step`."
 )
+IN_PLACE = "(v.sqrt_() / sqrt(1 - beta2**t)).add_(eps)"
+HANDED_ON = f"""{GROUPS}
+            options = {{name: value for name, value in group.items() if name in self.defaults}}
+            (lambda lr, betas, eps, weight_decay, maximize: None)(**options)"""
 NO_CORRECTION = (
     "You do not correct the averages for their start at zero. With the default betas m is at first a tenth "
     "of the gradient and √v a thirtieth of its size, so the first steps come out three to six times too "
@@ -832,6 +892,8 @@ def slips_of_adam(ex):
     folded = (both, "None, (v.sqrt() / sqrt(1 - beta2**t)).add_(eps)")
     folded += (STEPPED, "p.addcdiv_(m, v_hat, value=-lr / (1 - beta1**t))")
     ex.mistake(IN_FLOAT32, replace(*chain(*single), *averaged, *folded))
+    ex.mistake(ROOT_IN_PLACE, replace("v_hat.sqrt().add_(eps)", IN_PLACE))
+    ex.mistake(FURTHER_OPTIONS, replace(GROUPS, HANDED_ON))
     ex.mistake(
         OWN_NAMES,
         replace('state["exp_avg"] =', 'state["m"] =', 't = state["exp_avg"]', 't = state["m"]'),
@@ -869,6 +931,7 @@ slips_of_l2(
     Adam,
     "Your decay is decoupled: that is AdamW, the next exercise. In Adam it is L2, added to the gradient "
     "before the averages.",
+    ".addcmul_(grad, grad,",
 )
 
 
@@ -966,6 +1029,8 @@ AdamW.mistake(
     replace(SHRINK, "", SKIP, f"{SHRINK}\n                {SKIP}"),
 )
 AdamW.mistake("weight_decay makes no difference in your code.", replace(SHRINK, ""))
+UPHILL_RATE = '1 - (-lr if group["maximize"] else lr) * group'
+AdamW.mistake(DECAY_UPHILL, replace("1 - lr * group", UPHILL_RATE))
 AdamW.mistake(
     "Your decay has the wrong sign: weights grow by lr·weight_decay at every step.",
     replace("1 - lr * group", "1 + lr * group"),
@@ -1129,6 +1194,8 @@ ForeachAdamW.mistake(
 ForeachAdamW.mistake(
     DECAYS_AT_FIRST_RATE, replace("1 - lr * group", '1 - self.defaults["lr"] * group')
 )
+ForeachAdamW.mistake(DECAY_UPHILL, replace("1 - lr * group", UPHILL_RATE))
+ForeachAdamW.mistake(FURTHER_OPTIONS, replace(GROUPS, HANDED_ON))
 EVERY_DECAY = FOREACH_DECAY.replace("params,", 'group["params"],')
 ACTIVE = "params = [p for"
 DECAYS_IDLE = (
@@ -1171,6 +1238,12 @@ ForeachAdamW.mistake(
     "steps too: `torch._foreach_add_(steps, 1)`.",
     cost=True,
 )(optimizers.AdamW)
+ForeachAdamW.mistake(
+    "The values are right. But one operation still runs for each parameter by itself: look for it in your loops, "
+    "where lists are filled or counts raised. `torch._foreach_add_(steps, 1)` raises all counts of steps at once.",
+    replace("torch._foreach_add_(steps, 1)", "[step.add_(1) for step in steps]"),
+    cost=True,
+)
 
 
 @ForeachAdamW.alternative("corrections folded into the learning rate and eps")
@@ -1441,10 +1514,23 @@ MATRICES, VECTORS = "p.ndim >= 2", "p.ndim < 2"
 TRAINABLE = "[p for p in model.parameters() if p.requires_grad]"
 NAMED = "{p: name for name, p in model.named_parameters() if p.requires_grad}"
 
+for spared in ('"bias" in params[p]', 'any(part in params[p] for part in ("bias", "norm"))'):
+    decay_groups.mistake(
+        "You go by the name. A norm's gain is called weight and must not decay, whatever its module is called; a "
+        "table called bias has two axes and should. Count axes.",
+        replace(TRAINABLE, NAMED, MATRICES, f"not {spared}", VECTORS, spared),
+    )
 decay_groups.mistake(
-    "You go by the name. A norm's gain is called weight and must not decay; a table called bias has two "
-    "axes and should. Count axes.",
-    replace(TRAINABLE, NAMED, MATRICES, '"bias" not in params[p]', VECTORS, '"bias" in params[p]'),
+    "You go by the kind of layer, norm or not, and the name of a bias. A gain in no norm of torch's must not decay "
+    "either, and a table called bias has two axes and should. Count axes.",
+    replace(
+        "params = [",
+        "norms = (nn.LayerNorm, nn.BatchNorm1d)\n"
+        "    gains = {p for m in model.modules() if isinstance(m, norms) for p in m.parameters()}\n"
+        "    gains |= {p for name, p in model.named_parameters() if name.endswith('bias')}\n"
+        "    params = [",
+        *(MATRICES, "p not in gains", VECTORS, "p in gains"),
+    ),
 )
 decay_groups.mistake(
     "You go by the name. A norm's gain is called weight and must not decay; a matrix may have another "
@@ -1609,16 +1695,15 @@ ONE_DEEP = (
     "(value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) "
     "else [value])"
 )
-for kept in ("kept.values()", "(kept.values() if isinstance(kept, dict) else [kept])"):
-    optimizer_state_bytes.mistake(
-        "You go into the lists and dicts of a parameter's state, and no deeper. One may hold another, at "
-        "any depth: let the function that opens one call itself for what is inside.",
-        replace(
-            ALL,
-            f"[t for kept in optimizer.state.values() for value in {kept} for t in {ONE_DEEP} "
-            "if isinstance(t, Tensor)]",
-        ),
-    )
+optimizer_state_bytes.mistake(
+    "You go into the lists and dicts of a parameter's state, and no deeper. One may hold another, at "
+    "any depth: let the function that opens one call itself for what is inside.",
+    replace(
+        ALL,
+        f"[t for kept in optimizer.state.values() for value in kept.values() for t in {ONE_DEEP} "
+        "if isinstance(t, Tensor)]",
+    ),
+)
 
 
 def opening(kinds):
@@ -1634,12 +1719,13 @@ def opening(kinds):
     return replace("storages = {}", found, ALL, "inside(dict(optimizer.state))")
 
 
-for kept in ("kept.values()", "(kept.values() if isinstance(kept, dict) else [kept])"):
-    optimizer_state_bytes.mistake(
-        "You open lists, but no dicts within a parameter's state: tensors may sit there as well.",
-        opening("list | tuple")
-        + replace("dict(optimizer.state)", f"[list({kept}) for kept in optimizer.state.values()]"),
-    )
+optimizer_state_bytes.mistake(
+    "You open lists, but no dicts within a parameter's state: tensors may sit there as well.",
+    opening("list | tuple")
+    + replace(
+        "dict(optimizer.state)", "[list(kept.values()) for kept in optimizer.state.values()]"
+    ),
+)
 optimizer_state_bytes.mistake(
     "You open dicts and lists, but no tuples: tensors may sit there as well.",
     opening("dict | list"),
@@ -1686,6 +1772,18 @@ for told_apart in ("id(tensor)", "tensor.data_ptr()"):
         "The address of a storage is `untyped_storage().data_ptr()`, wherever a view begins.",
         replace("storages[storage.data_ptr()]", f"storages[{told_apart}]"),
     )
+EACH = "for tensor in " + ALL
+optimizer_state_bytes.mistake(
+    "You tell storages apart within the state of one parameter only. One that two parameters share counts in both: "
+    "keep one dict, or set, of storages for all.",
+    replace(
+        EACH,
+        "for number, tensor in [(i, t) for i, kept in enumerate(optimizer.state.values()) "
+        "for t in _tensors(kept)]",
+        "storages[storage.data_ptr()]",
+        "storages[number, storage.data_ptr()]",
+    ),
+)
 optimizer_state_bytes.mistake(
     "You count a tensor that several parameters share once for each of them; it is there once.",
     replace(ADDED, "storages[len(storages)] = tensor.numel() * tensor.element_size()"),

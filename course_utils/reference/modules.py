@@ -87,7 +87,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(normalized_shape)) if bias else None
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        """x: (..., D). Returns the same shape and dtype."""
+        """x: (..., D), of the parameters' dtype. Returns the same shape and dtype."""
         z = x if x.dtype == torch.float64 else x.float()
         centred = z - z.mean(dim=-1, keepdim=True)
         variance = centred.square().mean(dim=-1, keepdim=True)
@@ -110,7 +110,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(normalized_shape))
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        """x: (..., D). Returns the same shape and dtype."""
+        """x: (..., D), of the parameters' dtype. Returns the same shape and dtype."""
         z = x if x.dtype == torch.float64 else x.float()
         mean_square = z.square().mean(dim=-1, keepdim=True)
         return (z * torch.rsqrt(mean_square + self.eps)).to(x.dtype) * self.weight

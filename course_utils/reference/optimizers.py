@@ -24,8 +24,8 @@ class SGD(Optimizer):
     b ← momentum·b + (1 − dampening)·g, from b = g at the first step; p ← p − lr·b, or with Nesterov's
     momentum p ← p − lr·(g + momentum·b). Weight decay adds weight_decay·p to g. Parameters change in
     place, one at a time; one without gradient stays as it is; gradients are left alone. Without
-    momentum there is no state. Raises ValueError for nesterov without momentum or with dampening.
-    Source: Sutskever et al. (2013), section 2.
+    momentum there is no state. Raises ValueError for nesterov unless momentum is above 0 and dampening
+    is 0. Source: Sutskever et al. (2013), section 2.
     """
 
     def __init__(
@@ -174,8 +174,9 @@ class Adam(Optimizer):
     m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ), and t counts the steps of this parameter from 1. Weight
     decay adds weight_decay·p to g. Parameters change in place, one at a time; one without gradient
     stays as it is; gradients are left alone. State for each parameter, named as torch names it, so that
-    its checkpoints load: `exp_avg` (m), `exp_avg_sq` (v) and `step` (t, a float32 tensor). Source:
-    Kingma and Ba (2015), Algorithm 1.
+    its checkpoints load: `exp_avg` (m), `exp_avg_sq` (v) and `step` (t, a float32 tensor). Such a
+    checkpoint brings further options into the groups, which `step` ignores. Source: Kingma and Ba
+    (2015), Algorithm 1.
     """
 
     def __init__(
@@ -227,8 +228,8 @@ class AdamW(Optimizer):
     First p ← (1 − lr·weight_decay)·p, then Adam's step from the gradient alone. Parameters change in
     place, one at a time; one without gradient stays as it is, undecayed; gradients are left alone. State
     for each parameter: `exp_avg`, `exp_avg_sq` and `step`, as in Adam. Equal to `torch.optim.AdamW`,
-    whose checkpoints load. Source: Loshchilov and Hutter (2019), Algorithm 2, with the decay multiplied
-    by lr.
+    whose checkpoints load, with further options in the groups, which `step` ignores. Source: Loshchilov
+    and Hutter (2019), Algorithm 2, with the decay multiplied by lr.
     """
 
     def __init__(

@@ -365,7 +365,7 @@ class Quantized(Optimizer):
                 codes = torch.zeros(p.shape, dtype=torch.int8)
                 self.state[p].update(codes=codes, mask=p.detach() > 0)
         self.state["levels"] = {"table": torch.linspace(-1, 1, 256)}  # type: ignore[index]
-        self.state["steps"] = torch.ones(3, dtype=torch.int64)  # type: ignore[index]
+        self.state["steps"] = {"counts": torch.ones(3, dtype=torch.int64)}  # type: ignore[index]
 
 
 class Windowed(Optimizer):
