@@ -353,6 +353,14 @@ CachingAllocator.mistake(
     replace("MemoryBlock(self._end,", "MemoryBlock(self._reserved,"),
 )
 CachingAllocator.mistake(
+    "A new segment begins where the last one that is still there ends. Where one above it has gone back, "
+    "its addresses are given a second time: remember where the last one ever ended.",
+    replace(
+        "MemoryBlock(self._end,",
+        "MemoryBlock(max((b.address + b.size for b in self._blocks()), default=0),",
+    ),
+)
+CachingAllocator.mistake(
     "In the small pool a rest of exactly 512 B becomes a block of its own; you leave it with its block.",
     replace("rest >= MIN_BLOCK", "rest > MIN_BLOCK"),
 )
@@ -608,6 +616,16 @@ peak_memory.mistake(
     + replace(
         'now -= taken.pop(entry["addr"], 0)',
         'now -= taken.get(entry["addr"]) or 0\n            taken[entry["addr"]] = None',
+    ),
+)
+peak_memory.mistake(
+    "A freed address keeps its place among your blocks, with 0 bytes: used again it stands where it stood at "
+    "first, and an empty block is taken for a freed one. Take it out when it is freed.",
+    replace("list(taken)", "[a for a in taken if taken[a]]")
+    + replace(
+        'now -= taken.pop(entry["addr"], 0)',
+        'if entry["addr"] in taken:\n                now -= taken[entry["addr"]]\n'
+        '                taken[entry["addr"]] = 0',
     ),
 )
 peak_memory.mistake(
@@ -984,6 +1002,17 @@ checkpoint.mistake(
     cost=True,
 )(lambda function, *args, **kwargs: function(*args, **kwargs))
 checkpoint.mistake(
+    "Where no argument requires a gradient you only call the function, and keep all that it saves. Its "
+    "parameters may train: the first layer's input requires no gradient either.",
+    replace(
+        "    places =",
+        "    if not any(isinstance(v, Tensor) and v.requires_grad for v in given):\n"
+        "        return function(*args, **kwargs)\n"
+        "    places =",
+    ),
+    cost=True,
+)
+checkpoint.mistake(
     "You run the function once more for each tensor that backward asks for. Once is enough: keep what the "
     "run collects until it is fetched.",
     replace("if number not in recomputed:\n            recompute()", "recompute()"),
@@ -1318,6 +1347,10 @@ def _():
     yield call("| |"), "nothing was allocated"
     yield call("| +1:8 |"), "an allocation without frames"
     yield call("+1:8@a.py:1 | | +2:8@a.py:1 |"), "it grows in one step, not in the other"
+    yield (
+        call("+1:8@a.py:1 -1 | +2:8@a.py:1 | +3:8@a.py:1 |"),
+        "nothing of it is left at the first snapshot",
+    )
     yield call("+1:8@a.py:1 | -1 +1:9@b.py:1 |"), "an address that another place uses next"
     yield (
         call("-5 +1:8@a.py:1 | -6 +2:8@a.py:1 |"),
@@ -1399,6 +1432,16 @@ find_leak.mistake(
 )
 
 
+find_leak.mistake(
+    "You ask only for the places that hold something at the first snapshot. One that begins to leak later holds "
+    "nothing there, and grows from 0.",
+    replace("for place in alive\n", "for place in +history[0]\n"),
+)
+find_leak.mistake(
+    "You ask only for the places at which the first step has allocated. One that begins to leak later grows "
+    "from 0.",
+    replace("for place in alive\n", "for place in history[0]\n"),
+)
 find_leak.mistake(
     "A block may be freed that was there before the trace began, at an address that you do not know. Pass "
     "over it.",
@@ -1531,10 +1574,41 @@ def _():
     yield call(30, 1, 1, 64, 1), "another error is passed on"
 
 
+@largest_batch.edge
+def _():
+    words = "the data loader's worker ran out of memory"
+    yield call(1000, 1, 1, 63, 1, wrong=words), "another error, with such words, is passed on"
+    words = "no room on the device"
+    yield call(100, 20, 10, 16, 0, full=words), "it is the class that counts, not the message"
+
+
 largest_batch.mistake(
     "You catch more than torch.OutOfMemoryError, which is a RuntimeError. A wrong shape then looks like a "
     "batch that does not fit.",
     replace("torch.OutOfMemoryError", "RuntimeError"),
+)
+
+
+for words in ("out of memory", "CUDA out of memory"):
+    largest_batch.mistake(
+        "You go by the words of the message. Other errors may have such words, and an OutOfMemoryError others: "
+        "ask for the class, torch.OutOfMemoryError.",
+        replace(
+            "except torch.OutOfMemoryError:",
+            f"except RuntimeError as error:\n            if {words!r} not in str(error):\n"
+            "                raise",
+        ),
+    )
+largest_batch.mistake(
+    "You catch torch.OutOfMemoryError, and besides it whatever has such words in its message. Other errors may "
+    "have them: they are passed on.",
+    replace(
+        "except torch.OutOfMemoryError:",
+        "except RuntimeError as error:\n"
+        "            full = isinstance(error, torch.OutOfMemoryError)\n"
+        "            if not full and 'out of memory' not in str(error):\n"
+        "                raise",
+    ),
 )
 
 

@@ -153,6 +153,18 @@ broadcast_parameters.mistake(
     ),
 )
 broadcast_parameters.mistake(
+    "You join tensors of several dtypes in a flat one. It has one dtype, to which `cat` promotes: an int64 that "
+    "this cannot hold comes out rounded. Make one for each dtype.",
+    replace(
+        ALL,
+        f"every = [t.detach() for t in {EVERYTHING}]\n"
+        "    flat = torch.cat([t.flatten() for t in every])\n"
+        "    dist.broadcast(flat, src)\n"
+        "    for t, new in zip(every, flat.split([t.numel() for t in every])):\n"
+        "        t.copy_(new.view(t.shape))",
+    ),
+)
+broadcast_parameters.mistake(
     "Only rank `src` calls broadcast. It is a collective: the others receive by calling it too.",
     replace("    _broadcast", "    if dist.get_rank() == src:\n        _broadcast"),
 )
@@ -233,6 +245,8 @@ def _():
     yield averaging([(2,)] * 3, *own), "each rank has another parameter's gradient only"
     all_of_them = [[t(r, i) for i in range(3)] for r in range(2)]
     yield averaging([(2,)] * 3, *all_of_them, frozen=[1]), "a frozen parameter"
+    some = [[None if i == 1 else t(r, i) for i in range(3)] for r in range(2)]
+    yield averaging([(2,)] * 3, *some, frozen=[1]), "a frozen parameter without gradient"
     yield averaging([(3,)], [None], [None]), "nobody has a gradient"
     big = averaging([(2,)], *[[BIG]] * 4, dtypes=[F16])
     yield big, "float16: the sum of the four would be infinite"
@@ -245,14 +259,21 @@ def _():
     yield averaging([(2,)], [t(1.0, 2.0)]), "a world of one"
 
 
+def sent_once(case):
+    """Bytes of rank 0's gradients."""
+    return sum(grad.nbytes for grad in case.calls[0].kwargs["grads"])
+
+
 LARGE = [
     averaging([(64,), (32, 4)], *[[torch.full((64,), 1.0), torch.ones(32, 4)]] * world)
     for world in (2, 4)
 ]
+HALVES = [torch.ones(64, dtype=F16), torch.ones(32, 4, dtype=F16)]
+LARGE.append(averaging([(64,), (32, 4)], HALVES, HALVES, dtypes=[F16, F16]))
 average_gradients.contract(
     contracts.sends(
         LARGE,
-        limit=lambda case: 2 * (case.world - 1) * 4 * 192 // case.world + 256,
+        limit=lambda case: 2 * (case.world - 1) * sent_once(case) // case.world + 256,
         says="no rank sends more than an all-reduce of each gradient does",
         probe=probes.averaged,
     )
@@ -352,6 +373,22 @@ average_gradients.mistake(
     "You hand over gradients as they lie in memory: one that is transposed on one rank only meets the others' "
     "in another order. Make them contiguous first.",
     replace(".contiguous()", ""),
+)
+average_gradients.mistake(
+    "A frozen parameter that has a gradient, from before it was frozen, is averaged. Frozen ones are left alone: "
+    "ask for requires_grad.",
+    replace("if p.requires_grad:", "if p.requires_grad or p.grad is not None:"),
+)
+average_gradients.mistake(
+    "The gradients travel as float32, those of 16 bits too: twice the bytes. Each travels in its own dtype.",
+    replace(
+        "dist.all_reduce(mean)",
+        "mean = mean.to(torch.promote_types(mean.dtype, torch.float32))\n"
+        "            dist.all_reduce(mean)",
+        "p.grad = mean",
+        "p.grad = mean.to(grad.dtype)",
+    ),
+    cost=True,
 )
 average_gradients.mistake(
     "Frozen parameters get a gradient. They are left alone.",
@@ -838,6 +875,21 @@ DistributedDataParallel.mistake(
     ),
 )
 DistributedDataParallel.mistake(
+    "A hook on what forward returns begins to communicate, in every backward that comes past it. Of the "
+    "backwards that follow a forward only the first communicates: take note that one has.",
+    replace(
+        "        self._armed = self._sync and torch.is_grad_enabled()",
+        "        wanted, self._armed = self._sync and torch.is_grad_enabled(), False",
+        "        return self.module(*args, **kwargs)",
+        "        out = self.module(*args, **kwargs)\n"
+        "        if wanted and out.requires_grad:\n"
+        "            out.register_hook(lambda _: setattr(self, '_armed', True))\n"
+        "        return out",
+        "        self._reducer.finish()",
+        "        self._reducer.finish()\n        self._missing, self._armed = [], False",
+    ),
+)
+DistributedDataParallel.mistake(
     "Each bucket is waited for as soon as it is started: backward stands still until the slowest rank has "
     "come. Wait at the end.",
     replace("self._next += 1", "self._next += 1\n            self._reducer.finish()"),
@@ -1101,6 +1153,17 @@ no_sync_step.mistake(
         "F.mse_loss(output.detach(), y)",
         "model(x), y)",
         "output := model(x), y)",
+    ),
+)
+no_sync_step.mistake(
+    "Your forwards run outside of `no_sync`, and only their backwards inside of it. DDP decides in forward "
+    "whether to communicate: the forward belongs inside, too.",
+    replace(
+        "    for number, (x, y) in enumerate(batches, start=1):\n",
+        "    outputs = [model(x) for x, _ in batches]\n"
+        "    for number, (x, y) in enumerate(batches, start=1):\n",
+        "F.mse_loss(model(x), y)",
+        "F.mse_loss(outputs[number - 1], y)",
     ),
 )
 no_sync_step.mistake(

@@ -356,6 +356,16 @@ bytes_per_rank.mistake(
     replace("stage not in (0, 1, 2, 3)", "stage > 3"),
 )
 bytes_per_rank.mistake(
+    "A negative stage is taken for an index that counts from the end: only 0, 1, 2 and 3 are stages, any other "
+    "raises ValueError.",
+    replace(
+        "stage not in (0, 1, 2, 3)",
+        "stage not in range(-4, 4)",
+        "    whole = sum(numels)",
+        "    stage %= 4\n    whole = sum(numels)",
+    ),
+)
+bytes_per_rank.mistake(
     "A stage that does not exist raises ValueError; an assert raises AssertionError.",
     replace("ValueError", "AssertionError"),
 )
@@ -906,6 +916,26 @@ FullyShardedLinear.mistake(
     replace("rows.sum(0)", "grad.sum(0)"),
 )
 FullyShardedLinear.mistake(
+    "The bias's gradient is summed over the first axis only, and what is too much of it is cut off. x may have "
+    "several batch axes: lay the gradient out as rows first.",
+    replace(
+        "rows.sum(0)",
+        "grad.sum(0) if grad.dim() > 1 else grad",
+        "flat = flatten_padded(grads, dist.get_world_size(ctx.group))",
+        "whole = torch.cat([g.reshape(-1) for g in grads])\n"
+        "        flat = shard.new_zeros(shard.numel() * dist.get_world_size(ctx.group))\n"
+        "        flat[: len(whole)] = whole[: len(flat)]",
+    ),
+)
+FullyShardedLinear.mistake(
+    "You divide by the number of all ranks of the job. The mean is over those of the group: "
+    "`dist.get_world_size(group)`.",
+    replace(
+        MEAN_OF_LAYER,
+        MEAN_OF_LAYER + " * dist.get_world_size(ctx.group) / dist.get_world_size()",
+    ),
+)
+FullyShardedLinear.mistake(
     "`flatten(0, -2)` raises for one row without a batch axis: reshape(-1, n).",
     replace("grad.reshape(-1, grad.shape[-1])", "grad.flatten(0, -2)"),
 )
@@ -1119,6 +1149,12 @@ reshard_state_dict.mistake(
     "The values are right, but every tensor is put together whole before you cut it. A model that needed "
     "many ranks does not fit on one: copy only the rows that overlap with yours.",
     replace(ROWS, "torch.cat(saved)[start:stop].clone()"),
+    cost=True,
+)
+reshard_state_dict.mistake(
+    "The values are right, but you copy each piece, and `cat` copies it once more: for a while your rows are there "
+    "twice. Join the slices as they are.",
+    replace("max(stop - offset, 0)]", "max(stop - offset, 0)].clone()"),
     cost=True,
 )
 reshard_state_dict.mistake(

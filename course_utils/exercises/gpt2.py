@@ -1306,6 +1306,9 @@ def _():
     yield call(SMALL, {}), "nothing at all"
     half = {name: x.half() for name, x in published(3).items()}
     yield call(SMALL, half), "half precision: the model keeps its dtype"
+    state = published(4)
+    state["lm_head.weight"] = state["lm_head.weight"].view(9, 6)
+    yield call(SMALL, state), "a head that is another tensor on the embedding's memory"
 
 
 TURNED = "name.endswith(TRANSPOSED)"
@@ -1353,6 +1356,14 @@ for says, edit in {
     "An untied head is loaded in silence: its weight is dropped, "
     "and the logits are those of another model. Compare it with the embedding.": replace(
         "not torch.equal(head, embedding)", "False"
+    ),
+    "A head that holds the embedding's values in memory of its own, as files and conversions leave it, is taken "
+    "for untied. Compare the values.": replace(
+        "not torch.equal(head, embedding)", "head.data_ptr() != embedding.data_ptr()"
+    ),
+    "The head is compared with `is`. A head that holds the embedding's values in a tensor of its own is tied, "
+    "too: compare the values.": replace(
+        "not torch.equal(head, embedding)", "head is not embedding"
     ),
     "Missing tensors go unsaid: those parameters keep their random values.": replace(
         "if name not in given]", "if False]", COPY, "parameter.copy_(given.get(name, parameter))"

@@ -467,6 +467,14 @@ def _():
     yield call(GPT, ["c_attn"], dropout=-0.5), "a negative dropout: an error, and nothing changed"
     yield call(GPT, ["c_attn"], dropout=1.0), "a dropout of all"
     yield call(GPT, ["c_attn"], "eval", dropout=0.5), "a model in eval mode stays in it"
+    yield (
+        call(GPT, ["c_attn", "c_fc"], "train", "h.0", "h.1.mlp.c_fc", dropout=0.5),
+        "some layers of a model in train mode are in eval mode",
+    )
+    yield (
+        call(GPT, ["c_attn", "c_fc"], "eval", "h.1", dropout=0.5),
+        "one block of a model in eval mode is in train mode",
+    )
     yield call(CONVS, ["c_attn", "c_fc"], r=3, alpha=2.0), "transformers' Conv1D"
     yield call({**GPT, "frozen": ["wte.weight"]}, ["lm_head"], r=1), "part of it was frozen already"
 
@@ -520,6 +528,8 @@ for says, edit in {
     "New adapters are in train mode in a model that is in eval mode: their dropout drops.": replace(
         ".train(layer.training)", ""
     ),
+    "New adapters get the mode of the whole model. Each has that of its own layer, which may be another: "
+    "a frozen part in eval mode.": replace(".train(layer.training)", ".train(model.training)"),
     "setattr takes no dotted name: "
     "find the parent, model.get_submodule(parent), and set the last part.": replace(
         "setattr(model.get_submodule(parent), last", "setattr(model, name"
@@ -822,6 +832,12 @@ for says, edit in {
         "            tensors[PEFT_PREFIX + name] = p.detach()\n"
         "    return tensors",
     ),
+    "You choose whatever has lora_ in its name. "
+    "A layer of the base model may be called so, too: ask for the adapters.": replace(
+        "    return tensors",
+        "    named = ((n, p.detach()) for n, p in model.named_parameters() if 'lora_' in n)\n"
+        "    return {f'{PEFT_PREFIX}{n}.weight': p for n, p in named}",
+    ),
     "Your tensors are float32, whatever the adapters are. They are saved as they are.": replace(
         ".detach()", ".detach().float()"
     ),
@@ -976,6 +992,16 @@ for says, edit in {
 }.items():
     masked_instruction_loss.mistake(says, edit)
 
+
+for late in (
+    "F.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten()).float()",
+    "F.cross_entropy(logits[:, :-1][answer], ids[:, 1:][answer].long()).float()",
+):
+    masked_instruction_loss.mistake(
+        "You compute in the logits' own dtype and take float32 at the end: by then bfloat16 has cut the loss to "
+        "three digits. Cast the logits.",
+        replace(MEAN, late),
+    )
 
 AT_START, AT_END = "position >= prompt_lengths[:, None]", "position < lengths[:, None]"
 
@@ -1153,6 +1179,10 @@ for says, edit in {
     "A block of zeros gives 0 / 0, NaN, and NaN's place is after the last level: "
     "its zeros come back as anything once the scale is not exactly 0. Divide by 1 there.": replace(
         SAFE, "scales"
+    ),
+    "You keep the scales away from 0 by a bound (clamp, max), and return the bound: a block of zeros has the "
+    "scale 0, and one of very small numbers its own.": replace(
+        LARGEST, f"{LARGEST}.clamp(min=1e-8)"
     ),
     "An odd last code is paired with code 0, which stands for −1. Zero's code is 7.": replace(
         CUT, "code = F.pad(code[: x.numel()], (0, x.numel() % 2))"

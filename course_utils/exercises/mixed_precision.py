@@ -237,6 +237,10 @@ loss_scale_history.mistake(
     replace("good == growth_interval", "good > growth_interval"),
 )
 loss_scale_history.mistake(
+    "Your scale never falls below 1. It halves at every overflow, whatever it is.",
+    replace("scale /= 2", "scale = max(scale / 2, 1.0)"),
+)
+loss_scale_history.mistake(
     "You grow every growth_interval steps of the run. What counts are good steps in a row since the last change.",
     replace("good == growth_interval", "len(scales) % growth_interval == 0"),
 )
@@ -377,6 +381,13 @@ def _():
         call(one, "reload", good, good, bad, bad, **settings),
         "reloaded at the start: another scaler's settings go on",
     )
+    late = {**good, "late": True}
+    yield (
+        call(one, {**late, "explicit": True}, good, init_scale=4.0),
+        "unscale_ once more, after the step and before update",
+    )
+    yield call(one, late, good, init_scale=4.0), "step has unscaled by itself; then comes unscale_"
+    yield call(one, {**bad, "late": True}, good, init_scale=4.0), "the same after a skipped step"
 
 
 GradScaler.mistake(
@@ -415,6 +426,20 @@ GradScaler.mistake(
     "A second unscale_ before the update must raise RuntimeError; yours divides again, or does nothing.",
     replace(
         'raise RuntimeError("unscale_() has already been called since the last update()")', "return"
+    ),
+)
+GradScaler.mistake(
+    "You forget that an optimizer was unscaled as soon as it has stepped. Until update() a second unscale_ "
+    "must raise RuntimeError; yours divides again.",
+    replace(
+        "self._found_inf: dict[int, bool] = {}",
+        "self._found_inf: dict[int, bool] = {}\n        self._stepped = set()",
+        "if id(optimizer) in self._found_inf:",
+        "if id(optimizer) in self._found_inf and id(optimizer) not in self._stepped:",
+        "            optimizer.step()",
+        "            optimizer.step()\n        self._stepped.add(id(optimizer))",
+        "self._found_inf.clear()",
+        "self._found_inf.clear()\n        self._stepped.clear()",
     ),
 )
 GradScaler.mistake(
@@ -932,6 +957,11 @@ fp8_scaled_matmul.mistake(
 fp8_scaled_matmul.mistake(
     "You do not clamp. With an amax from earlier steps a value can lie beyond the range, and a cast to E5M2 then gives inf.",
     replace(".clamp(-limit, limit)", ""),
+)
+fp8_scaled_matmul.mistake(
+    "You clamp before you scale. It is the scaled tensor that has to fit into the range: with a remembered amax "
+    "it may lie beyond, though the tensor itself does not.",
+    replace("(x * scale).clamp(-limit, limit)", "(x.clamp(-limit, limit) * scale)"),
 )
 fp8_scaled_matmul.mistake(
     "You leave the given amax aside and measure it again. Delayed scaling exists to spare that pass over the tensor, and what lies beyond saturates.",

@@ -106,6 +106,19 @@ rank_of.mistake(
     replace("not 0 <= node", "False and node"),
 )
 rank_of.mistake(
+    "You let a negative node through: as an index, −1 means the last one.",
+    replace("0 <= node <", "node <"),
+)
+rank_of.mistake(
+    "You let a negative local rank through: it is that of a process of another node, or of none.",
+    replace("0 <= local_rank <", "local_rank <"),
+)
+rank_of.mistake(
+    "You take a local rank as large as the number of processes on its node. They are counted from 0: the "
+    "last one is one less.",
+    replace("local_rank < local_world_sizes[node]:", "local_rank <= local_world_sizes[node]:"),
+)
+rank_of.mistake(
     "You let negative numbers through: as an index, −1 means the last one.",
     replace("0 <= node <", "node <") + replace("0 <= local_rank <", "local_rank <"),
 )
@@ -432,6 +445,12 @@ tree_broadcast.mistake(
     replace("data = x.contiguous()", "data = x"),
 )
 tree_broadcast.mistake(
+    "What you receive into is float32, whatever `x` is: its dtype is that of the message.",
+    replace(
+        "data = x.contiguous()", "data = x.contiguous() if place == 0 else torch.empty(x.shape)"
+    ),
+)
+tree_broadcast.mistake(
     "The root sends to every rank itself: n − 1 messages, one after the other. Let those who have the "
     "data already help.",
     replace("place < reached and", "place == 0 and")
@@ -657,6 +676,13 @@ all_gather_by_p2p.mistake(
 all_gather_by_p2p.mistake(
     "You pass on what comes, and never put your own shard among the pieces.",
     ZEROS + replace("    pieces[rank].copy_(shard)\n", ""),
+)
+
+
+all_gather_by_p2p.mistake(
+    "You send `shard` as it is. Messages take contiguous tensors only: send your piece of the result, or "
+    "`shard.contiguous()`.",
+    replace("exchange(pieces[newest]", "exchange(pieces[newest] if step else shard"),
 )
 
 
@@ -1102,6 +1128,18 @@ ring_all_reduce.mistake(
     "You work on `x` as it is. `view(-1)` and messages take no other strides than contiguous ones: work on "
     "`x.contiguous()`, and copy the sum back.",
     replace("data = x.contiguous()", "data = x"),
+)
+ring_all_reduce.mistake(
+    "`reshape(-1)` and `flatten()` copy only where no view will do: one axis with a stride stays as it is, and "
+    "such chunks cannot be sent. Work on `x.contiguous()`.",
+    replace(
+        "data = x.contiguous()",
+        "data = x.reshape(-1)",
+        "data.view(-1)",
+        "data",
+        "if data is not x:\n        x.copy_(data)",
+        "x.copy_(data.view(x.shape))",
+    ),
 )
 ring_all_reduce.mistake(
     "You take n steps of adding, and one part comes twice. A chunk that has passed n − 1 links is complete.",

@@ -40,8 +40,8 @@ def average_gradients(params: Iterable[nn.Parameter]) -> None:
     """Replace every gradient by its mean over the ranks: one all-reduce for each parameter.
 
     A parameter without gradient on this rank may have one on another, so it takes part with zeros,
-    and has a gradient afterwards. Frozen parameters are left alone. Divides before it adds: the
-    mean of float16 gradients fits where their sum may not.
+    and has a gradient afterwards. Frozen parameters are left alone. Each gradient travels in its own
+    dtype. Divides before it adds: the mean of float16 gradients fits where their sum may not.
     """
     for p in params:
         if p.requires_grad:

@@ -159,7 +159,7 @@ class GradScaler:
         return loss * self._scale
 
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Divide its gradients by the scale, in place; note inf or NaN. RuntimeError if twice."""
+        """Divide its gradients by the scale, in place; note inf or NaN. RuntimeError if twice before update."""
         if id(optimizer) in self._found_inf:
             raise RuntimeError("unscale_() has already been called since the last update()")
         params = [p for group in optimizer.param_groups for p in group["params"]]

@@ -507,14 +507,14 @@ layers.called = _called_with_layers
 class Memory:
     """So many bytes. What is taken is given back when the block dies, as with tensors."""
 
-    def __init__(self, capacity: int):
-        self.capacity, self.taken = capacity, 0
+    def __init__(self, capacity: int, says: str = "out of memory"):
+        self.capacity, self.says, self.taken = capacity, says, 0
 
     def take(self, size: int) -> "Taken":
         """A block of `size` bytes. Raises torch.OutOfMemoryError."""
         if self.taken + size > self.capacity:
             raise torch.OutOfMemoryError(
-                f"out of memory. Tried to allocate {size} bytes; {self.taken} of {self.capacity} "
+                f"{self.says}. Tried to allocate {size} bytes; {self.taken} of {self.capacity} "
                 "are in use."
             )
         block = Taken()
@@ -530,21 +530,26 @@ class Taken:
     """A block of memory."""
 
 
+WRONG = "mat1 and mat2 shapes cannot be multiplied"
+
+
 @probe
 def attempts(subject: Any, case: Case) -> dict[str, Any]:
     """Give it a step that takes fixed + per_sample · batch bytes of a memory.
 
     The case: capacity, fixed, per_sample, the limit (None: its default), and broken: the batch
-    from which on the step raises another error than the memory's, or 0.
+    from which on the step raises another error than the memory's, or 0. full, wrong: what
+    the memory's error and that other one say.
     """
     capacity, fixed, per_sample, limit, broken = case.args
-    memory = Memory(capacity)
+    memory = Memory(capacity, case.kwargs.get("full", "out of memory"))
+    wrong = case.kwargs.get("wrong", WRONG)
 
     def step(batch: int) -> None:
         own = memory.take(fixed)
         activations = memory.take(per_sample * batch)
         if 0 < broken <= batch:
-            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+            raise RuntimeError(wrong)
         del own, activations
 
     return {"result": subject(step) if limit is None else subject(step, limit)}
@@ -556,7 +561,10 @@ def _called_with_step(name: str, case: Case) -> str:
         f"{name}(step{'' if limit is None else f', {limit}'}), where step(batch) takes {fixed} + "
         f"{per_sample} · batch of {capacity} bytes"
     )
-    return text + (f" and raises a RuntimeError from batch {broken} on" if broken else "")
+    if full := case.kwargs.get("full"):
+        text += f", whose OutOfMemoryError says '{full}'"
+    says = f", '{case.kwargs['wrong']}'," if "wrong" in case.kwargs else ""
+    return text + (f" and raises a RuntimeError{says} from batch {broken} on" if broken else "")
 
 
 attempts.called = _called_with_step

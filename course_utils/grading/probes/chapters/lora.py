@@ -197,11 +197,13 @@ lora_layer.called = _called_layer
 def injected(subject: Any, case: Case) -> dict[str, Any]:
     """Put adapters into a model: its parameters by name afterwards, and which of them train.
 
-    The case: the model's description (see `assemble`), the targets, "eval" for a model in eval mode,
-    and keyword arguments.
+    The case: the model's description (see `assemble`), the targets, "eval" for a model in eval mode
+    and after it the modules that are in the other mode, and keyword arguments.
     """
     tree, targets, *mode = case.args
-    made = assemble(tree).train(not mode)
+    made = assemble(tree).train(mode[:1] != ["eval"])
+    for name in mode[1:]:
+        made.get_submodule(name).train(not made.training)
     before = {id(p): (name, p.detach().clone()) for name, p in made.named_parameters()}
     try:
         result = subject(made, list(targets), **case.kwargs)
@@ -244,7 +246,9 @@ def _adapted(made: nn.Module) -> list[tuple[str, Any]]:
 def _called_injected(name: str, case: Case) -> str:
     tree, targets, *mode = case.args
     given = "".join(f", {key}={shown(value)}" for key, value in case.kwargs.items())
-    return f"{name}({described(tree)}{' in eval mode' * bool(mode)}, {shown(list(targets))}{given})"
+    how = f" in {mode[0]} mode" if mode else ""
+    how += f", but not {' and '.join(mode[1:])}" * bool(mode[1:])
+    return f"{name}({described(tree)}{how}, {shown(list(targets))}{given})"
 
 
 injected.called = _called_injected

@@ -36,7 +36,7 @@ def scaler_run(subject: Any, case: Case) -> dict[str, Any]:
     "reload" (go on with another scaler that has loaded this one's state_dict) or a dict:
     grads: a list of gradients for each optimizer, None for a parameter without one; fp16: they pass
     through float16 after scaling; explicit: call unscale_ before step, and show the gradients then;
-    twice: call it again, which must raise.
+    twice: call it again, which must raise; late: call it once more after step, which must raise too.
 
     Each parameter has a group of its own. Between the steps another scaler takes a step, which is no
     business of this one's.
@@ -66,6 +66,10 @@ def scaler_run(subject: Any, case: Case) -> dict[str, Any]:
                     partial(scaler.unscale_, optimizer)
                 )
             scaler.step(optimizer)
+            if step.get("late"):
+                seen[f"{at}: unscale_ after step raises"] = _raised(
+                    partial(scaler.unscale_, optimizer)
+                )
         now = [p.grad for group in params for p in group]
         divided_in_place &= all(a is b for a, b in zip(left, now, strict=True))
         _overflow_elsewhere(subject)
@@ -124,7 +128,10 @@ def in_words(step: Any) -> str:
     given = [g for group in step["grads"] for g in group if g is not None]
     what = "good" if all(bool(g.isfinite().all()) for g in given) else "inf or NaN"
     return (
-        what + (" (FP16)" if step.get("fp16") else "") + (" unscaled" * bool(step.get("explicit")))
+        what
+        + (" (FP16)" if step.get("fp16") else "")
+        + (" unscaled" * bool(step.get("explicit")))
+        + (", unscaled again after the step" * bool(step.get("late")))
     )
 
 
