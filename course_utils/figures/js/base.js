@@ -108,6 +108,41 @@
     return { node, say };
   };
 
+  /** A whole number with its digits in groups: 12,345,678. */
+  S.grouped = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
+
+  /** Radio pills and sliders over `settings`. Each calls `change` with the settings that it changes, as an
+   * object; `refresh` puts them all where the settings are. Their looks are `S.controlsCss`. */
+  S.controls = (settings, change) => {
+    const shows = [];
+    /** `options`: pairs of the settings that a pill stands for and its text. */
+    const pills = (legend, name, options) => {
+      const field = S.h("fieldset", { class: "pills" }, S.h("legend", {}, legend));
+      for (const [chosen, text] of options) {
+        const input = S.h("input", { type: "radio", name, value: text, onchange: () => change(chosen) });
+        shows.push(() => { input.checked = Object.keys(chosen).every((key) => chosen[key] === settings[key]); });
+        field.append(S.h("label", { class: "pill" }, input, text));
+      }
+      return field;
+    };
+    /** `values`: the positions it can take, shown as `text(value)`. */
+    const slider = (label, key, values, text = S.grouped) => {
+      const output = S.h("b", {});
+      const input = S.h("input", {
+        type: "range", min: 0, max: values.length - 1, step: 1, "aria-label": label,
+        oninput: () => change({ [key]: values[Number(input.value)] }),
+      });
+      shows.push(() => {
+        const away = (value) => Math.abs(value - settings[key]);
+        input.value = values.reduce((best, value, i) => (away(value) < away(values[best]) ? i : best), 0);
+        input.setAttribute("aria-valuetext", text(settings[key]));
+        output.textContent = text(settings[key]);
+      });
+      return S.h("label", { class: "slider" }, S.h("span", { class: "head" }, S.h("span", {}, label), output), input);
+    };
+    return { pills, slider, refresh: () => shows.forEach((show) => show()) };
+  };
+
   S.css = `
 :host {
   color-scheme: light;
@@ -153,5 +188,33 @@ input[type="radio"] { min-height: 0; accent-color: var(--accent); }
 :focus-visible { outline: 3px solid var(--focus); outline-offset: 2px; }
 @media (prefers-reduced-motion: reduce) { * { animation: none !important; transition: none !important; } }
 @media (forced-colors: active) { button.primary { border: 2px solid ButtonText; } }
+`;
+
+  /** For a figure with `S.controls` above its blocks; `--columns` says how many sliders stand side by side. */
+  S.controlsCss = `
+.controls { display: grid; gap: 12px; padding: 16px 18px; background: var(--panel); border-bottom: 1px solid var(--line); }
+.pills { display: flex; flex-wrap: wrap; align-items: center; gap: 5px; }
+.pills legend { float: left; padding: 0 6px 0 0; color: var(--muted); font-size: 0.9em; line-height: 30px; }
+.pill {
+  display: inline-flex; align-items: center; min-height: 30px; padding: 1px 10px; border: 1px solid var(--edge);
+  border-radius: 15px; background: var(--paper); font-size: 0.9em; cursor: pointer;
+}
+.pill input { position: absolute; opacity: 0; width: 1px; height: 1px; }
+.pill:hover { border-color: var(--accent); background: var(--tint); }
+.pill:has(input:checked) { background: var(--accent); border-color: var(--accent); color: var(--on-accent); font-weight: 600; }
+.pill:has(input:focus-visible) { outline: 3px solid var(--focus); outline-offset: 2px; }
+.sliders { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); gap: 8px 20px; }
+.slider { display: grid; }
+.slider .head { display: flex; justify-content: space-between; gap: 8px; font-size: 0.9em; color: var(--muted); }
+.slider b { color: var(--ink); font-family: var(--mono); }
+input[type="range"] { width: 100%; padding: 0; border: 0; background: none; accent-color: var(--accent); }
+.block { padding: 14px 18px; }
+.total { font: 700 1.5em/1.3 var(--mono); }
+.note { color: var(--muted); overflow-wrap: anywhere; }
+@container (max-width: 700px) {
+  .sliders { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  .controls, .block { padding-inline: 12px; }
+}
+@media (forced-colors: active) { .pill:has(input:checked) { border: 3px solid Highlight; } }
 `;
 })();

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const S = globalThis.StridesToShards;
-  const { h } = S;
+  const { h, grouped } = S;
 
   // --- Arithmetic. Pure, and equal to step_memory in course_utils/reference/memory_budget.py: the
   // tests compare the two, byte by byte. Doubles are exact below 2^53 bytes, which is 9 million GB.
@@ -72,44 +72,13 @@
     const value = bytes / 1024 ** k;
     return `${value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB"][k]}`;
   };
-  const grouped = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
   const short = (n) => (n >= 1e9 ? `${(n / 1e9).toFixed(2)} billion` : n >= 1e6 ? `${(n / 1e6).toFixed(1)} million` : grouped(n));
 
   const mount = (root, data) => {
     const live = S.liveRegion();
     const settings = { ...data.settings };
-    const refresh = [];
-
-    const choice = (legend, key, options) => {
-      const field = h("fieldset", { class: "pills" }, h("legend", {}, legend));
-      for (const [value, text] of options) {
-        const input = h("input", { type: "radio", name: key, value: String(value), onchange: () => change({ [key]: value }) });
-        refresh.push(() => { input.checked = settings[key] === value; });
-        field.append(h("label", { class: "pill" }, input, text));
-      }
-      return field;
-    };
-    const slider = (label, key, values) => {
-      const output = h("b", {});
-      const input = h("input", {
-        type: "range", min: 0, max: values.length - 1, step: 1, "aria-label": label,
-        oninput: () => change({ [key]: values[Number(input.value)] }),
-      });
-      refresh.push(() => {
-        const nearest = values.reduce((best, v, i) => (Math.abs(v - settings[key]) < Math.abs(values[best] - settings[key]) ? i : best), 0);
-        input.value = nearest;
-        input.setAttribute("aria-valuetext", grouped(settings[key]));
-        output.textContent = grouped(settings[key]);
-      });
-      return h("label", { class: "slider" }, h("span", { class: "head" }, h("span", {}, label), output), input);
-    };
-
-    const models = h("fieldset", { class: "pills" }, h("legend", {}, "Model"));
-    for (const [name, shape] of Object.entries(data.shapes)) {
-      const input = h("input", { type: "radio", name: "shape", value: name, onchange: () => change(shape) });
-      refresh.push(() => { input.checked = Object.keys(shape).every((key) => shape[key] === settings[key]); });
-      models.append(h("label", { class: "pill" }, input, name));
-    }
+    const { pills, slider, refresh } = S.controls(settings, change);
+    const choice = (legend, key, options) => pills(legend, key, options.map(([value, text]) => [{ [key]: value }, text]));
 
     const total = h("span", { class: "total" });
     const note = h("p", { class: "note" });
@@ -128,7 +97,7 @@
     }
 
     function draw() {
-      for (const f of refresh) f();
+      refresh();
       const memory = stepMemory(settings);
       const all = sum(memory);
       const { world_size: world } = settings;
@@ -168,7 +137,7 @@
       h("style", {}, STYLE),
       h("div", { class: "figure" },
         h("div", { class: "controls" },
-          models,
+          pills("Model", "shape", Object.entries(data.shapes).map(([name, shape]) => [shape, name])),
           h("div", { class: "sliders" },
             slider("batch on each rank", "batch", data.choices.batch),
             slider("context", "context", data.choices.context),
@@ -197,29 +166,16 @@
     draw();
   };
 
-  const STYLE = `
+  const STYLE = `${S.controlsCss}
 :host { --parameters: #1d5fa8; --gradients: #c0511a; --state: #14713a; --copies: #4b93d8; --buffers: #6b7684; --activations: #8a3fc4; --logits: #a8731a; --temporaries: #b02a20; }
 :host([data-theme="dark"]) { --parameters: #6fb0f2; --gradients: #f29a63; --state: #6fd197; --copies: #3d79b8; --buffers: #8b97a5; --activations: #c394f5; --logits: #e6bd55; --temporaries: #ff8f85; }
 .parameters { --tone: var(--parameters); } .gradients { --tone: var(--gradients); } .optimizer_state { --tone: var(--state); }
 .weight_copies { --tone: var(--copies); } .buffers { --tone: var(--buffers); } .activations { --tone: var(--activations); }
 .logits { --tone: var(--logits); } .temporaries { --tone: var(--temporaries); }
-.controls { display: grid; gap: 12px; padding: 16px 18px; background: var(--panel); border-bottom: 1px solid var(--line); }
-.pills { display: flex; flex-wrap: wrap; align-items: center; gap: 5px; }
-.pills legend { float: left; padding: 0 6px 0 0; color: var(--muted); font-size: 0.9em; line-height: 30px; }
-.pill { display: inline-flex; align-items: center; min-height: 30px; padding: 1px 10px; border: 1px solid var(--edge); border-radius: 15px; background: var(--paper); font-size: 0.9em; cursor: pointer; }
-.pill input { position: absolute; opacity: 0; width: 1px; height: 1px; }
-.pill:hover { border-color: var(--accent); background: var(--tint); }
-.pill:has(input:checked) { background: var(--accent); border-color: var(--accent); color: var(--on-accent); font-weight: 600; }
-.pill:has(input:focus-visible) { outline: 3px solid var(--focus); outline-offset: 2px; }
-.sliders { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 8px 20px; }
-.slider { display: grid; } .slider .head { display: flex; justify-content: space-between; gap: 8px; font-size: 0.9em; color: var(--muted); }
-.slider b { color: var(--ink); font-family: var(--mono); }
-input[type="range"] { width: 100%; padding: 0; border: 0; background: none; accent-color: var(--accent); }
+.sliders { --columns: 4; }
 .choices { display: flex; flex-wrap: wrap; gap: 8px 22px; }
-.block { padding: 14px 18px; border-bottom: 1px solid var(--line); }
+.block { border-bottom: 1px solid var(--line); }
 .block:last-of-type { border-bottom: 0; }
-.total { font: 700 1.5em/1.3 var(--mono); }
-.note { color: var(--muted); overflow-wrap: anywhere; }
 .chart { position: relative; margin-top: 10px; }
 .bar { display: flex; height: 44px; background: var(--panel); border-radius: 6px; overflow: hidden; }
 .part { height: 100%; background: var(--tone); box-shadow: inset -1px 0 0 var(--paper); }
@@ -241,11 +197,9 @@ td { font-family: var(--mono); font-size: 0.92em; }
 .yes .mark, .yes b { color: var(--good); } .no .mark, .no b { color: var(--bad); }
 @container (max-width: 700px) {
   .two { grid-template-columns: minmax(0, 1fr); }
-  .sliders { grid-template-columns: repeat(2, minmax(0, 1fr)); }
-  .controls, .block { padding-inline: 12px; }
   .exact { display: none; } thead th:nth-child(3) { display: none; }
 }
-@media (forced-colors: active) { .part { forced-color-adjust: none; } .pill:has(input:checked) { border: 3px solid Highlight; } }
+@media (forced-colors: active) { .part { forced-color-adjust: none; } }
 `;
 
   S.define("memory_budget", mount);

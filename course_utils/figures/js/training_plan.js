@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const S = globalThis.StridesToShards;
-  const { h } = S;
+  const { h, grouped } = S;
 
   // --- Arithmetic. Pure, and equal to plan_training in course_utils/reference/accounting.py: the tests
   // compare the two. GPUs and bytes are exact below 2^53; days and dollars are doubles on both sides.
@@ -24,7 +24,6 @@
 
   // --- The figure.
 
-  const grouped = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
   const short = (n) => {
     for (const [size, name] of [[1e12, "T"], [1e9, "B"], [1e6, "M"]]) if (n >= size) return `${+(n / size).toPrecision(3)} ${name}`;
     return grouped(Math.round(n));
@@ -34,29 +33,7 @@
   const mount = (root, data) => {
     const live = S.liveRegion();
     const settings = { ...data.settings };
-    const refresh = [];
-
-    const slider = (label, key, values, text) => {
-      const output = h("b", {});
-      const input = h("input", {
-        type: "range", min: 0, max: values.length - 1, step: 1, "aria-label": label,
-        oninput: () => change({ [key]: values[Number(input.value)] }),
-      });
-      refresh.push(() => {
-        const nearest = values.reduce((best, v, i) => (Math.abs(v - settings[key]) < Math.abs(values[best] - settings[key]) ? i : best), 0);
-        input.value = nearest;
-        input.setAttribute("aria-valuetext", text(settings[key]));
-        output.textContent = text(settings[key]);
-      });
-      return h("label", { class: "slider" }, h("span", { class: "head" }, h("span", {}, label), output), input);
-    };
-
-    const cards = h("fieldset", { class: "pills" }, h("legend", {}, "GPU"));
-    for (const [name, peak, bytes] of data.gpus) {
-      const input = h("input", { type: "radio", name: "gpu", value: name, onchange: () => change({ peak_flops: peak, gpu_bytes: bytes }) });
-      refresh.push(() => { input.checked = settings.peak_flops === peak && settings.gpu_bytes === bytes; });
-      cards.append(h("label", { class: "pill" }, input, name));
-    }
+    const { pills, slider, refresh } = S.controls(settings, change);
 
     const total = h("span", { class: "total" });
     const note = h("p", { class: "note" });
@@ -72,7 +49,7 @@
       live.say(sentence(planTraining(settings)));
     }
     function draw() {
-      for (const f of refresh) f();
+      refresh();
       const plan = planTraining(settings);
       total.textContent = plan ? `${grouped(plan.gpus)} GPUs` : "no plan";
       if (!plan) {
@@ -96,7 +73,7 @@
       h("style", {}, STYLE),
       h("div", { class: "figure" },
         h("div", { class: "controls" },
-          cards,
+          pills("GPU", "gpu", data.gpus.map(([name, peak, bytes]) => [{ peak_flops: peak, gpu_bytes: bytes }, name])),
           h("div", { class: "sliders" },
             slider("parameters", "n_parameters", choices.n_parameters, short),
             slider("tokens", "n_tokens", choices.n_tokens, short),
@@ -111,30 +88,11 @@
     draw();
   };
 
-  const STYLE = `
-.controls { display: grid; gap: 12px; padding: 16px 18px; background: var(--panel); border-bottom: 1px solid var(--line); }
-.pills { display: flex; flex-wrap: wrap; align-items: center; gap: 5px; }
-.pills legend { float: left; padding: 0 6px 0 0; color: var(--muted); font-size: 0.9em; line-height: 30px; }
-.pill { display: inline-flex; align-items: center; min-height: 30px; padding: 1px 10px; border: 1px solid var(--edge); border-radius: 15px; background: var(--paper); font-size: 0.9em; cursor: pointer; }
-.pill input { position: absolute; opacity: 0; width: 1px; height: 1px; }
-.pill:hover { border-color: var(--accent); background: var(--tint); }
-.pill:has(input:checked) { background: var(--accent); border-color: var(--accent); color: var(--on-accent); font-weight: 600; }
-.pill:has(input:focus-visible) { outline: 3px solid var(--focus); outline-offset: 2px; }
-.sliders { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 8px 20px; }
-.slider { display: grid; } .slider .head { display: flex; justify-content: space-between; gap: 8px; font-size: 0.9em; color: var(--muted); }
-.slider b { color: var(--ink); font-family: var(--mono); }
-input[type="range"] { width: 100%; padding: 0; border: 0; background: none; accent-color: var(--accent); }
-.block { padding: 14px 18px; }
-.total { font: 700 1.5em/1.3 var(--mono); }
-.note { color: var(--muted); overflow-wrap: anywhere; }
+  const STYLE = `${S.controlsCss}
+.sliders { --columns: 3; }
 table { border-collapse: collapse; margin-top: 8px; font-size: 0.95em; }
 th, td { padding: 3px 16px 3px 0; text-align: left; font-weight: 400; }
 td { font-family: var(--mono); }
-@container (max-width: 700px) {
-  .sliders { grid-template-columns: repeat(2, minmax(0, 1fr)); }
-  .controls, .block { padding-inline: 12px; }
-}
-@media (forced-colors: active) { .pill:has(input:checked) { border: 3px solid Highlight; } }
 `;
 
   S.define("training_plan", mount);
