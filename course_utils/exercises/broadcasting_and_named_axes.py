@@ -1302,14 +1302,19 @@ BY_IMAGE = (
 )
 
 
-@patchify.mistake(BY_PATCH, cost=True)
-def _(images, size):
-    B, C, height, width = images.shape
+def corners(images, size):
+    """Where each patch begins, row by row."""
+    height, width = images.shape[2:]
     if height % size or width % size:
         raise ValueError(size)
-    corners = list(product(range(0, height, size), range(0, width, size)))
-    result = images.new_empty(B, len(corners), size, size, C)
-    for n, (i, j) in enumerate(corners):
+    return list(product(range(0, height, size), range(0, width, size)))
+
+
+@patchify.mistake(BY_PATCH, cost=True)
+def _(images, size):
+    found = corners(images, size)
+    result = images.new_empty(len(images), len(found), size, size, images.size(1))
+    for n, (i, j) in enumerate(found):
         result[:, n] = images[:, :, i : i + size, j : j + size].permute(0, 2, 3, 1)
     return result.flatten(2)
 
@@ -1322,17 +1327,8 @@ def _(images, size):
 
 @patchify.mistake(BY_PATCH, cost=True)
 def _(images, size):
-    _, _, height, width = images.shape
-    if height % size or width % size:
-        raise ValueError(size)
-    return torch.stack(
-        [
-            images[:, :, top : top + size, left : left + size].permute(0, 2, 3, 1).flatten(1)
-            for top in range(0, height, size)
-            for left in range(0, width, size)
-        ],
-        dim=1,
-    )
+    patches = (images[:, :, i : i + size, j : j + size] for i, j in corners(images, size))
+    return torch.stack([patch.permute(0, 2, 3, 1).flatten(1) for patch in patches], dim=1)
 
 
 BY_IMAGE_AND_PATCH = (
@@ -1343,12 +1339,9 @@ BY_IMAGE_AND_PATCH = (
 
 @patchify.mistake(BY_IMAGE_AND_PATCH, cost=True)
 def _(images, size):
-    B, C, height, width = images.shape
-    if height % size or width % size:
-        raise ValueError(size)
-    corners = list(product(range(0, height, size), range(0, width, size)))
-    result = images.new_empty(B, len(corners), size * size * C)
-    for b, (n, (i, j)) in product(range(B), enumerate(corners)):
+    B, found = len(images), corners(images, size)
+    result = images.new_empty(B, len(found), size * size * images.size(1))
+    for b, (n, (i, j)) in product(range(B), enumerate(found)):
         patch = images[b, :, i : i + size, j : j + size]
         result[b, n] = patch.permute(1, 2, 0).flatten()
     return result
@@ -1356,16 +1349,12 @@ def _(images, size):
 
 @patchify.mistake(BY_IMAGE_AND_PATCH, cost=True)
 def _(images, size):
-    B, C, height, width = images.shape
-    if height % size or width % size:
-        raise ValueError(size)
-    x = images.permute(0, 2, 3, 1)
-    corners = [(i, j) for i in range(0, height, size) for j in range(0, width, size)]
+    found = corners(images, size)
     rows = [
-        torch.stack([x[b, i : i + size, j : j + size].flatten() for i, j in corners])
-        for b in range(B)
+        torch.stack([image[i : i + size, j : j + size].flatten() for i, j in found])
+        for image in images.permute(0, 2, 3, 1)
     ]
-    return torch.stack(rows) if rows else x.new_zeros(0, len(corners), size * size * C)
+    return torch.stack(rows) if rows else images.new_zeros(0, len(found), size**2 * images.size(1))
 
 
 @patchify.mistake(

@@ -379,6 +379,14 @@ is_contiguous.slips(
 )
 
 
+def neighbours_fit(shape, stride):
+    """Do the neighbours fit of which neither has size one?"""
+    return all(
+        1 in shape[axis : axis + 2] or stride[axis] == stride[axis + 1] * shape[axis + 1]
+        for axis in range(len(shape) - 1)
+    )
+
+
 @is_contiguous.mistake(
     "You compare neighbours only, and leave a pair out where one has size one: so the axes on both sides "
     "of it are never compared, nor the last stride in front of it with 1. Drop such axes first."
@@ -386,12 +394,7 @@ is_contiguous.slips(
 def _(shape, stride):
     if 0 in shape or not shape:
         return True
-    for axis in range(len(shape) - 1):
-        if 1 in shape[axis : axis + 2]:
-            continue
-        if stride[axis] != stride[axis + 1] * shape[axis + 1]:
-            return False
-    return shape[-1] == 1 or stride[-1] == 1
+    return neighbours_fit(shape, stride) and (shape[-1] == 1 or stride[-1] == 1)
 
 
 @is_contiguous.mistake(
@@ -399,14 +402,7 @@ def _(shape, stride):
     "of it are never compared. And a last axis of size one may have any stride. Drop such axes first."
 )
 def _(shape, stride):
-    if 0 in shape or not shape:
-        return True
-    for axis in range(len(shape) - 1):
-        if 1 in shape[axis : axis + 2]:
-            continue
-        if stride[axis] != stride[axis + 1] * shape[axis + 1]:
-            return False
-    return stride[-1] == 1
+    return 0 in shape or not shape or (neighbours_fit(shape, stride) and stride[-1] == 1)
 
 
 @is_contiguous.alternative("list all positions and compare with 0, 1, 2, …")
