@@ -4,7 +4,7 @@ It is what the feedback page holds: a check that was not worked by hand is named
 """
 
 from course_utils.classroom.marks.plan import Plan
-from course_utils.classroom.marks.record import HELD, Record, Result
+from course_utils.classroom.marks.record import Record, Result
 from course_utils.classroom.marks.text import number, visible
 from course_utils.classroom.marks.told import told
 
@@ -17,9 +17,8 @@ def summary(plan: Plan, record: Record) -> str:
         lines.append(f"Late: {lost} % of {number(record.raw_points)} points were lost.")
     if record.problem:
         lines.append(f"{record.status.capitalize()}: {visible(record.problem)}")
-    held = [result.key for result in record.results if result.outcome == HELD]
-    if held:
-        lines.append(f"Held, and 0 points until somebody has decided: {', '.join(held)}.")
+    if held := ", ".join(result.key for result in record.held):
+        lines.append(f"Held, and 0 points until somebody has decided: {held}.")
     return "\n".join(lines)
 
 

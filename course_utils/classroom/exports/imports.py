@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from course_utils.classroom.marks.plan import Plan
-from course_utils.classroom.marks.record import HELD, Record
+from course_utils.classroom.marks.record import Record
 from course_utils.classroom.marks.text import line, number, plural
 
 from .roster import Matches
@@ -58,10 +58,7 @@ def notes_on(matches: Matches) -> list[str]:
 def with_held(one: Import, records: Iterable[Record]) -> Import:
     """The import with a note on the answers that are held: in it they count 0."""
     held = [
-        f"“{line(record.student)}”: {result.key}"
-        for record in records
-        for result in record.results
-        if result.outcome == HELD
+        f"“{line(record.student)}”: {result.key}" for record in records for result in record.held
     ]
     if not held:
         return one

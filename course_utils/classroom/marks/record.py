@@ -115,6 +115,11 @@ class Record:
     def max_points(self) -> float:
         return sum(result.max_points for result in self.results)
 
+    @property
+    def held(self) -> tuple[Result, ...]:
+        """The results that count nothing until somebody has decided."""
+        return tuple(result for result in self.results if result.outcome == HELD)
+
     def result(self, key: str) -> Result | None:
         return next((result for result in self.results if result.key == key), None)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from course_utils.classroom.marks.align import by_plan
 from course_utils.classroom.marks.plan import Plan
-from course_utils.classroom.marks.record import HELD, Record, Result
+from course_utils.classroom.marks.record import Record, Result
 from course_utils.classroom.marks.text import cell, file_name, number
 
 VERSION = 1
@@ -97,7 +97,7 @@ def as_csv(plan: Plan, records: Iterable[Record]) -> str:
                 number(record.penalty),
                 record.status,
                 cell(record.problem),
-                " ".join(result.key for result in record.results if result.outcome == HELD),
+                " ".join(result.key for result in record.held),
                 record.submitted.isoformat() if record.submitted else "",
                 *(number(result.points) for result in record.results),
                 f"feedback/{file_name(record.student)}.html",

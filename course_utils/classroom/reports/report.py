@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from course_utils.classroom.marks.align import OUTCOMES, by_plan
 from course_utils.classroom.marks.marking import DEFINITION
 from course_utils.classroom.marks.plan import Plan
-from course_utils.classroom.marks.record import HELD, MISSING, NOT_ATTEMPTED, Record
+from course_utils.classroom.marks.record import MISSING, NOT_ATTEMPTED, Record
 from course_utils.classroom.marks.text import number, plural, visible
 
 from .drawings import histogram_of, stacked_bars
@@ -65,7 +65,7 @@ def overview(plan: Plan, found: ClassFigures) -> list[tuple[str, str, str]]:
         ("passed everything", str(found.perfect), ""),
         ("late", str(found.late), ""),
         ("damaged", str(len(found.damaged)), ""),
-        ("answers held", str(sum(one.outcomes[HELD] for one in found.exercises)), ""),
+        ("answers held", str(found.held), ""),
     ]
 
 

@@ -92,6 +92,11 @@ class ClassFigures:
         return sum(all(r.outcome == PASSED for r in record.results) for record in self.records)
 
     @property
+    def held(self) -> int:
+        """Answers that count nothing until somebody has decided."""
+        return sum(len(record.held) for record in self.records)
+
+    @property
     def seconds(self) -> float:
         return sum(record.seconds for record in self.records)
 

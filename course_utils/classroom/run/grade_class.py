@@ -18,7 +18,7 @@ from typing import Any
 
 from course_utils.classroom.marks.marking import decided
 from course_utils.classroom.marks.plan import Plan
-from course_utils.classroom.marks.record import DAMAGED, HELD, Record
+from course_utils.classroom.marks.record import DAMAGED, Record
 from course_utils.classroom.marks.text import plural
 from course_utils.classroom.submissions import intake
 from course_utils.classroom.submissions.folders_and_zips import few
@@ -76,7 +76,7 @@ class Summary:
     @property
     def held(self) -> int:
         """Answers that count nothing until somebody has decided."""
-        return sum(one.outcome == HELD for record in self.records for one in record.results)
+        return sum(len(record.held) for record in self.records)
 
     @property
     def mean(self) -> float:
@@ -273,12 +273,11 @@ def _notes_on(found: intake.Found, book: Journal, plan: Plan) -> list[str]:
         any(record.result(key) is None for key in plan.keys) for record in book.records.values()
     )
     for record in book.records.values():
-        for result in record.results:
-            if result.outcome == HELD:
-                notes.append(
-                    f"held: {record.student}, {result.key}: {'; '.join(result.held)}. Read it, then "
-                    f"give the same command with --decide {record.student} {result.key}=POINTS"
-                )
+        for result in record.held:
+            notes.append(
+                f"held: {record.student}, {result.key}: {'; '.join(result.held)}. Read it, then "
+                f"give the same command with --decide {record.student} {result.key}=POINTS"
+            )
     if lacking:
         notes.append(f"{lacking} students have exercises that were not graded yet")
     return notes

@@ -139,8 +139,7 @@ class Grader:
         verdict = judge(found, answer, seed)
         if verdict.outcome == NOT_ATTEMPTED:
             return without_answer(item, NOT_ATTEMPTED, sizes, "it is still the stub")
-        result = result_of(item, found, verdict, sizes)
-        return held(result, answer.doubts()) if result.points else result
+        return held(result_of(item, found, verdict, sizes), answer.doubts())
 
     def sizes_of(self, found: "Exercise", seed: int) -> dict[str, int]:
         """How many checks each rung of an exercise's ladder holds."""
