@@ -7,6 +7,7 @@ that turn the direction of the text, halves of surrogate pairs) are written as â
 import hashlib
 import re
 import unicodedata
+from collections.abc import Sequence
 
 NAME, SENTENCE, CODE = 120, 400, 2000
 """How many characters are shown of a name, of a sentence, of a piece of code."""
@@ -60,6 +61,12 @@ def number(value: float) -> str:
 def plural(n: int, one: str, many: str = "") -> str:
     """ "1 student", "3 students"."""
     return f"{n} {one if n == 1 else many or one + 's'}"
+
+
+def few(texts: Sequence[str], most: int = 10, longest: int = 300) -> list[str]:
+    """The first of these texts, cut to a length, and how many more there are: a student may choose both."""
+    found = [text if len(text) <= longest else text[: longest - 1] + "â€¦" for text in texts[:most]]
+    return found + ([f"and {len(texts) - most} more"] if len(texts) > most else [])
 
 
 def file_name(student: str) -> str:

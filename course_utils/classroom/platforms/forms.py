@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from course_utils.classroom.marks.plan import Plan
+from course_utils.classroom.marks.text import few
 from course_utils.classroom.release.edition import CannotRelease, Edition
 from course_utils.classroom.release.making import make, problems
 from course_utils.classroom.release.without_answers import static_problems
@@ -52,9 +53,8 @@ def _check_chapters_without_answers(plan: Plan, root: Path) -> None:
     """
     found = static_problems(make(plan, root, store=False))
     if found:
-        more = [f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
         advice = (
             "--only-exercises hands out the problems without the chapters, and needs none of these; or "
             "leave out the exercises that are named"
         )
-        raise CannotRelease([*found[:SHOWN], *more, advice])
+        raise CannotRelease([*few(found, SHOWN), advice])

@@ -19,9 +19,8 @@ from typing import Any
 from course_utils.classroom.marks.marking import decided
 from course_utils.classroom.marks.plan import Plan
 from course_utils.classroom.marks.record import DAMAGED, Record
-from course_utils.classroom.marks.text import plural
+from course_utils.classroom.marks.text import few, plural
 from course_utils.classroom.submissions import intake
-from course_utils.classroom.submissions.folders_and_zips import few
 from course_utils.classroom.submissions.handed_out import HandedOut
 from course_utils.classroom.submissions.intake import Submission
 
@@ -29,7 +28,7 @@ from . import journal, sandboxes, worker, workers
 from .journal import CannotRun, Journal
 from .sandboxes import CannotGrade
 from .tasks import Graded, Job, Settings, Task, damaged
-from .todo import check_choice, extend, some, what_to_do
+from .todo import check_choice, extend, what_to_do
 
 ERRORS = "errors.log"
 
@@ -259,7 +258,7 @@ def _notes_on(found: intake.Found, book: Journal, plan: Plan) -> list[str]:
     here = {one.student for one in found.submissions}
     gone = sorted(name for name in book.records if name not in here)
     if gone:
-        notes.append(f"graded before and not among the submissions now: {some(gone)}")
+        notes.append(f"graded before and not among the submissions now: {', '.join(few(gone, 12))}")
     if plan.due and (plan.late.per_day or plan.late.closes_after_days is not None):
         unknown = sum(one.submitted is None for one in found.submissions)
         if unknown:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from course_utils.classroom.marks.plan import Plan
+from course_utils.classroom.marks.text import few
 from course_utils.classroom.submissions import intake
 from course_utils.classroom.submissions.intake import Submission
 
@@ -42,10 +43,12 @@ def check_choice(plan: Plan, submissions: Sequence[Submission], settings: Settin
     students = {one.student for one in submissions}
     for name in (*settings.only, *dict(settings.due)):
         if name not in students:
-            raise CannotRun(f"no submission of {name!r}; there are: {some(sorted(students))}")
+            there = ", ".join(few(sorted(students), 12))
+            raise CannotRun(f"no submission of {name!r}; there are: {there}")
     for key in settings.exercises:
         if key not in plan.keys:
-            raise CannotRun(f"{key!r} is not in the plan; there are: {some(plan.keys)}")
+            there = ", ".join(few(plan.keys, 12))
+            raise CannotRun(f"{key!r} is not in the plan; there are: {there}")
 
 
 def extend(book: Journal, settings: Settings) -> Iterator[str]:
@@ -65,12 +68,6 @@ def extend(book: Journal, settings: Settings) -> Iterator[str]:
                 book.append(after)
             said = f"late costs {after.penalty:.0%}, before {before.penalty:.0%}"
             yield f"{student}: due {(due or plan.due):%Y-%m-%d %H:%M %Z}, {said}"
-
-
-def some(names: Sequence[str], most: int = 12) -> str:
-    """The first of these names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def what_to_do(

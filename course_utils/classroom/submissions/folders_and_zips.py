@@ -9,7 +9,7 @@ import contextlib
 import re
 import stat
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -57,12 +57,6 @@ def shown(text: str) -> str:
     """Text that can be printed and written as UTF-8."""
     whole = normalize("NFC", text.encode("utf-8", "replace").decode("utf-8"))
     return "".join("�" if category(c) in ("Cc", "Cs") else c for c in whole)
-
-
-def few(texts: Sequence[str], most: int = 10, longest: int = 300) -> list[str]:
-    """The first of these texts, cut to a length, and how many more there are: a student chose both."""
-    found = [text if len(text) <= longest else text[: longest - 1] + "…" for text in texts[:most]]
-    return found + ([f"and {len(texts) - most} more of that kind"] if len(texts) > most else [])
 
 
 def _is_looked_at(path: PurePosixPath) -> bool:

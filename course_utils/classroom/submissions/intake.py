@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 
+from course_utils.classroom.marks.text import few
 from course_utils.source.cells import DECORATED
 
 from . import folders_and_zips
@@ -22,7 +23,6 @@ from .folders_and_zips import (
     NoSubmissions,
     Unreadable,
     entries,
-    few,
     inside,
     listed,
     on_disk,
