@@ -21,8 +21,7 @@ def what_a_call_did(report: dict[str, Any], case: Case, named_by: Any) -> dict[s
     """The report of a call as `call` shows it."""
     if ARGUMENTS not in report:
         return report
-    seen = {label: value for label, value in report.items() if label != ARGUMENTS}
-    seen.update(changed_arguments(named_by, (case.args, case.kwargs), report[ARGUMENTS]))
+    seen = with_changed_arguments(report, case, named_by)
     if requires_grad(seen["result"]) and not requires_grad([case.args, case.kwargs]):
         seen[labels.UNASKED_GRAD] = True
     return seen
@@ -33,13 +32,20 @@ def call(subject: Any, case: Case) -> dict[str, Any]:
     """Call it: the result, the arguments that it changed, and the gradients that the case names.
 
     An argument is changed if anything of it is: an element, one of its storage that it does not
-    show, its shape or strides (`transpose_`), or whether it requires grad. Gradients are those of a fixed weighted sum of the result (weights from -1 to 1), so that no
-    two elements can stand in for one another.
+    show, its shape or strides (`transpose_`), or whether it requires grad. Gradients are those of a
+    fixed weighted sum of the result (weights from -1 to 1), so that no two elements can stand in for
+    one another.
     """
     if case.grad:
         return gradients(subject, case)
     result = subject(*case.args, **case.kwargs)
     return {"result": result, ARGUMENTS: (case.args, case.kwargs)}
+
+
+def with_changed_arguments(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
+    """The report with the arguments that the call changed, by name, in place of all of them."""
+    seen = {label: value for label, value in report.items() if label != ARGUMENTS}
+    return seen | changed_arguments(named_by, (case.args, case.kwargs), report[ARGUMENTS])
 
 
 def changed_arguments(subject: Any, before: Any, after: Any) -> dict[str, Any]:

@@ -8,14 +8,13 @@ from torch import Tensor
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.labels import ARGUMENTS
 from course_utils.grading.driving.probe import probe
-from course_utils.grading.probes.functions import changed_arguments
+from course_utils.grading.probes.functions import with_changed_arguments
 from course_utils.grading.pytrees.tree import fresh, is_plain_tensor
 
 
 def _read(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
     split, _ = named_by.values()
-    seen = {label: value for label, value in report.items() if label != ARGUMENTS}
-    return seen | changed_arguments(split, (case.args, case.kwargs), report[ARGUMENTS])
+    return with_changed_arguments(report, case, split)
 
 
 @probe(read=_read)
