@@ -171,6 +171,11 @@ class Exercise:
         """What the probe drives: the object itself, or a dict by name for a pair."""
         return objects[0] if len(self.parts) == 1 else dict(zip(self.names, objects, strict=True))
 
+    @property
+    def reference_subject(self) -> Any:
+        """What the probe drives of the book's version."""
+        return self.subject(*self.parts)
+
     # ---------------------------------------------------------------------- declaring
 
     def by_hand(self, generator: Callable[[], Iterable[Any]]) -> None:

@@ -63,8 +63,7 @@ class FromReference:
     def suits_by_name(self, check: Check) -> bool:
         """It does not where the probe itself drives the object by position."""
         exercise = self.exercise
-        subject = exercise.subject(*exercise.parts)
-        by_name = exercise.by_name(check.case)
+        subject, by_name = exercise.reference_subject, exercise.by_name(check.case)
         return not differs(observe(exercise.probe, subject, by_name, exercise.limit_s), check)
 
     def mistaken(self, mistake: Mistake, check: Check, here: bool = True) -> Observation:
@@ -123,7 +122,7 @@ def expect(exercise: Exercise, case: Case, probe: Any = None) -> Expectation:
     Raises RuntimeError if it sees what no reference may do: a deadlock that all share is no answer.
     """
     probe = probe or exercise.probe
-    subject, limit_s = exercise.subject(*exercise.parts), _PATIENCE * exercise.limit_s
+    subject, limit_s = exercise.reference_subject, _PATIENCE * exercise.limit_s
     observation = observe(probe, subject, case, limit_s)
     if observation.raised and observation.raised.never:
         raise RuntimeError(f"{exercise.key}: the reference: {observation.raised.message}")

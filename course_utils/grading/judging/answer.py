@@ -104,7 +104,7 @@ class Here:
         if keep:
             self.cases.append(case)
             self.at_first.append(digest(result_of(found)))
-        named_by = self.exercise.subject(*self.exercise.parts)
+        named_by = self.exercise.reference_subject
         return read(self.driver.probe, found, case, named_by)
 
     def overwritten(self) -> Case | None:
@@ -113,7 +113,7 @@ class Here:
 
     def measure(self, contract: Contract) -> list[Measured] | Observation:
         limit = self.exercise.limit_s
-        named_by = self.exercise.subject(*self.exercise.parts)
+        named_by = self.exercise.reference_subject
 
         def measure() -> list[Measured] | Observation:
             return as_read(contract, self.driver.measure(contract, limit), named_by)

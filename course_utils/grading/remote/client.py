@@ -254,8 +254,7 @@ class RemoteAnswer:
     def read(self, report: Observation, case: Case) -> Observation:
         """What a report means: compared here, so that nothing there has a say in it."""
         exercise = self.exercise
-        named_by = exercise.subject(*exercise.parts)
-        return read(exercise.probe, _uninterrupted(report), case, named_by)
+        return read(exercise.probe, _uninterrupted(report), case, exercise.reference_subject)
 
     def note(
         self, cases: list[Case], reports: list[Observation], digests: list[Any], keep: bool
@@ -322,7 +321,7 @@ class RemoteAnswer:
                 for run, case in zip(runs, contract.cases, strict=True)
             ]
             contract.judge([run.cost for run in found], contract.cases)
-            return as_read(contract, found, self.exercise.subject(*self.exercise.parts))
+            return as_read(contract, found, self.exercise.reference_subject)
         except Exception as error:  # figures that make no sense together make a judge stumble
             return _unreadable(error)
 
