@@ -1,4 +1,5 @@
-"""The notebooks as files: one normal form, a form to edit, a solved form. `problems` says what is wrong with one.
+"""The notebooks as files: one normal form, a form to edit, a solved form. `problems` says what is
+wrong with one.
 
 The committed form is the `.ipynb` that `normalise` writes: sorted keys, no outputs (current recordings from
 a GPU aside, each beneath its label), ids that follow from the content; the set-up cell, the exercises' stubs

@@ -19,8 +19,9 @@ def attention_map(
     """The weights of every block and head over a text; mask and scale can be taken away.
 
     scores: q · k of every query (row) and key, before scale and mask. tokens: the T pieces of the
-    text, as shown. width: d, of a head. The figure keeps four digits after the point. Raises ValueError for a text of more than
-    40 positions, and where scores and tokens do not fit each other.
+    text, as shown. width: d, of a head. The figure keeps four digits after the point. Raises
+    ValueError for a text of more than 40 positions, and where scores and tokens do not fit each
+    other.
     """
     L, H, T, _ = scores.shape
     if len(tokens) != T or not 1 <= T <= _MOST_POSITIONS:

@@ -15,8 +15,8 @@ class Cost:
         `torch.utils.flop_counter` counts them (a product of (m, k) and (k, n) is 2·m·n·k;
         elementwise work counts 0).
     kernels: operations that compute or move data. Views, metadata (`view`, `transpose`,
-        `detach`, `resize_`), reading one number and `empty` are not among them. A `torch._foreach_…` call on a list
-        of tensors is one.
+        `detach`, `resize_`), reading one number and `empty` are not among them. A
+        `torch._foreach_…` call on a list of tensors is one.
     ops: every operation by name, views and `empty` included.
     bytes_allocated: sum of the sizes of the storages that the block made.
     bytes_peak: most bytes of such storages alive at once.

@@ -5,7 +5,8 @@ from typing import Any
 
 RECORDED, OUTDATED, UNSTAMPED, NEVER = "recorded", "outdated", "without a stamp", "never recorded"
 STAMP = ("gpu", "driver", "torch", "cuda", "date", "code")
-"""What a stamp says: the device's name, the driver's version, torch's, CUDA's, the day in UTC, the digest of the code."""
+"""What a stamp says: the device's name, the driver's version, torch's, CUDA's, the day in UTC, the
+digest of the code."""
 
 
 def stamped(entry: dict[str, Any]) -> bool:

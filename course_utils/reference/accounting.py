@@ -17,10 +17,11 @@ def linear_flops(
 ) -> tuple[int, int]:
     """FLOPs of a linear layer without bias: of its forward pass, and of its backward pass.
 
-    x_shape: of the input, (..., in_features), with any number of axes in front, even none. The weight
-    is (out_features, in_features). An element of the output is a sum of in_features products and costs
-    2 · in_features. Both results are ints. Backward computes the gradients of the weight and, if input_grad, of the input:
-    a product of the same size each. Source: Kaplan et al. (2020), section 2.1.
+    x_shape: of the input, (..., in_features), with any number of axes in front, even
+    none. The weight is (out_features, in_features). An element of the output is a sum of
+    in_features products and costs 2 · in_features. Both results are ints. Backward
+    computes the gradients of the weight and, if input_grad, of the input: a product of
+    the same size each. Source: Kaplan et al. (2020), section 2.1.
     """
     *batch, in_features = x_shape
     forward = 2 * prod(batch) * in_features * out_features
@@ -169,9 +170,10 @@ def roofline_time(
 ) -> float:
     """Seconds that operations take at least, one after the other.
 
-    operations: (FLOPs, bytes moved) of each, at least one. An operation computes and moves bytes at
-    the same time, so it takes the longer of the two times; the next begins when it is done. peak_flops: FLOP/s; bandwidth: bytes a second.
-    Raises ValueError unless both are above 0. Source: Williams, Waterman and Patterson (2009).
+    operations: (FLOPs, bytes moved) of each, at least one. An operation computes and
+    moves bytes at the same time, so it takes the longer of the two times; the next begins
+    when it is done. peak_flops: FLOP/s; bandwidth: bytes a second. Raises ValueError
+    unless both are above 0. Source: Williams, Waterman and Patterson (2009).
     """
     if peak_flops <= 0 or bandwidth <= 0:
         raise ValueError(f"a machine with {peak_flops} FLOP/s and {bandwidth} bytes/s")
@@ -275,6 +277,7 @@ GPUS: dict[str, tuple[float, float, int]] = {
     "H200 SXM": (989.4e12, 4.8e12, 141 * 10**9),
     "B200 SXM": (2250e12, 8e12, 180 * 10**9),
 }
-"""Of each GPU: dense FLOP/s in 16 bits on tensor cores, bytes a second from its memory, and bytes of it by
-its name, as NVIDIA's data sheets and white papers give them. The sheets of A100 and later print the double,
-with sparsity, beside or instead of the dense rate; V100 has float16 and no bfloat16. B200 is an eighth of a DGX B200."""
+"""Of each GPU: dense FLOP/s in 16 bits on tensor cores, bytes a second from its memory, and bytes of
+it by its name, as NVIDIA's data sheets and white papers give them. The sheets of A100 and later print
+the double, with sparsity, beside or instead of the dense rate; V100 has float16 and no bfloat16. B200
+is an eighth of a DGX B200."""

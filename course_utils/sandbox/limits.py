@@ -11,11 +11,12 @@ class Limits:
 
     wall_s: seconds that all its requests may take together. cpu_s: seconds of CPU time, all its
     processes in turn. memory: bytes of address space of one process, beyond what Python and torch
-    had before; with ranks, of what all its processes hold together as well. tasks: threads at a time;
-    tasks_on_ranks: threads and processes, where it may start processes. files: open files of one
-    process. sockets: that all processes of a submission may hold together, where it may have a network:
-    what lies in them is the kernel's memory. file_size: bytes of one file. tmp: bytes of all files in /tmp; tmp_files: their number, since
-    an empty one takes the kernel's memory. reply: bytes of one reply.
+    had before; with ranks, of what all its processes hold together as well. tasks: threads at a
+    time; tasks_on_ranks: threads and processes, where it may start processes. files: open files of
+    one process. sockets: that all processes of a submission may hold together, where it may have a
+    network: what lies in them is the kernel's memory. file_size: bytes of one file. tmp: bytes of
+    all files in /tmp; tmp_files: their number, since an empty one takes the kernel's memory.
+    reply: bytes of one reply.
     """
 
     wall_s: float = 300.0

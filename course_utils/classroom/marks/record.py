@@ -41,13 +41,13 @@ class Rung:
 class Result:
     """One exercise of one submission.
 
-    outcome: PASSED, FAILED, NOT_ATTEMPTED (the stub), MISSING (not in the notebook) or HELD (it scores
-    nothing until somebody has looked at it). points: before
-    what late costs. rungs: of the whole ladder. sentence, called: of the smallest failing check;
-    hand: was that check worked by hand, or about no call, so that a student may see it? guarantee: DATA, or
-    INSIDE where a contract of this exercise was counted by code in the student's own process. held: why
-    it is held, a line of the answer each. worth: the points that its checks would have given, had it not
-    been held. decided: when somebody decided what it earns, ISO 8601.
+    outcome: PASSED, FAILED, NOT_ATTEMPTED (the stub), MISSING (not in the notebook) or HELD (it
+    scores nothing until somebody has looked at it). points: before what late costs. rungs: of the
+    whole ladder. sentence, called: of the smallest failing check; hand: was that check worked by
+    hand, or about no call, so that a student may see it? guarantee: DATA, or INSIDE where a contract
+    of this exercise was counted by code in the student's own process. held: why it is held, a line
+    of the answer each. worth: the points that its checks would have given, had it not been held.
+    decided: when somebody decided what it earns, ISO 8601.
     """
 
     key: str
@@ -83,8 +83,9 @@ class Record:
     student: the name that its folder or file gives. files: the notebooks, as they were found.
     digest: SHA-256 of what was graded. problem: why a damaged one could not be read, or only in part.
     isolation: the level that was active. seed: what the random cases were drawn from, as text.
-    due: where this student had other time than the plan gives. penalty: the share lost for being late. results: in the order of the plan. notes: what an
-    instructor should know of it, though nothing is wrong.
+    due: where this student had other time than the plan gives. penalty: the share lost for being
+    late. results: in the order of the plan. notes: what an instructor should know of it, though
+    nothing is wrong.
     """
 
     student: str

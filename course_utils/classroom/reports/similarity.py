@@ -71,8 +71,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Similarity:
-    """pairs: above the threshold, most alike first. groups: too many to be pairs. compared: answers with enough of their own, by
-    exercise; short: those with too little of their own. left_out: further pairs above the threshold."""
+    """pairs: above the threshold, most alike first. groups: too many to be pairs. compared: answers
+    with enough of their own, by exercise; short: those with too little of their own. left_out:
+    further pairs above the threshold."""
 
     pairs: tuple[Pair, ...]
     compared: dict[str, int]

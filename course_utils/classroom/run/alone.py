@@ -50,9 +50,8 @@ def graded(
     task = ToDo(one, content, plan.keys).task(plan)
     if not content.readable:
         return damaged(task, plan)
-    job = Job(
-        plan, secret, os.environ.get(ISOLATION, "best"), as_root=True
-    )  # as the service has it
+    isolation = os.environ.get(ISOLATION, "best")
+    job = Job(plan, secret, isolation, as_root=True)  # as the service has it
     try:
         found = worker.grade_one(job, task)
     finally:

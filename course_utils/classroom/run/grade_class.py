@@ -198,7 +198,8 @@ def _in_workers(
 
 
 def pool_of(settings: Settings, tasks: int) -> workers.Pool:
-    """Where so many tasks are graded: a Dask cluster, or processes of this machine, no more than there are tasks."""
+    """Where so many tasks are graded: a Dask cluster, or processes of this machine, no more than
+    there are tasks."""
     if settings.dask:
         return workers.Dask(settings.dask)
     required = settings.require_sandbox

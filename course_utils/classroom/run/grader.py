@@ -201,7 +201,8 @@ def _uses_ranks(found: "Exercise") -> bool:
 
 
 def check_versions(job: Job) -> None:
-    """Import the modules that a run names. Raises CannotGrade where this worker's versions are others than the run's."""
+    """Import the modules that a run names. Raises CannotGrade where this worker's versions are
+    others than the run's."""
     from .journal import versions
 
     here = versions()

@@ -14,11 +14,11 @@ class Settings:
     """How a run is made. workers: processes of this machine. dask: a scheduler's address instead.
 
     isolation: "best", "bubblewrap" or "process". require_sandbox: go on only in a sandbox that hides
-    files and network. as_root: may students' code run as root? only: students whose submissions are graded again, and no others'. exercises:
-    keys that are graded again, and no others. modules: that declare exercises of one's own.
-    due: for these students, instead of the plan's; None: the plan's again. roster, also: see
-    `reports.write.write_all`; similarity: compare the answers with one another. decide: of answers that
-    are held, (student, key, points).
+    files and network. as_root: may students' code run as root? only: students whose submissions are
+    graded again, and no others'. exercises: keys that are graded again, and no others. modules: that
+    declare exercises of one's own. due: for these students, instead of the plan's; None: the plan's
+    again. roster, also: see `reports.write.write_all`. similarity: compare the answers with one
+    another. decide: of answers that are held, (student, key, points).
     """
 
     workers: int = 1

@@ -9,16 +9,16 @@ from .cost import Measured, Prepare, measure_call
 
 Limit = int | Callable[[Case], int]
 
-
 _NEAR = 0.15
+"""Two figures are near one another that differ by at most this share of the larger."""
 
 
 @dataclass(frozen=True)
 class Complaint:
     """What of a promise was not kept. text: for the student, with figures.
 
-    kind: what two answers that break it in the same way have in common; by default the text. figure: how
-    much it was, which tells two ways of one kind apart.
+    kind: what two answers that break it in the same way have in common; by default the text.
+    figure: how much it was, which tells two ways of one kind apart.
     """
 
     text: str
@@ -33,8 +33,8 @@ class Complaint:
         return other is not None and (self.kind, self.figure) == (other.kind, other.figure)
 
     def near(self, other: "Complaint | None") -> bool:
-        """Is it broken in the same way, by about as much? A tensor more or less depends on how a line is
-        written."""
+        """Is it broken in the same way, by about as much? A tensor more or less depends on how a line
+        is written."""
         if other is None or self.kind != other.kind:
             return False
         return abs(self.figure - other.figure) <= _NEAR * max(self.figure, other.figure)

@@ -21,9 +21,10 @@ class Probe:
 
     run: the function, which runs where the object lives. read: what its report means, where only
     values are reported there; it runs where the report is judged, on bytes that may be forged, and
-    compares there. By default the report is what was seen. called: writes the call that a verdict shows; None: the object called with the
-    case's arguments. by_name: may every argument come by its name as well? on_ranks: the object runs
-    in other processes, where the probe keeps to the time limit itself.
+    compares there. By default the report is what was seen. called: writes the call that a verdict
+    shows; None: the object called with the case's arguments. by_name: may every argument come by its
+    name as well? on_ranks: the object runs in other processes, where the probe keeps to the time
+    limit itself.
     """
 
     def __init__(

@@ -330,7 +330,8 @@ def averaged(subject: Any, case: Case) -> dict[str, Any]:
     """Parameters with gradients, handed to the function as an iterator.
 
     Each rank's call: shapes, like (tensors of the parameters' dtypes), frozen (indices), grads (a
-    tensor or None for each parameter). Seen are the gradients afterwards, and whether the parameters are as they were.
+    tensor or None for each parameter). Seen are the gradients afterwards, and whether the
+    parameters are as they were.
     """
     return run_on_ranks(subject, case, averaged_there)
 
@@ -398,13 +399,13 @@ def wrapped(subject: Any, case: Case) -> dict[str, Any]:
     """A model wrapped on every rank and trained for some steps.
 
     Each rank's call: model, seed, options of the wrapper; beside, whether another model is wrapped
-    and takes its steps in turn; overlap, whether messages must start and end in time. Each positional argument is a step: a list
-    of inputs (N, 3), all but the last of which run inside `no_sync`; "silent": all do; "nested": all
-    do, and a `no_sync` within that has ended; "raising": first a `no_sync` is left by an exception;
-    "by name": the module gets a further argument by its name; "eval": the one input runs without
-    gradients; "forward in no_sync", "backward in no_sync": only that of the two is; "two backwards of
-    one forward"; "bare": the model itself is called. Seen are outputs, gradients, buffers, and what
-    went on meanwhile.
+    and takes its steps in turn; overlap, whether messages must start and end in time. Each
+    positional argument is a step: a list of inputs (N, 3), all but the last of which run inside
+    `no_sync`; "silent": all do; "nested": all do, and a `no_sync` within that has ended; "raising":
+    first a `no_sync` is left by an exception; "by name": the module gets a further argument by its
+    name; "eval": the one input runs without gradients; "forward in no_sync", "backward in no_sync":
+    only that of the two is; "two backwards of one forward"; "bare": the model itself is called.
+    Seen are outputs, gradients, buffers, and what went on meanwhile.
     """
     return run_on_ranks(subject, case, wrapped_there)
 
@@ -504,9 +505,9 @@ def _one_step(ddp: Any, model: Any, x: Tensor, watch: Watch) -> tuple[Tensor, in
 def accumulated(subject: Any, case: Case) -> dict[str, Any]:
     """Steps of the function on a linear model that torch's DistributedDataParallel wraps.
 
-    Each rank's call: seed, or zero, for parameters of zeros; each positional argument is the list of
-    micro-batches of a step. Before the first, the gradients hold what an earlier backward left. Seen are the losses, and gradients
-    and parameters after each step.
+    Each rank's call: seed, or zero, for parameters of zeros; each positional argument is the list
+    of micro-batches of a step. Before the first, the gradients hold what an earlier backward left.
+    Seen are the losses, and gradients and parameters after each step.
     """
     return run_on_ranks(subject, case, accumulated_there)
 
@@ -575,9 +576,10 @@ def saved(subject: Any, case: Case) -> dict[str, Any]:
 
     Each rank's call: model, seed, ddp (is it wrapped by torch's?), old (does a file of that name
     exist?), full (is the disk full before the file is complete?), nowhere (is the path in a folder
-    that does not exist?). Seen are the files and their
-    contents, whether the file was there before the other ranks could go on, whether at every moment
-    there was a file of that name, whether what was moved there came from the same folder, and whether the file of before is whole for who has it open.
+    that does not exist?). Seen are the files and their contents, whether the file was there before
+    the other ranks could go on, whether at every moment there was a file of that name, whether what
+    was moved there came from the same folder, and whether the file of before is whole for who has
+    it open.
     """
     return run_on_ranks(subject, case, saved_there)
 
