@@ -6,8 +6,8 @@ from pathlib import Path
 from course_utils.classroom.marks.plan import Plan
 from course_utils.classroom.marks.text import few
 from course_utils.classroom.release.edition import CannotRelease, Edition
-from course_utils.classroom.release.making import make, problems
-from course_utils.classroom.release.without_answers import static_problems
+from course_utils.classroom.release.making import assemble, problems
+from course_utils.classroom.release.without_answers import observed, static_problems
 
 from . import github_classroom, gradescope, nbgrader
 
@@ -37,21 +37,23 @@ def released(
     """
     if form not in FORMATS:
         raise CannotRelease([f"no format {form!r}; there are: {', '.join(FORMATS)}"])
-    if plan.hidden and not only_exercises:
-        _check_chapters_without_answers(plan, root)
-    edition = make(plan, root, only_exercises=only_exercises, say=say)
+    edition = assemble(plan, root, only_exercises=only_exercises)
+    if plan.hidden:
+        if not only_exercises:
+            _check_chapters_without_answers(edition)
+        edition = observed(edition, say)
     found = problems(edition, run=run, say=say)
     if found:
         raise CannotRelease(found)
     return _FORMS[form](edition) if form in _FORMS else edition
 
 
-def _check_chapters_without_answers(plan: Plan, root: Path) -> None:
+def _check_chapters_without_answers(edition: Edition) -> None:
     """Raises CannotRelease, with the advice, where a chapter itself needs what would be left out.
 
     It is found by reading, before anything takes its time.
     """
-    found = static_problems(make(plan, root, store=False))
+    found = static_problems(edition)
     if found:
         advice = (
             "--only-exercises hands out the problems without the chapters, and needs none of these; or "

@@ -15,7 +15,7 @@ from . import notebooks
 from .edition import CannotRelease, Edition
 from .package import package_files, requirements
 from .run_notebooks import run_problems
-from .without_answers import static_problems, without_answers
+from .without_answers import observed, static_problems, without_answers
 
 PLAN = "plan.json"
 
@@ -25,14 +25,22 @@ def make(
     root: Path,
     *,
     only_exercises: bool = False,
-    store: bool = True,
     say: Callable[[str], None] = lambda _: None,
 ) -> Edition:
     """The edition of a plan, with answers unless the plan hides them.
 
-    root: the course's folder, with notebooks/ and requirements.txt. only_exercises: problem sets
-    instead of chapters. store: of an edition without answers, keep what was observed of them, which takes
-    time; without it the edition is to be read only. say: told what takes time. Raises CannotRelease, FileNotFoundError.
+    say: told what takes time. The rest as for `assemble`.
+    """
+    edition = assemble(plan, root, only_exercises=only_exercises)
+    return observed(edition, say) if plan.hidden else edition
+
+
+def assemble(plan: Plan, root: Path, *, only_exercises: bool = False) -> Edition:
+    """The edition of a plan; where it hides the answers, one that can be read but not run.
+
+    There it lacks what takes time, and what `observed` adds. root: the course's folder, with
+    notebooks/ and requirements.txt. only_exercises: problem sets instead of chapters. Raises
+    CannotRelease, FileNotFoundError.
     """
     names = [name for name in chapters() if any(key.startswith(f"{name}.") for key in plan.keys)]
     paths = {name: notebooks.chapter_notebook(root, name) for name in names}
@@ -53,7 +61,7 @@ def make(
         raise CannotRelease([f"no notebook holds the exercise {key!r}" for key in absent])
     edition = Edition(plan, files, {PLAN: plan.to_json().encode()})
     if plan.hidden:
-        return _completed(without_answers(edition, say, store=store), root)
+        return _completed(without_answers(edition), root)
     package = package_files(Path(course_utils.__file__).parent)
     return _completed(edition.with_files(files=package), root)
 

@@ -30,17 +30,14 @@ globals().update(chapter(__name__))
 '''
 
 
-def without_answers(
-    edition: Edition, say: Callable[[str], None] = lambda _: None, *, store: bool = True
-) -> Edition:
+def without_answers(edition: Edition) -> Edition:
     """The edition with the package that may be handed out beside its notebooks.
 
-    store: keep what was observed of each exercise; without it the edition is to be read only. Raises CannotRelease where an exercise cannot be kept as data.
+    It can be read; to be run it needs the exercises, which `observed` adds.
     """
     whole = package_files(Path(course_utils.__file__).parent)
     graph = Graph(whole)
-    graded = [find(key) for key in edition.plan.keys]
-    others = [find(key) for key in sorted(_keys_beside(edition))]
+    graded, others = _graded(edition), _beside(edition)
     reached = _reach(graph, edition, [*graded, *others])
     stubs = by_module(graded)
     changed: dict[str, bytes] = {}
@@ -53,16 +50,20 @@ def without_answers(
         changed[path] = found.text.encode()
         removed[module] = found.graded | found.helpers
     files = dict(_kept_files(whole, graph, {one.module for one in reached}))
-    kept = dict(stored_files(graded, others, say)) if store else {}
     shipped = {p: d for p, d in edition.files.items() if not p.startswith(f"{PACKAGE}/")}
+    return replace(edition, files={**shipped, **files, **changed}, removed=removed)
+
+
+def observed(edition: Edition, say: Callable[[str], None] = lambda _: None) -> Edition:
+    """An edition without answers, with its exercises: what was observed of each, which takes time.
+
+    say: told which is being observed. Raises CannotRelease where an exercise cannot be kept as data.
+    """
+    graded, others = _graded(edition), _beside(edition)
+    kept = dict(stored_files(graded, others, say))
     size = sum(map(len, kept.values()))
     note = f"stored observations of {len(graded) + len(others)} exercises: {size / 1e6:.1f} MB"
-    return replace(
-        edition,
-        files={**shipped, **files, **changed, **kept},
-        removed=removed,
-        notes=(*edition.notes, note),
-    )
+    return replace(edition.with_files(files=kept), notes=(*edition.notes, note))
 
 
 # ------------------------------------------------------------------------------ what is reached
@@ -78,13 +79,18 @@ def _cells(edition: Edition) -> Iterator[tuple[Source, nbformat.NotebookNode]]:
                 yield cell_source(label, cell.source), cell
 
 
-def _keys_beside(edition: Edition) -> set[str]:
+def _graded(edition: Edition) -> list[Exercise]:
+    """The exercises that count."""
+    return [find(key) for key in edition.plan.keys]
+
+
+def _beside(edition: Edition) -> list[Exercise]:
     """Exercises that an edition's notebooks hold or ask for, besides those that count."""
     found = set()
     for source, cell in _cells(edition):
         found.add(cell.metadata.get("exercise", ""))
         found |= {key for _, key in asked_keys(source.tree)}
-    return found - {"", *edition.plan.keys}
+    return [find(key) for key in sorted(found - {"", *edition.plan.keys})]
 
 
 def _roots(edition: Edition, graph: Graph) -> list[Source]:
