@@ -27,6 +27,23 @@ class Import:
         """The module, or what may be one: `from a import b` gives "a.b"."""
         return f"{self.module}.{self.name}" if self.name else self.module
 
+    @property
+    def binding(self) -> tuple[str, str]:
+        """The name that gets bound here, and in dots what it stands for: of `import a.b` "a", twice."""
+        top = self.module.partition(".")[0]
+        return (self.bound, self.dotted) if self.bound else (top, top)
+
+
+def imports_of(node: ast.AST, dotted: str = "") -> list[Import]:
+    """The names of an import statement, in a text whose own name is `dotted`; none of any other node."""
+    match node:
+        case ast.Import(names=given):
+            return [Import(alias.name, "", alias.asname or "") for alias in given]
+        case ast.ImportFrom(names=given):
+            module = _absolute(node, dotted)
+            return [Import(module, a.name, a.asname or a.name) for a in given]
+    return []
+
 
 def imports_in(tree: ast.AST, dotted: str, package: str) -> Iterator[Import]:
     """The imports from a package, inside of functions too, in a text whose own name is `dotted`.
@@ -34,14 +51,7 @@ def imports_in(tree: ast.AST, dotted: str, package: str) -> Iterator[Import]:
     A package's own name ends in ".__init__", so that its last part is always the file.
     """
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found = [Import(alias.name, "", alias.asname or "") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            module = _absolute(node, dotted)
-            found = [Import(module, a.name, a.asname or a.name) for a in node.names]
-        else:
-            continue
-        yield from (one for one in found if is_under(one.module, package))
+        yield from (one for one in imports_of(node, dotted) if is_under(one.module, package))
 
 
 def _absolute(node: ast.ImportFrom, dotted: str) -> str:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from .answers import WrittenAnswer
+from .imports import imports_of, is_under
 
 MOST = 5
 _LONGEST = 120
@@ -85,13 +86,8 @@ def _libraries(nodes: Sequence[ast.stmt]) -> dict[str, str]:
     """What is imported, by the name under which it is used: a path in dots."""
     names: dict[str, str] = {}
     for node in (one for statement in nodes for one in ast.walk(statement)):
+        names |= dict(one.binding for one in imports_of(node) if one.module)
         match node:
-            case ast.Import(names=given):
-                for alias in given:
-                    top = alias.name.partition(".")[0]
-                    names[alias.asname or top] = alias.name if alias.asname else top
-            case ast.ImportFrom(module=str(module), names=given):
-                names |= {one.asname or one.name: f"{module}.{one.name}" for one in given}
             case ast.Assign(
                 targets=[ast.Name(id=name)], value=ast.Attribute() | ast.Name() as value
             ):
@@ -149,7 +145,7 @@ def _constant(node: ast.Call) -> str:
 
 
 def _within(path: str, places: Sequence[str]) -> bool:
-    return any(path == place or path.startswith(f"{place}.") for place in places)
+    return any(is_under(path, place) for place in places)
 
 
 class _Reader(ast.NodeVisitor):
@@ -162,15 +158,12 @@ class _Reader(ast.NodeVisitor):
     def note(self, node: Any, why: str) -> None:
         self.found.setdefault(node.lineno, why)
 
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            if _within(alias.name, _MODULES):
-                self.note(node, f"imports {alias.name}")
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for one in imports_of(node):
+            if _within(one.dotted, _PATHS if one.name else _MODULES):
+                self.note(node, f"imports {one.dotted}")
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        for alias in node.names:
-            if _within(f"{node.module}.{alias.name}", _PATHS):
-                self.note(node, f"imports {node.module}.{alias.name}")
+    visit_ImportFrom = visit_Import
 
     def visit_Name(self, node: ast.Name) -> None:
         path = self.names.get(node.id, "")

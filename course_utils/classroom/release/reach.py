@@ -106,7 +106,8 @@ class Imports:
         """Note what one name of an import statement binds."""
         self.modules += _parents(one.module, known)
         if not one.name:
-            self.aliases[one.bound or PACKAGE] = one.module if one.bound else PACKAGE
+            name, module = one.binding
+            self.aliases[name] = module
         elif one.name == "*":
             self.stars.append(one.module)
         elif one.dotted in known:
