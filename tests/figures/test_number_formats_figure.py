@@ -1,24 +1,12 @@
 """The float-format explorer of chapter 4: the formats in which every pattern is a number."""
 
 import pytest
+from test_float_formats import DECODE
 
 from course_utils.figures.number_formats import format_explorer
 from course_utils.reference.number_formats import FORMATS, decode_float, float_limits
 
 FINITE = [form for form in FORMATS if form.specials == "finite"]
-DECODE = """
-(format) => {
-  const { e, m } = format, seen = [];
-  for (let sign = 0; sign < 2; sign++)
-    for (let exponent = 0; exponent < 2 ** e; exponent++)
-      for (let mantissa = 0; mantissa < 2 ** m; mantissa++) {
-        const x = StridesToShards.floats.decode(format, sign, exponent, mantissa);
-        const again = StridesToShards.floats.encode(format, x);
-        seen.push([x, again.sign === sign && again.exponent === exponent && again.mantissa === mantissa]);
-      }
-  return seen;
-}
-"""
 
 
 def as_data(form):

@@ -227,13 +227,7 @@
       facts.replaceChildren(...rowsOf.flatMap(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]));
     }
 
-    const figure = h("div", { class: "figure", onkeydown: (event) => {
-        if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT)$/.test(event.target.tagName)) return;
-        const run = { ArrowRight: () => go(done + 1), ArrowLeft: () => go(done - 1), Home: () => go(0), End: () => go(total()) }[event.key];
-        if (!run) return;
-        event.preventDefault();
-        run();
-      } },
+    const figure = h("div", { class: "figure", onkeydown: S.stepping(go, () => done, total) },
       h("div", { class: "controls" },
         h("div", { class: "line" }, picker),
         h("div", { class: "line", role: "group", "aria-label": "Steps" }, first, back, next, middle, last),

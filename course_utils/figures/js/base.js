@@ -143,6 +143,15 @@
     return { pills, slider, refresh: () => shows.forEach((show) => show()) };
   };
 
+  /** A figure's onkeydown: the arrow keys, Home and End `go` to a step from 0 to `last()`; `now()` is where it is. */
+  S.stepping = (go, now, last) => (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT)$/.test(event.target.tagName)) return;
+    const to = { ArrowRight: now() + 1, ArrowLeft: now() - 1, Home: 0, End: last() }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    go(to);
+  };
+
   S.css = `
 :host {
   color-scheme: light;

@@ -179,13 +179,7 @@
       meter.style.setProperty("--bound", `${(100 * bound) / ((n - 1) * whole)}%`);
     }
 
-    const figure = h("div", { class: "figure", onkeydown: (event) => {
-        if (event.ctrlKey || event.metaKey || event.altKey) return;
-        const run = { ArrowRight: () => go(done + 1), ArrowLeft: () => go(done - 1), Home: () => go(0), End: () => go(total()) }[event.key];
-        if (!run) return;
-        event.preventDefault();
-        run();
-      } },
+    const figure = h("div", { class: "figure", onkeydown: S.stepping(go, () => done, total) },
       h("div", { class: "controls" },
         h("div", { class: "line" }, h("span", { class: "label" }, "ranks"), worlds),
         h("div", { class: "line", role: "group", "aria-label": "Steps" }, first, back, play, next, last)),
