@@ -1,5 +1,7 @@
 """Which known mistake is named for an answer that is like none of them everywhere."""
 
+import itertools
+
 import pytest
 import torch
 import toy_collectives
@@ -9,6 +11,7 @@ import toys_on_ranks
 
 from course_utils.grading import Exercise, call, contracts, grade, probes, replace
 from course_utils.grading.declaring.edits import NoSuchText
+from course_utils.grading.judging import diagnosis
 
 AXIS = "It normalises over the first axis."
 TWICE = "The temperature is squared."
@@ -80,21 +83,29 @@ def test_two_slips_that_each_explain_a_part():
     assert SIGN in found.diagnosis
 
 
+def both_at_once(x, temperature=1.0):
+    """AXIS and TWICE: both change the same numbers, so neither explains a case alone."""
+    if temperature <= 0:
+        raise ValueError("temperature")
+    z = x / temperature**2
+    e = (z - z.amax(-1, keepdim=True)).exp()
+    return e / e.sum(0, keepdim=True)
+
+
 def test_two_slips_in_the_same_line_of_thought():
-    """Both change the same numbers, so neither explains a case alone."""
-
-    def answer(x, temperature=1.0):
-        if temperature <= 0:
-            raise ValueError("temperature")
-        z = x / temperature**2
-        e = (z - z.amax(-1, keepdim=True)).exp()
-        return e / e.sum(0, keepdim=True)
-
-    found = verdict(answer, axis, twice, centre)
+    found = verdict(both_at_once, axis, twice, centre)
     assert found.sure
     assert AXIS in found.diagnosis
     assert TWICE in found.diagnosis
     assert CENTRE not in found.diagnosis
+
+
+def test_pairs_are_tried_for_a_second_and_no_longer(monkeypatch):
+    clock, tried = itertools.count(step=0.3), []
+    monkeypatch.setattr(diagnosis, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(diagnosis.Evidence, "together", lambda _, *pair: tried.append(pair))
+    assert verdict(both_at_once, axis, twice, centre, sign).diagnosis is None
+    assert len(tried) == 3, "of six pairs those that begin at 0.3, 0.6 and 0.9 s"
 
 
 def test_a_mistake_that_the_answer_does_not_make_elsewhere_is_not_named():

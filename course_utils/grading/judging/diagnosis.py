@@ -23,6 +23,7 @@ from .ladder import Ladder
 
 NEARLY_ALL = 0.9
 TO_PUT_TOGETHER_S = 1.0
+"""So long pairs of edits are begun; the last one that is begun is seen through."""
 
 
 @dataclass(frozen=True)
