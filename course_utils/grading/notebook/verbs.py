@@ -4,6 +4,7 @@ import inspect
 from typing import Any
 
 from course_utils.grading.declaring.cells import stub_cell
+from course_utils.grading.declaring.exercise import Exercise
 from course_utils.grading.declaring.registry import chapters as all_chapters
 from course_utils.grading.declaring.registry import exercises_of, find
 from course_utils.grading.driving.errors import raised_by
@@ -43,14 +44,20 @@ def hint(key: str) -> None:
     show(Panel(f"Hint {shown} of {len(hints)} for {declared.names[0]}{more}", hints[number].text))
 
 
+def _with_answer(key: str) -> Exercise:
+    """The exercise, if this edition holds its answer. Raises NoAnswer if it does not."""
+    declared = find(key)
+    if not declared.has_answer:
+        raise without_answer(key)
+    return declared
+
+
 def solution(key: str) -> None:
     """Show the book's version, beside your own if you have passed with one.
 
     Raises NoAnswer in an edition that holds none.
     """
-    declared = find(key)
-    if not declared.has_answer:
-        raise without_answer(key)
+    declared = _with_answer(key)
     book = "\n\n\n".join(source_of(part) for part in declared.parts)
     columns = [("The book's version", book)]
     answer = store().read().get(key, {}).get("answer")
@@ -64,9 +71,7 @@ def use_book(key: str) -> Any:
 
     Raises NoAnswer in an edition that holds none.
     """
-    declared = find(key)
-    if not declared.has_answer:
-        raise without_answer(key)
+    declared = _with_answer(key)
     space = inspect.stack()[1].frame.f_globals
     space.update(zip(declared.names, declared.parts, strict=True))
     stands_for[key] = BOOK

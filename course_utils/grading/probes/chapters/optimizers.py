@@ -6,7 +6,7 @@ given, a model or an optimizer of the small catalogues below, since a case is da
 """
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.pytrees.shown import nested, shown
+from course_utils.grading.pytrees.tree import tensors
 
 # ------------------------------------------------------------------------------ an optimizer
 
@@ -57,7 +58,7 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
         optimizer.step()
         in_place &= places == [p.data_ptr() for p in params]
         left_alone &= all(_same(p.grad, g) for p, g in zip(params, grads, strict=True))
-        no_graph &= not any(t.requires_grad for t in _tensors_in(optimizer.state))
+        no_graph &= not any(t.requires_grad for t in tensors(optimizer.state))
         no_graph &= all(p.is_leaf and p.requires_grad for p in params)
         for p, values in zip(params, trail, strict=True):
             values.append(p.detach().clone())
@@ -108,19 +109,10 @@ def _bytes_of_state(optimizer: Optimizer, params: list[nn.Parameter]) -> int:
     storages: dict[int, int] = {}
     for p in params:
         if p.numel() > 1:
-            for t in _tensors_in(optimizer.state.get(p, {})):
+            for t in tensors(optimizer.state.get(p, {})):
                 if t.numel() > 1:
                     storages[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
     return sum(storages.values())
-
-
-def _tensors_in(tree: Any) -> Iterator[Tensor]:
-    """Every tensor in nested dicts, lists and tuples."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, dict | list | tuple):
-        for item in tree.values() if isinstance(tree, dict) else tree:
-            yield from _tensors_in(item)
 
 
 def _called_with_steps(name: str, case: Case) -> str:
