@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const S = globalThis.StridesToShards;
-  const { h, svg } = S;
+  const { h, svg, button } = S;
 
   // --- Arithmetic. Pure; the tests compare it with torch.
   // value: of the result. grads: by each input, for the gradient g by the result.
@@ -88,8 +88,6 @@
       asks = Object.fromEntries(example().leaves.map((leaf) => [leaf.name, leaf.requires_grad]));
     };
 
-    const button = (label, name, run, extra = {}) =>
-      h("button", { type: "button", "aria-label": name, title: name, onclick: run, ...extra }, label);
     const first = button("|◀", "To the start", () => go(0));
     const back = button("◀", "One step back", () => go(done - 1));
     const next = button("Step ▶", "One step forward", () => go(done + 1), { class: "primary" });

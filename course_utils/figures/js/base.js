@@ -108,6 +108,16 @@
     return { node, say };
   };
 
+  /** A button that does `run`, with a name for those who do not see the label. */
+  S.button = (label, name, run, extra = {}) =>
+    S.h("button", { type: "button", "aria-label": name, title: name, onclick: run, ...extra }, label);
+
+  /** The place of that of the values which lies nearest to `value`. */
+  S.nearest = (values, value) => {
+    const away = values.map((one) => Math.abs(one - value));
+    return away.indexOf(Math.min(...away));
+  };
+
   /** A whole number with its digits in groups: 12,345,678. */
   S.grouped = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
 
@@ -133,8 +143,7 @@
         oninput: () => change({ [key]: values[Number(input.value)] }),
       });
       shows.push(() => {
-        const away = (value) => Math.abs(value - settings[key]);
-        input.value = values.reduce((best, value, i) => (away(value) < away(values[best]) ? i : best), 0);
+        input.value = S.nearest(values, settings[key]);
         input.setAttribute("aria-valuetext", text(settings[key]));
         output.textContent = text(settings[key]);
       });

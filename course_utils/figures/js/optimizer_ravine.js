@@ -103,8 +103,7 @@
       const name = h("span", {}, label);
       const output = h("span", { class: "mono" });
       const show = (shown, text) => {
-        const nearest = values.reduce((best, v, i) => (Math.abs(v - settings[key]) < Math.abs(values[best] - settings[key]) ? i : best), 0);
-        input.value = nearest;
+        input.value = S.nearest(values, settings[key]);
         input.disabled = !shown;
         name.textContent = text;
         input.setAttribute("aria-label", text);

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const S = globalThis.StridesToShards;
-  const { h, svg } = S;
+  const { h, svg, button } = S;
 
   // --- Arithmetic. Pure, and equal to the book's Python: the tests compare the two.
 
@@ -59,8 +59,6 @@
     let timer = null;
 
     const worlds = h("div", { class: "worlds", role: "group", "aria-label": "World size" });
-    const button = (label, name, run, extra = {}) =>
-      h("button", { type: "button", "aria-label": name, title: name, onclick: run, ...extra }, label);
     const first = button("|◀", "To the start", () => go(0));
     const back = button("◀", "One step back", () => go(done - 1));
     const play = button("Play", "Play", () => (timer ? stop() : start()), { class: "primary play" });
