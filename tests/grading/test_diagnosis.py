@@ -80,6 +80,17 @@ def test_two_slips_that_each_explain_a_part():
     assert SIGN in found.diagnosis
 
 
+def test_two_slips_of_one_sentence_are_told_as_one():
+    def answer(x, temperature=1.0):
+        if temperature == 0:
+            raise ValueError("zero")
+        if temperature < 0:
+            return torch.softmax(x / temperature, -1)
+        return torch.softmax(x / temperature**2, -1)
+
+    assert verdict(answer, twice, (TWICE, sign[1])).diagnosis == TWICE
+
+
 def test_two_slips_in_the_same_line_of_thought():
     """Both change the same numbers, so neither explains a case alone."""
 
