@@ -841,6 +841,10 @@ grouped_query_expand.slips(
         ): "You repeat in front of the heads, and then reshape. That keeps the order, so a group gets heads "
         "0, 1, 2, … in turn instead of its own. Put the new axis behind the heads.",
         replace(
+            EXPANDED, "x.repeat(1, G, 1, 1).unflatten(1, (-1, G))"
+        ): "repeat stores G copies, and in the order 0, 1, 2, …, 0, 1, 2, …, so a group gets other heads than "
+        "its own. expand repeats each head in an axis behind the heads, and stores nothing.",
+        replace(
             EXPANDED, "x.repeat_interleave(G, 1)"
         ): "repeat_interleave stores G copies of every "
         "head, in one axis. A view keeps an axis for the group, with stride 0.",

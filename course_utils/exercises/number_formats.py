@@ -1145,6 +1145,10 @@ logsumexp.slips(
             "+ largest.squeeze(dim) + (x.amax(dim) - x.detach().amax(dim)).nan_to_num(0.0)",
         ): "You detach the largest where you subtract it, but not where you add it again, so its gradient of "
         "1 stays. Detach it in both places, or in none.",
+        replace(
+            "x.detach()", "x", "+ largest.squeeze", "+ largest.detach().squeeze"
+        ): "You detach the largest where you add it, but not where you subtract it, so its gradient of -1 "
+        "stays. Detach it in both places, or in none.",
         replace("exp().sum(dim).log()", "exp().mean(dim).log()"): "You take the mean of the "
         "exponentials. Their sum was asked for: yours is smaller by the log of their number.",
         replace(
