@@ -49,16 +49,27 @@ def _():
     yield call((512, 4096, 12289), 49157), "more FLOPs than a float counts exactly"
 
 
+ONE_LESS = (
+    "You count one addition less in each sum. That is exact for the mathematics, but kernels add to an "
+    "accumulator, and everyone counts two FLOPs for each product in a sum."
+)
 linear_flops.slips(
     {
         replace(
             "2 * prod", "prod"
         ): "You count multiply-adds. Each is a multiplication and an addition, two FLOPs.",
+        replace("2 * prod(batch) * in_features", "(2 * in_features - 1) * prod(batch)"): ONE_LESS,
         replace(
-            "2 * prod(batch) * in_features", "(2 * in_features - 1) * prod(batch)"
-        ): "You count one "
-        "addition less in each sum. That is exact for the mathematics, but kernels add to an accumulator, "
-        "and everyone counts 2 · in_features.",
+            "forward = 2 * prod(batch) * in_features * out_features",
+            "n, k, m = prod(batch), in_features, out_features\n    forward = n * (2 * k - 1) * m\n"
+            "    weight, data = m * (2 * n - 1) * k, n * (2 * m - 1) * k",
+            "forward * (2 if input_grad else 1)",
+            "weight + data * input_grad",
+        ): ONE_LESS,
+        replace(
+            "2 * prod(batch)", "2 * (prod(batch) if batch else 1.0)"
+        ): "Your counts of a vector are floats: NumPy's and torch's product of no sizes is 1.0. That of "
+        "math.prod is 1, and a count is an exact int.",
         replace(
             "prod(batch)", "(batch[0] if batch else 1)"
         ): "You count the first axis only. All axes "
@@ -533,6 +544,11 @@ training_memory.slips(
             "parameter * (trainable + frozen)", "parameter * trainable"
         ): "Frozen parameters have to be there too: the forward pass uses them.",
         replace(
+            "parameter * (trainable + frozen)",
+            'parameter * trainable + (2 if "bf16" in precision else 4) * frozen',
+        ): "Under autocast you keep frozen parameters in bfloat16. Autocast casts what is multiplied, not what "
+        "is stored: they stay float32 like the others.",
+        replace(
             "gradient * trainable", "gradient * (trainable + frozen)"
         ): "A frozen parameter has no gradient.",
         replace(
@@ -578,6 +594,14 @@ training_memory.slips(
         replace(
             "precision not in ELEMENT_BYTES or optimizer not in STATE_NUMBERS", "False"
         ): "A KeyError from a table says little. Look first, and raise ValueError.",
+        replace(
+            " or optimizer not in STATE_NUMBERS", ""
+        ): "You check the precision only. An unknown optimizer ends in another error: raise ValueError for "
+        "it, too.",
+        replace(
+            "precision not in ELEMENT_BYTES or ", ""
+        ): "You check the optimizer only. An unknown precision ends in another error: raise ValueError for "
+        "it, too.",
         replace(
             " or optimizer", " and optimizer"
         ): "You raise only if both are unknown. One is enough.",
@@ -721,6 +745,10 @@ activation_bytes.slips(
             "batch * n_head * context * context", "n_head * context * context"
         ): "Each sequence has scores of its own: multiply by batch.",
         replace(
+            "* maps", "* maps + 4 * batch * n_head * context"
+        ): "You keep one number for each head and query without flash attention as well. There the softmax "
+        "itself is kept, and nothing has to be computed again.",
+        replace(
             "(4 + (product if product < 4 else 0))", "4"
         ): "Below 4 bytes, the second product needs the "
         "softmax in its own dtype: that copy is kept too.",
@@ -863,6 +891,10 @@ matmul_intensity.slips(
             "element_size * (m * k + k * n + m * n)", "element_size * (m * k + k * n) + m * n"
         ): "The result's elements have element_size bytes, too.",
         replace(
+            "element_size * (m * k + k * n + m * n)", "element_size * (m * k + k * n) + 4 * m * n"
+        ): "You write the result in float32, 4 bytes an element. It is written like the factors, in "
+        "element_size bytes.",
+        replace(
             "2 * m * k * n / (", "(2 * k - 1) * m * n / ("
         ): "You count one addition less in each sum. The convention is 2 · m · k · n.",
         replace(
@@ -970,6 +1002,10 @@ roofline_time.slips(
         replace(
             "peak_flops <= 0 or bandwidth <= 0", "peak_flops == 0 or bandwidth == 0"
         ): "You let negative speeds through.",
+        replace(
+            "in operations)", "in [operations.pop() for _ in range(len(operations))])"
+        ): "You take the operations off the caller's own list, which is empty afterwards. Go through it in a "
+        "loop, or copy it first.",
         replace(
             " <= 0 or bandwidth", " <= 0 and bandwidth"
         ): "You refuse only if both are wrong. One is enough.",
@@ -1092,6 +1128,16 @@ mfu.slips(
         replace(
             "12 *", "6 *"
         ): "You halve attention for the causal mask. By the definition it is counted whole.",
+        replace(
+            "6 * n_parameters + 12 * n_layer * n_embd * context",
+            "6 * (n_parameters + 12 * n_layer * n_embd * context)",
+        ): "Your 6 multiplies attention's term as well. The 12 has forward and backward in it already: the 6 "
+        "belongs to n_parameters alone.",
+        replace(
+            "return tokens_per_second * per_token / (n_gpus * peak_flops)",
+            "return min(1.0, tokens_per_second * per_token / (n_gpus * peak_flops))",
+        ): "You cut the share off at 1. Where it comes out above, one of the figures is wrong, and your "
+        "result hides it.",
         replace("12 * n_layer *", "12 *"): "You count the attention of one layer.",
         replace(
             "n_embd * context", "n_embd * context * context"
@@ -1221,6 +1267,10 @@ days_to_train.slips(
         replace(
             "0 < mfu <= 1", "0 < mfu"
         ): "You let a share above 1 through. Somebody meant per cent.",
+        replace(
+            "    if not", "    mfu = mfu / 100 if mfu > 1 else mfu\n    if not"
+        ): "You take a share above 1 for per cent, and divide it by 100. Raise ValueError: nobody knows what "
+        "the caller of 1.01 meant.",
         replace("0 < mfu <= 1", "mfu <= 1"): "You let a share of 0 or less through.",
         replace("0 < mfu <= 1", "0 <= mfu <= 1"): "You let 0 through: a division by zero.",
         replace("0 < mfu <= 1", "0 < mfu < 1"): "You refuse 1, which is all of the peak.",
@@ -1319,6 +1369,10 @@ communication_bytes.slips(
         replace(
             "(world_size - 1)", "world_size"
         ): "A chunk that has passed world_size − 1 links has met every rank.",
+        replace(
+            "2 * (world_size - 1)", "(2 * world_size - 1) * (world_size > 1)"
+        ): "You let one of the two halves take world_size steps. Both take world_size − 1: a chunk that has "
+        "passed so many links has met every rank.",
         replace(
             "-(-n_parameters // world_size)", "n_parameters"
         ): "You send the whole vector in each step. A ring sends one chunk of it.",

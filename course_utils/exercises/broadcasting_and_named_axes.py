@@ -78,8 +78,18 @@ def _():
     yield call((3,), (1,), (4,)), "the first and the last do not go together"
 
 
+FALSY = (
+    "A size of 0 goes with any other in your code: `if a and b` skips it, and so does `n > 1`. It is a size "
+    "like any other: with 3 it is an error."
+)
 broadcast_shape.slips(
     {
+        replace(
+            "set(sizes) - {1}",
+            "{n for n in sizes if n > 1}",
+            "max(others, default=1)",
+            "min(sizes) and max(sizes)",
+        ): FALSY,
         replace(
             "(1,) * (ndim - len(shape)) + tuple(shape)", "tuple(shape) + (1,) * (ndim - len(shape))"
         ): "You align the shapes at their first axes. Broadcasting aligns them at the last: fill up "
@@ -108,6 +118,14 @@ broadcast_shape.slips(
         ): "You repeat an axis whose size divides the other. Only a size of 1 is repeated.",
         replace("set(sizes) - {1}", "set(sizes) - {0, 1}"): "You treat a size of 0 like 1. It is a "
         "size like any other: with 1 it gives 0, with 3 it is an error.",
+        replace(
+            "    ndim", "    if not shapes:\n        raise TypeError\n    ndim"
+        ): "Without any shape your code raises TypeError: reduce, for one, has nothing to begin with. Start "
+        "from (), which is the result there.",
+        replace(
+            "    ndim", "    if not shapes:\n        raise IndexError\n    ndim"
+        ): "Without any shape there is no shapes[0], and your code raises. The result is the shape of a "
+        "single number, ().",
         replace(
             ", default=0", ""
         ): "Without any shape there is no longest one, and your code raises. "
@@ -161,12 +179,6 @@ def _(*shapes):
             elif shape[axis] > 1 and shape[axis] != whole[axis]:
                 raise ValueError(axis)
     return tuple(whole)
-
-
-FALSY = (
-    "You compare two sizes only where both are true (`if a and b`), and 0 is not. It is a size like any "
-    "other: with 3 it is an error."
-)
 
 
 @broadcast_shape.mistake(FALSY)
@@ -347,12 +359,16 @@ batched_outer.slips(
         "`reshape(-1, …)` cannot tell the number of entries. `...` stands for the batch as it is.",
         replace(
             PRODUCT, "torch.bmm(x[:, :, None], y[:, None])"
-        ): "bmm takes exactly one axis for the "
-        "batch. There may be none, or several: `...` stands for all of them.",
+        ): "Your code takes exactly one axis for the batch, as torch.bmm does. There may be none, or several: "
+        "`...` stands for all of them.",
         replace(
             "x[..., :, None]", "x.unsqueeze_(-1)"
         ): "unsqueeze_, with an underscore, changes the "
         "caller's x. `unsqueeze` and an index with None make a view.",
+        replace(
+            PRODUCT, "x.unsqueeze_(-1) * y.unsqueeze_(-2)"
+        ): "unsqueeze_, with an underscore, changes the caller's x and y. `unsqueeze` and an index with None "
+        "make views.",
         replace(
             PRODUCT, "x.unsqueeze(1) * y.unsqueeze(2)"
         ): "You count the new axes from the left, which depends on the batch, and give x the row. x is the "
@@ -416,6 +432,17 @@ def _(x, y):
 )
 def _(x, y):
     return x[..., :, None].repeat((1,) * x.ndim + y.shape[-1:]) * y[..., None, :]
+
+
+@batched_outer.mistake(
+    "The values are right, but you store every repetition of both x and y before you multiply. Broadcasting "
+    "repeats without storing.",
+    cost=True,
+)
+def _(x, y):
+    N, M = x.size(-1), y.size(-1)
+    tiled = y.repeat((1,) * (y.ndim - 1) + (N,))
+    return (x.repeat_interleave(M, -1) * tiled).unflatten(-1, (N, M))
 
 
 batched_outer.alternative("einsum")(lambda x, y: torch.einsum("...n,...m->...nm", x, y))
@@ -632,12 +659,21 @@ def _(grad, shape):
     return grad.sum(new + ones) if new + ones else grad
 
 
+MOVED_UP = (
+    "You sum one axis after the other without keepdim: each is gone, and those behind it have moved up by "
+    "one before you come to them. keepdim=True leaves the numbers as they are."
+)
 for all_ones in (True, False):
 
-    @unbroadcast.mistake(
-        "You sum one axis after the other without keepdim: each is gone, and those behind it have moved up "
-        "by one before you come to them. keepdim=True leaves the numbers as they are."
-    )
+    @unbroadcast.mistake(MOVED_UP)
+    def _(grad, shape, all_ones=all_ones):
+        aligned = (1,) * (grad.ndim - len(shape)) + tuple(shape)
+        for axis, (n, m) in enumerate(zip(aligned, grad.shape)):
+            if n == 1 and (all_ones or m != 1):
+                grad = grad.sum(axis)
+        return grad.reshape(shape)
+
+    @unbroadcast.mistake(MOVED_UP)
     def _(grad, shape, all_ones=all_ones):
         while grad.ndim > len(shape):
             grad = grad.sum(0)
@@ -670,6 +706,16 @@ def _(grad, shape):
         if size == 1:
             grad = grad.sum(axis, keepdim=True)
     return grad
+
+
+@unbroadcast.mistake(
+    "You cut grad's elements, in their order, into blocks of `shape` and add those up. That is right only "
+    "where all repeated axes are in front: ask of each axis whether it was repeated."
+)
+def _(grad, shape):
+    size = torch.Size(shape).numel()
+    blocks = grad.reshape(-1, *shape) if grad.numel() and size else grad.new_zeros(1, *shape)
+    return blocks.sum(0)
 
 
 @unbroadcast.mistake(
@@ -789,6 +835,15 @@ grouped_query_expand.slips(
         "the stride 0.",
         replace(EXPANDED, "x[:, None].expand(-1, G, -1, -1, -1)"): "Your groups are outside of the "
         "heads, (B, G, kv, T, D). Query head n · G + g reads head n: G comes behind kv.",
+        replace(
+            EXPANDED,
+            "x[:, None].expand(-1, G, -1, -1, -1).reshape(x.size(0), x.size(1), G, *x.shape[2:])",
+        ): "You repeat in front of the heads, and then reshape. That keeps the order, so a group gets heads "
+        "0, 1, 2, … in turn instead of its own. Put the new axis behind the heads.",
+        replace(
+            EXPANDED, "x.repeat(1, G, 1, 1).unflatten(1, (-1, G))"
+        ): "repeat stores G copies, and in the order 0, 1, 2, …, 0, 1, 2, …, so a group gets other heads than "
+        "its own. expand repeats each head in an axis behind the heads, and stores nothing.",
         replace(
             EXPANDED, "x.repeat_interleave(G, 1)"
         ): "repeat_interleave stores G copies of every "
@@ -1704,6 +1759,10 @@ einsum.slips(
             "strict=True", "strict=False"
         ): "You ignore operands, or letters, that are left over. "
         "If the numbers differ, raise ValueError.",
+        replace(
+            "strict=True", 'strict=len(operands) > inputs.count(",") + 1'
+        ): "You refuse operands that are too many. Where there are too few, you forget the terms that are "
+        "left over: raise ValueError there, too.",
         replace("[*output, *summed]", "[*sorted(output), *summed]"): "Your result's axes are in "
         "alphabetical order. They come in the order in which the equation writes them.",
         replace(

@@ -57,9 +57,15 @@ def _():
     yield call(0x80, 4, 3), "only the sign"
     yield call(0b1_101, 3, 0), "a format without mantissa"
     yield call(2**63 + 5, 11, 52), "64 bits"
+    yield call(0x3FEFFFFFFFFFFFFF, 11, 52), "more than 53 bits: a float cannot hold them"
+    yield call(2**63 - 1, 11, 52), "all ones but the sign"
     yield call(bits=0b0_10_1, exponent_bits=2, mantissa_bits=1), "arguments by name"
 
 
+TRUE_DIVISION = (
+    "You divide with /, which makes a float of 53 bits: a long FP64 mantissa is rounded up into the "
+    "exponent. Cut with >> or //, which stay exact."
+)
 float_fields.slips(
     {
         replace(
@@ -75,6 +81,17 @@ float_fields.slips(
             "bits % 2**mantissa_bits", "bits % 2**exponent_bits"
         ): "You keep as many mantissa bits as the exponent has. It has mantissa_bits.",
         replace("sign, exponent, bits", "exponent, sign, bits"): "The sign comes first.",
+        replace("(bits >> mantissa_bits)", "int(bits / 2**mantissa_bits)"): TRUE_DIVISION,
+        replace(
+            "bits >> (exponent_bits + mantissa_bits)",
+            "int(bits / 2**mantissa_bits) >> exponent_bits",
+            "(bits >> mantissa_bits)",
+            "int(bits / 2**mantissa_bits)",
+        ): TRUE_DIVISION,
+        replace(
+            "bits % 2**mantissa_bits", "(bits % 2**mantissa_bits if mantissa_bits else bits)"
+        ): "text[-n:] with n = 0 is the whole text, so a format without mantissa gets all of its bits. Count "
+        "from the front: text[1 + exponent_bits:].",
         replace(
             "sign, exponent, bits % 2**mantissa_bits", "sign, bits % 2**mantissa_bits, exponent"
         ): "You return the mantissa before the exponent.",
@@ -133,6 +150,15 @@ def _(bits, exponent_bits, mantissa_bits):
     return int(text[0]), int(text[1:cut], 2), int(text[cut:], 2)
 
 
+@float_fields.mistake(
+    "You pad the text to 32 digits, which is right for FP32 only. A pattern has 1 + exponent_bits + "
+    "mantissa_bits."
+)
+def _(bits, exponent_bits, mantissa_bits):
+    text, cut = f"{bits:032b}", 1 + exponent_bits
+    return int(text[0]), int(text[1:cut], 2), int(text[cut : cut + mantissa_bits] or "0", 2)
+
+
 @float_fields.alternative("cut the text of the pattern")
 def _(bits, exponent_bits, mantissa_bits):
     text = format(bits, f"0{1 + exponent_bits + mantissa_bits}b")
@@ -155,6 +181,7 @@ decode_float = Exercise(
     difficulty=2,
     minutes=20,
     points=3,
+    probe=probes.signed_number,
     hints=(
         "`float_fields` gives the three integers. Which exponent fields are special in this format?",
         "Normal: (1 + mantissa / 2^mantissa_bits) · 2^(exponent - bias). Subnormal: no 1, and the exponent 1 - bias.",
@@ -196,6 +223,7 @@ def _():
     yield call(0b0_11111_01, 5, 2), "NaN"
     yield call(0b0_11_0, 2, 1, "finite"), "FP4 has neither: 4"
     yield call(0, 5, 10), "zero"
+    yield call(0x8000, 5, 10), "minus zero: -0.0"
     yield call(1, 8, 23), "the smallest subnormal number of FP32"
     yield call(0x007FFFFF, 8, 23), "the largest subnormal number of FP32"
     yield call(0x00800000, 8, 23), "the smallest normal number of FP32"
@@ -226,6 +254,13 @@ decode_float.slips(
         ): 'In an "fn" format only one mantissa at the largest exponent is NaN, that of all ones: '
         "E4M3 reaches 448.",
         replace("-value if sign else value", "value"): "You forget the sign.",
+        replace(
+            "if sign else value", "if sign and value else value"
+        ): "Your zeros have no sign. Where the sign bit is set, zero is -0.0.",
+        replace(
+            'specials == "fn" and', 'specials == "fn" and not sign and'
+        ): 'You miss the NaN of an "fn" format that has the sign bit set. Exponent and mantissa all ones is '
+        "NaN with either sign: leave the sign out of the comparison.",
         replace(
             'elif specials == "fn" and', "elif"
         ): "You make the pattern of all ones a NaN in every "
@@ -387,6 +422,14 @@ float_limits.slips(
 )
 
 
+@float_limits.mistake(
+    "You count in float32, torch's default: what a wide exponent reaches is inf or 0 there, and long "
+    "mantissas are rounded. Python's own floats are float64."
+)
+def _(exponent_bits, mantissa_bits, specials="ieee"):
+    return torch.tensor(nf.float_limits(exponent_bits, mantissa_bits, specials)).tolist()
+
+
 @float_limits.alternative("decode the patterns")
 def _(exponent_bits, mantissa_bits, specials="ieee"):
     def decode(field, mantissa):
@@ -480,6 +523,10 @@ ulp.slips(
         replace(
             "frexp(x)[1] - 1 if x", "frexp(x)[1] - 1 if x > 0"
         ): "You treat negative numbers like 0. Steps do not depend on the sign.",
+        replace(
+            "max(exponent, smallest) - mantissa_bits", "max(exponent - mantissa_bits, smallest)"
+        ): "You keep the step itself at the smallest normal number or above. It is the exponent of x that "
+        "stops there, at 1 - bias; the step is smaller by 2^mantissa_bits.",
         replace(
             "- mantissa_bits)", "+ mantissa_bits)"
         ): "The step is smaller than x's power of two by 2^mantissa_bits, not larger.",
@@ -630,6 +677,15 @@ encode_bfloat16.slips(
         replace(
             ".masked_fill(x.isnan(), 0x7FC0)", ".where(~x.isnan(), bits >> 16 & 0xFFFF | 0x40)"
         ): "You keep the upper half of a NaN's bits. Every NaN becomes 0x7FC0.",
+        replace(
+            "x.isnan()",
+            "nan",
+            "    odd",
+            "    nan = x.isnan()\n    odd",
+            "(bits + 0x7FFF + odd)",
+            "bits.add_(0x7FFF + odd)",
+        ): "You add in place to a view of x, and a view has no memory of its own: the caller's numbers "
+        "change. Make a new tensor, with + instead of +=.",
         replace("0x7FC0", "0xFFFF"): "Your NaN is 0xFFFF, as a cast of torch's may give. Every NaN "
         "becomes 0x7FC0.",
         replace(
@@ -762,6 +818,11 @@ stochastic_round.slips(
             "u < fraction)",
         ): "You start from the nearest bfloat16 number, and small u take you away from it. The chances "
         "are right; but small u lead to the number farther from zero, on either side of the middle.",
+        replace(
+            "u < fraction",
+            "(u < fraction) & ((bits >> 16) + 1 << 16).view(torch.float32).isfinite()",
+        ): "Beyond the largest finite number b is infinite, so your p is 0 and you never go up. Count b as "
+        "±2^128 there, or take p from the sixteen bits that are cut.",
         replace("u < fraction", "fraction > 0"): "You always round away from zero.",
         replace(
             "((bits >> 16) + up)", "(bits >> 16)"
@@ -832,6 +893,7 @@ kahan_sum = Exercise(
     ),
 )
 CRUMBS = torch.cat([torch.ones(1), torch.full((512,), 2.0**-25)])
+CANCELLING = torch.tensor([0.75, -0.25, -0.5]) * 2.0**-23
 STEPS_OF_TWO = torch.tensor([2.0**24] + [0.75, 0.75, 1.5] * 200)  # from 2^24 on a float32 is even
 kahan_sum.by_hand(
     lambda: [
@@ -867,6 +929,7 @@ def _():
     yield call(torch.tensor([1.0, NAN, 2.0])), "NaN"
     yield call(torch.arange(24.0).view(2, 3, 4)), "two axes remain"
     yield call(draws.scattered(torch.arange(6.0).view(3, 2))), "not contiguous"
+    yield call(torch.cat([torch.ones(1), CANCELLING.repeat(200)])), "crumbs that cancel, beside 1"
 
 
 kahan_sum.contract(
@@ -884,6 +947,10 @@ kahan_sum.slips(
         replace(
             "wanted - (grown - total)", "wanted - grown - total"
         ): "The brackets matter: grown - total is what has arrived, and that is taken from wanted.",
+        replace(
+            "wanted - (grown - total)", "wanted - grown + total"
+        ): "wanted - grown is rounded like grown itself, and what was lost is lost in it again. grown - "
+        "total, what has arrived, is exact: put the brackets there.",
         replace(
             "term + lost", "term - lost"
         ): "Your compensation has the wrong sign: it takes away once "
@@ -1073,6 +1140,15 @@ logsumexp.slips(
         ): "You subtract the smallest. The largest still overflows: that one has to become 0.",
         replace(".amax(dim, keepdim=True)", ".abs().amax(dim, keepdim=True)"): "You subtract the "
         "largest |x|. Where all are very negative, nothing but zeros is left after exp.",
+        replace(
+            "+ largest.squeeze(dim)",
+            "+ largest.squeeze(dim) + (x.amax(dim) - x.detach().amax(dim)).nan_to_num(0.0)",
+        ): "You detach the largest where you subtract it, but not where you add it again, so its gradient of "
+        "1 stays. Detach it in both places, or in none.",
+        replace(
+            "x.detach()", "x", "+ largest.squeeze", "+ largest.detach().squeeze"
+        ): "You detach the largest where you add it, but not where you subtract it, so its gradient of -1 "
+        "stays. Detach it in both places, or in none.",
         replace("exp().sum(dim).log()", "exp().mean(dim).log()"): "You take the mean of the "
         "exponentials. Their sum was asked for: yours is smaller by the log of their number.",
         replace(
@@ -1393,6 +1469,10 @@ quantize_mxfp8.slips(
             "",
         ): "torch raises RuntimeError where the last axis does not split. Say so yourself, with "
         "ValueError.",
+        replace(
+            "if x.size(-1) % MX_BLOCK", "if x.numel() % MX_BLOCK"
+        ): "You count all the numbers. Blocks lie along the last axis: ValueError is due where that one's "
+        "length is no multiple of 32.",
         replace(
             ".masked_fill(largest == 0, -127)", ""
         ): "frexp of 0 has exponent 0, so your block of "

@@ -61,6 +61,14 @@ flat_index.slips(
         "storage.",
         replace("offset + ", "offset * max(stride, default=1) + "): "You multiply the offset "
         "along with the steps; it is counted once, in elements, not in rows.",
+        replace(
+            "    return offset", "    if not index:\n        return 0\n    return offset"
+        ): "You answer 0 for a tensor without axes. It has one element too, and that lies at the offset.",
+        replace(
+            "    return offset",
+            "    if not index:\n        return float(offset)\n    return offset",
+        ): "Without axes you return a float: an empty array of NumPy or torch is one of floats. A position "
+        "is an int, also where there is nothing to add up.",
         replace("i * s for", "(i + 1) * s for"): "You count from 1: the first element has index "
         "0, which adds nothing.",
         replace("(index, stride", "(index, reversed(stride)"): "You pair the first index with the "
@@ -195,6 +203,10 @@ unflatten_index.slips(
             "not 0 <= position < prod(shape)", "0 not in shape and not 0 <= position < prod(shape)"
         ): "You divide by a size of 0. A shape with such an axis has no element at any position: raise "
         "IndexError before you divide.",
+        replace(
+            "    index = []", "    if not shape:\n        raise IndexError\n    index = []"
+        ): "Your code raises for a shape without axes, which has no shape[0]. It has one element all the "
+        "same, at position 0, and the index of that is ().",
         replace("IndexError", "ValueError"): "You raise ValueError. A position without an element "
         "is an IndexError, as for a list.",
     }
@@ -246,6 +258,10 @@ contiguous_strides.slips(
             "reversed(shape)", "shape", "reversed(strides)", "strides"
         ): "These are column-major strides: your first axis moves by 1. In row-major order the last "
         "does.",
+        replace(
+            "reversed(shape)", "shape"
+        ): "You multiply the sizes up from the front, and then turn the list round. A stride is made of the "
+        "sizes inside it, those to the right: begin with the last.",
         replace(
             "strides.append(step)\n        step *= max(size, 1)",
             "step *= max(size, 1)\n        strides.append(step)",
@@ -355,6 +371,16 @@ is_contiguous.slips(
             "expected = step * size",
         ): "You count on from the stride of an axis of size one, which may be anything. Leave such an "
         "axis out, and count on from the one inside it.",
+        replace(
+            "    expected = 1",
+            "    if stride and stride[-1] != 1:\n        return False\n    expected = 1",
+        ): "You ask for a last stride of 1 also where the last axis has size one. It is never stepped "
+        "along: any stride will do.",
+        replace(
+            "zip(reversed(shape), reversed(stride), strict=True)",
+            "sorted(zip(shape, stride), key=lambda axis: axis[1])",
+        ): "You take the axes in any order (sorted by their strides, for one), so a transpose without gaps "
+        "passes too. Row-major order is the axes' own: the last one moves by 1.",
         replace("expected *= size", "return True"): "You only look at the last stride. With "
         "stride 1 there, the rows can still be apart, overlap or be the same row.",
         replace(
@@ -524,6 +550,18 @@ view_strides.slips(
             "if size == 1 and new_size > 1", "if size == 1"
         ): "You begin a new run for an axis of size one as well, and where none is left, in front, there "
         "is nothing to take. Such an axis needs no run: any stride will do.",
+        replace(
+            "        if size == 1:\n            continue\n        if runs and runs[-1][1] == size * step:",
+            "        if runs and (1 in (size, runs[-1][0]) or runs[-1][1] == size * step):",
+        ): "You merge an axis of size one with those before it, and go on with its stride, which may be "
+        "anything. Drop such axes first.",
+        replace(
+            "== size * step:",
+            "== last * step:",
+            "            runs.append((size, step))\n",
+            "            runs.append((size, step))\n        last = size\n",
+        ): "You compare with the inner stride times the size of the outer axis. One step along the outer "
+        "axis skips the whole inner one: it is the inner axis's size that counts.",
         replace("== size * step", "== runs[-1][0] * step"): "You multiply by the outer axis's own "
         "size. Two axes merge where the outer stride is the inner stride times the inner size.",
         replace("reversed(strides)", "strides"): "Your new axes are in reverse order: they were "
@@ -628,6 +666,10 @@ transpose_view.slips(
         replace("x.stride()", "contiguous_strides(x.shape)"): "You compute the strides of a "
         "contiguous tensor and swap those. Start from `x.stride()`: x may be a view itself.",
         replace(
+            "x.storage_offset()", "x.storage_offset() * x.element_size()"
+        ): "You count the offset in bytes, as data_ptr does. as_strided counts it in elements, like the "
+        "strides: `x.storage_offset()`.",
+        replace(
             "x.as_strided(", "x.as_strided_("
         ): "You swap the axes of the caller's own x, in place. A "
         "method without an underscore, such as as_strided, makes a view and leaves x as it is.",
@@ -654,6 +696,25 @@ def _(x, dim0, dim1):
     return x.as_strided(
         [x.size(a) for a in order], [x.stride(a) for a in order], x.storage_offset()
     )
+
+
+transpose_view.mistake(
+    "You take axis dim0 out and put it in at dim1, as movedim does, and the axes between them shift. In a "
+    "swap they stay where they are."
+)(lambda x, dim0, dim1: x.movedim(dim0, dim1))
+
+
+@transpose_view.mistake(
+    "Your code takes dim0 to come before dim1. They may come in either order: sort them, or swap the two "
+    "entries by their index."
+)
+def _(x, dim0, dim1):
+    a, b = dim0 % x.ndim, dim1 % x.ndim
+
+    def swapped(t):
+        return t if a == b else t[:a] + t[b : b + 1] + t[a + 1 : b] + t[a : a + 1] + t[b + 1 :]
+
+    return x.as_strided(swapped(x.shape), swapped(x.stride()))
 
 
 transpose_view.mistake(
@@ -744,6 +805,10 @@ broadcast_view.slips(
         "your view, and walks on to other elements. Its stride must be 0.",
         replace("raise ValueError", "raise RuntimeError"): "You raise RuntimeError, as x.expand "
         "does. ValueError is asked for.",
+        replace(
+            "old not in (1, size)", "1 != old < size", "old == size else 0", "old >= size else 0"
+        ): "You refuse only what would have to grow: an axis that is longer than `shape` asks for is cut. "
+        "Raise ValueError there too.",
         replace(
             "old not in (1, size)", "old != size and not (old == 1 and size > 1)"
         ): "You refuse to make 0 of an axis of size one. It may take any size, 0 as well: the view then has "
@@ -853,6 +918,14 @@ sliding_windows.slips(
             "step * inner, inner", "step, inner"
         ): "Within a window your stride is right; from window "
         "to window you move `step` slots. It is `step` elements of x's last axis: step · x.stride(-1).",
+        replace(
+            "step * inner, inner", "inner, step * inner"
+        ): "Your windows start side by side, and take every `step`-th element: the last two strides are the "
+        "other way round. Windows are step · x.stride(-1) apart, neighbours in one x.stride(-1).",
+        replace(
+            "    *outer, inner", "    length = len(x)\n    *outer, inner"
+        ): "You count the windows by the length of the first axis, which is a batch's where x has several. "
+        "L is the last: x.shape[-1].",
         replace("// step + 1", "+ 1", "step * inner", "inner"): "You ignore `step`: your windows "
         "start at every element.",
         replace("x.storage_offset())", "x.storage_offset()).clone()"): "The elements are right, "
@@ -989,6 +1062,11 @@ diagonal_view.slips(
         ): "x.contiguous() copies "
         "an x that is not contiguous, and your diagonal is a view of the copy. Take x as it is, with its "
         "own strides.",
+        replace(
+            "    *batch, n, m",
+            "    x = x.flatten(-2).unflatten(-1, x.shape[-2:])\n    *batch, n, m",
+        ): "You make one axis of rows and columns first, by flatten or reshape. That copies where they do "
+        "not merge, as in a transpose or a slice of columns, and your diagonal is a view of the copy.",
     }
 )
 diagonal_view.mistake(
@@ -1107,6 +1185,10 @@ toeplitz_view.slips(
         "ValueError where its stride is negative.",
         replace("(n - 1) * column", "n * column"): "You start one column too far to the right. "
         "T[0, 0] is x[0, n - 1].",
+        replace(
+            "(n - 1) * column", "(p - n) * column"
+        ): "You start m - 1 columns in, where it is n - 1: T[0, 0] is x[0, n - 1]. The two agree for n = m "
+        "only.",
         replace("(n - 1) * column", "n - 1"): "You count the start in slots. From x[0, 0] to x[0, "
         "n - 1] it is n - 1 steps of the last stride.",
         replace(
@@ -1128,6 +1210,14 @@ toeplitz_view.slips(
             "        *outer, row, column = x.stride()\n        down = row - column\n    start =",
         ): "flatten and reshape copy where the rows do not follow one another without a gap, as in a slice: "
         "your result is a view of the copy. as_strided takes x's own strides.",
+        replace(
+            " or down < 0",
+            "",
+            "    start =",
+            "    if n > 1:\n        x = x.flatten(-2).unflatten(-1, (n, p))\n"
+            "        *outer, row, column = x.stride()\n        down = row - column\n    start =",
+        ): "flatten and reshape copy where the rows do not follow one another without a gap: your result is "
+        "a view of the copy, even where a view of x would need a negative stride and ValueError is due.",
         replace(" or down < 0", ""): "torch refuses the negative stride with RuntimeError. Say so "
         "yourself, with ValueError.",
         replace(" if n > 1 else 0", ""): "You refuse a single row whose stride is smaller than "

@@ -104,6 +104,9 @@ sequence_lengths.slips(
             "dim=1", "dim=1, dtype=torch.int32"
         ): "Your lengths are int32. A sum of booleans is int64 as it comes, and that is asked for.",
         replace(
+            "sum(dim=1)", "sum(dim=1).to(ids.dtype)"
+        ): "Your lengths have the dtype of ids. They are int64, whatever the ids are.",
+        replace(
             "(ids != pad_id)", "(ids != pad_id).cumprod(dim=1)"
         ): "You count the tokens before the "
         "first padding only. Padding may stand in front or between: sum the comparison over the whole "
@@ -220,6 +223,18 @@ last_token_states.slips(
         ): "You used the longest row's length for all rows; each has a last token of its own.",
         replace("rows, lengths - 1", "lengths - 1, rows"): "You swapped the indices: the first "
         "axis of hidden is the batch, the second the position.",
+        replace(
+            "hidden[rows, lengths - 1]", "hidden.flatten(0, 1)[lengths.cumsum(0) - 1]"
+        ): "You add the lengths up, as if the sequences were packed one behind the other. Here every row is "
+        "padded to T: its last token is at lengths - 1 of its own row.",
+        replace(
+            "hidden[rows, lengths - 1]",
+            "(hidden * (torch.arange(hidden.size(1)) == lengths[:, None] - 1)[..., None]).sum(1)",
+        ): "You multiply by a mask of zeros with a single one, and sum. NaN or infinity times 0 is NaN, so "
+        "what stands in the padding comes through. Pick the state by its index.",
+        replace(
+            "    rows", "    lengths -= 1\n    rows", "lengths - 1", "lengths"
+        ): "`lengths -= 1` changes the caller's own lengths, in place. `lengths - 1` makes a new tensor.",
         replace("lengths - 1", "-lengths"): "You counted from the end of the row. Padding is on "
         "the right, so the last token is at lengths - 1 from the start.",
         replace(
@@ -338,6 +353,10 @@ padding_to_attention_mask.slips(
         "size one are missing: (B, 1, 1, T).",
         replace(":, None, None, :", "None, None"): "The new axes stand in front: (1, 1, B, T) "
         "lines B up with the queries. They belong between B and T.",
+        replace(
+            "~padding[:, None, None, :]", "(~padding).reshape(len(padding), 1, 1, -1)"
+        ): "The last size cannot be inferred (-1) where the batch is empty. It is T: say so, or add the axes "
+        "with None.",
         replace("~padding[", "padding.logical_not_()["): "You turn the caller's own padding mask "
         "round, in place. ~padding makes a new tensor.",
         replace(
@@ -410,6 +429,11 @@ causal_mask.slips(
         "position.",
         replace("T, S, dtype", "S, S, dtype", "diagonal=S - T)", ")[-T:]"): "[-T:] with T = 0 is "
         "[0:], the whole matrix. Take the rows from S - T on.",
+        replace(
+            "torch.ones(T, S, dtype=torch.bool).tril(diagonal=S - T)",
+            "torch.cat([torch.ones(T, T).tril(), torch.ones(T, S - T)], 1).bool()",
+        ): "You put the keys of the cache behind the triangle. They are the earlier ones, and come first: the "
+        "triangle is the last T columns.",
         replace("T, S, dtype", "S, T, dtype"): "This is (S, T): queries are the rows, keys the "
         "columns.",
         replace(
@@ -682,6 +706,10 @@ one_hot_by_scatter.slips(
         "counted from 1. Ids count from 0, so id 0 belongs to the first column.",
         replace(", device=ids.device", ""): "Your zeros are on the default device. Where ids are "
         "on a GPU, the result is due there too: device=ids.device.",
+        replace(
+            "ids[..., None]", "ids.view(-1, 1).view(*ids.shape, 1)"
+        ): "view raises where no strides can merge batch and positions. reshape copies there, and "
+        "ids[..., None] need not merge them.",
         replace("ids[..., None]", "ids"): "The index of scatter_ must have as many axes as the "
         "tensor that it writes to. The zeros have three, so ids[..., None].",
         replace("zeros.scatter_(-1, ids[..., None], 1.0)", "zeros"): "Your result is all zeros. "
@@ -822,6 +850,10 @@ gather_log_probs.contract(
         says="no (B, T, B, T) tensor",
     )
 )
+CONVERTED_LATE = (
+    "You convert the result to float32 when it has been computed, and rounded, in half precision. Convert "
+    "the logits, before anything is counted."
+)
 gather_log_probs.slips(
     {
         replace(
@@ -887,6 +919,19 @@ gather_log_probs.slips(
             "    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))\n", ""
         ): "Half precision has two to four digits: a log-probability near "
         "-10 is off by hundredths. Convert the logits to float32 first, and return float32.",
+        replace(
+            "    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))\n",
+            "",
+            "picked - log_sum_exp",
+            "logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]"
+            ".to(torch.promote_types(logits.dtype, torch.float32))",
+        ): CONVERTED_LATE,
+        replace(
+            "    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))\n",
+            "",
+            "picked - log_sum_exp",
+            "(picked - log_sum_exp).to(torch.promote_types(logits.dtype, torch.float32))",
+        ): CONVERTED_LATE,
         replace(
             "torch.promote_types(logits.dtype, torch.float32)", "torch.float32"
         ): "You count in "
@@ -1002,8 +1047,17 @@ pairwise_sq_distances.contract(
         says="all in torch, no Python loop over the points or their coordinates",
     )
 )
+CLAMPED_EARLY = (
+    "You raise to zero before both norms are added. One norm less 2 x·y may well be below zero; clamp the "
+    "whole sum."
+)
 pairwise_sq_distances.slips(
     {
+        replace("(x_sq + y_sq - 2 * x @ y.T)", "x_sq + (y_sq - 2 * x @ y.T)"): CLAMPED_EARLY,
+        replace("(x_sq + y_sq - 2 * x @ y.T)", "y_sq + (x_sq - 2 * x @ y.T)"): CLAMPED_EARLY,
+        replace(
+            "- 2 * x @ y.T", "+ x @ y.mul_(-2).T"
+        ): "You scale y in place, and the caller's y changes. `-2 * y`, or `2 * x`, makes a new tensor.",
         replace(".clamp(min=0)", ""): "Some of your squared distances are negative: |x|² + |y|² - "
         "2 x·y rounds a little below zero where x is near y, and the square root of that is NaN. "
         "Raise them to zero.",

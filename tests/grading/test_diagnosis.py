@@ -92,6 +92,17 @@ def both_at_once(x, temperature=1.0):
     return e / e.sum(0, keepdim=True)
 
 
+def test_two_slips_of_one_sentence_are_told_as_one():
+    def answer(x, temperature=1.0):
+        if temperature == 0:
+            raise ValueError("zero")
+        if temperature < 0:
+            return torch.softmax(x / temperature, -1)
+        return torch.softmax(x / temperature**2, -1)
+
+    assert verdict(answer, twice, (TWICE, sign[1])).diagnosis == TWICE
+
+
 def test_two_slips_in_the_same_line_of_thought():
     found = verdict(both_at_once, axis, twice, centre)
     assert found.sure

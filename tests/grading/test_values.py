@@ -112,6 +112,8 @@ def test_differences_say_what_and_where():
     assert found.rows == (("[1, 2]", "5", "0"),) and found.wrong == 1
     assert compare([1, 2], (1, 2)) is None, "a list may stand for a tuple"
     assert compare(1, True).sentence == "expected a bool; came an int"
+    assert compare((2.0, 3), (2, 3)).sentence == "expected an int; came a float"
+    assert compare((2, 4), (2, 3)).sentence == "the values differ"
     assert compare(torch.tensor(1), 1).sentence.startswith("expected an int; came a Tensor")
     assert compare(None, (1,)) and compare((1,), None)
     assert compare(math.nan, math.nan) is None and compare(1.0, math.nan)

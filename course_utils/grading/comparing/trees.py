@@ -225,8 +225,10 @@ def _compare_sequences(
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         o = oracle[i] if isinstance(oracle, tuple | list) and len(oracle) == len(want) else None
         found = compare(g, w, o, length=length, aspects=aspects, path=f"{path}[{i}]")
+        if found and plain and not (found.aspect == KIND and isinstance(w, int | float)):
+            return Difference(_VALUE, path, first_of(i, g, w, len(want)))
         if found:
-            return Difference(_VALUE, path, first_of(i, g, w, len(want))) if plain else found
+            return found
     return None
 
 

@@ -35,10 +35,11 @@ class Diagnosis:
 
     @property
     def says(self) -> str:
-        """The sentence for the student."""
-        if len(self.mistakes) == 1:
-            return self.mistakes[0].says
-        return "Two slips at once. " + " And: ".join(m.says for m in self.mistakes)
+        """The sentence for the student; one alone where both mistakes have the same."""
+        sentences = list(dict.fromkeys(m.says for m in self.mistakes))
+        if len(sentences) == 1:
+            return sentences[0]
+        return "Two slips at once. " + " And: ".join(sentences)
 
 
 def diagnose(ladder: Ladder) -> Diagnosis | None:

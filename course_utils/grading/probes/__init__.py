@@ -57,6 +57,7 @@ from course_utils.grading.probes.chapters.number_formats import (
     exact_without_fp8,
     fields,
     limits,
+    signed_number,
 )
 from course_utils.grading.probes.chapters.optimizers import optimizer, parameter_groups, state_bytes
 from course_utils.grading.probes.chapters.process_groups import in_rounds
@@ -115,6 +116,7 @@ __all__ = [
     "sharded_layer_between",
     "sharded_optimizer",
     "sharded_state",
+    "signed_number",
     "split_and_merged",
     "started_apart",
     "state_bytes",

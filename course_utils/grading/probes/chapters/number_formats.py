@@ -1,6 +1,8 @@
 """Probes of formats and roundings: several numbers, each by its name; and those that must be right to
 the last bit."""
 
+from math import copysign
+from numbers import Real
 from typing import Any
 
 import torch
@@ -73,6 +75,20 @@ def _named(*names: str) -> Read:
         return {"it returns": f"{len(result)} items"} | items | seen
 
     return read
+
+
+def _with_the_sign_of_zero(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
+    seen = what_a_call_did(report, case, named_by)
+    result = seen.get("result")
+    if isinstance(result, Real) and result == 0:
+        seen["the sign of the zero"] = "minus" if copysign(1.0, float(result)) < 0 else "plus"
+    return seen
+
+
+@probe(read=_with_the_sign_of_zero, by_name=True)
+def signed_number(subject: Any, case: Case) -> dict[str, Any]:
+    """Call it, and tell the two zeros apart: -0.0 == 0.0."""
+    return call.run(subject, case)
 
 
 @probe(read=_named("sign", "exponent", "mantissa"), by_name=True)
