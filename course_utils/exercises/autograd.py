@@ -208,6 +208,23 @@ def _(f, x, eps=1e-6):
     return gradient.view(x.shape).to(x.dtype)
 
 
+@numerical_gradient.mistake(
+    "You step in a flat copy of your copy. Where x is transposed, reshape(-1) cannot be a view, and clone() keeps the order of the strides: f never sees your steps, and every difference is 0. Flatten first, and give f each point in x's shape."
+)
+def _(f, x, eps=1e-6):
+    p = x.detach().double().clone()
+    flat = p.reshape(-1)
+    gradient = torch.zeros_like(flat)
+    for i in range(len(flat)):
+        old = flat[i].item()
+        flat[i] = old + eps
+        above = f(p).item()
+        flat[i] = old - eps
+        gradient[i] = (above - f(p).item()) / (2 * eps)
+        flat[i] = old
+    return gradient.view(x.shape).to(x.dtype)
+
+
 @numerical_gradient.alternative("all points in one call of f, by vmap")
 def _(f, x, eps=1e-6):
     p = x.detach().double()
@@ -322,9 +339,22 @@ softmax_vjp.mistake(
     "You treat y as x and take its softmax again. y is the result of the forward pass already.",
     replace("inner =", "y = y.softmax(-1)\n    inner ="),
 )
+for edited, made_of in (
+    ("grad.sub_(inner).mul_(y)", "(grad * y)"),
+    ("grad.sub_(inner) * y", "(grad * y)"),
+    ("grad - inner * y", "grad.mul_(y)"),
+):
+    softmax_vjp.mistake(
+        "You write into the gradient that came in. It belongs to the caller, and other branches of the graph may still add to it: an edit in place breaks them.",
+        replace("y * (grad - inner)", edited, "(grad * y)", made_of),
+    )
 softmax_vjp.mistake(
-    "You write into the gradient that came in. It belongs to the caller, and other branches of the graph may still add to it: an edit in place breaks them.",
-    replace("y * (grad - inner)", "grad.sub_(inner).mul_(y)"),
+    "You write into y. It is the saved result of the forward pass, and others may still need it: multiply out of place.",
+    replace("y * (grad - inner)", "y.mul_(grad - inner)"),
+)
+softmax_vjp.mistake(
+    "You compute in float32 and stay there. The result has the dtype of its arguments, and float64 has more digits than that.",
+    replace("inner =", "y, grad = y.float(), grad.float()\n    inner ="),
 )
 
 
@@ -352,10 +382,11 @@ softmax_vjp.mistake(
     "You sum over the wrong axis. The classes of a row are the last axis.",
     replace("dim=-1", "dim=0"),
 )
-softmax_vjp.mistake(
-    "You sum over axis 1. That is the last one of a matrix only; the classes are the last axis, however many come before it: dim=-1.",
-    replace("dim=-1", "dim=1"),
-)
+for axis in ("dim=1", "dim=min(1, y.ndim - 1)"):
+    softmax_vjp.mistake(
+        "You sum over axis 1. That is the last one of a matrix only; the classes are the last axis, however many come before it: dim=-1.",
+        replace("dim=-1", axis),
+    )
 softmax_vjp.mistake(
     "You subtract the plain sum of the gradient. The softmax weighs it: the sum of grad · y.",
     replace("(grad * y).sum(", "grad.sum("),
@@ -435,6 +466,8 @@ def _(draw):
 @cross_entropy_backward.edge
 def _():
     yield call(torch.tensor([[1e4, 0.0, -1e4]]), torch.tensor([1])), "exp(10,000) overflows"
+    apart = torch.tensor([[0.0, 1.0, 2.0], [-1e4, 1 - 1e4, 2 - 1e4]])
+    yield call(apart, torch.tensor([1, 0])), "one row lies far below the other"
     yield call(normal(2, 1), torch.tensor([0, 0])), "one class: nothing to learn"
     yield call(normal(2, 1), torch.tensor([0, -100])), "one class, and a row that does not count"
     yield call(normal(2, 3), torch.tensor([-100, -100])), "no row counts: zeros, not NaN"
@@ -479,6 +512,15 @@ cross_entropy_backward.mistake(
     "exp overflows: above 88 it is infinite in float32, and inf / inf is NaN. Subtract each row's largest logit first, or use softmax.",
     replace("logits.softmax(dim=-1)", "logits.exp() / logits.exp().sum(-1, keepdim=True)"),
 )
+for some in ("", "if counts.any() else 0"):
+    cross_entropy_backward.mistake(
+        "You subtract the largest logit of the whole matrix. A row far below it underflows to zeros, and 0 / 0 is NaN: subtract each row's own, or use softmax.",
+        replace(
+            "gradient = logits.softmax(dim=-1)",
+            f"gradient = (logits - (logits.max() {some})).exp()\n"
+            "    gradient = gradient / gradient.sum(-1, keepdim=True)",
+        ),
+    )
 cross_entropy_backward.mistake(
     "Where no row counts you divide 0 by 0: NaN, which then spoils every parameter. Return zeros.",
     replace(".clamp(min=1)", ""),
@@ -853,6 +895,26 @@ silu.mistake(
 )
 
 
+silu.mistake(
+    "exp(-x) is infinite for very negative x, and your derivative divides inf by inf there: NaN. Write it with x.sigmoid(), which has no such trouble.",
+    replace(
+        "s = x.sigmoid()",
+        "e = (-x).exp()",
+        "grad * s * (1 + x * (1 - s))",
+        "grad * (1 + e + x * e) / (1 + e) ** 2",
+    ),
+)
+silu.mistake(
+    "Your first derivative is right, but exp(-x) is infinite for very negative x, and the second is 0 · inf there: NaN. Take x.sigmoid() in place of 1 / (1 + exp(-x)).",
+    replace("s = x.sigmoid()", "s = 1 / (1 + (-x).exp())"),
+)
+for also in ((), ("x * x.sigmoid()", "x * (x.exp() / (1 + x.exp()))")):
+    silu.mistake(
+        "exp(x) is infinite for large x, and your sigmoid divides inf by inf there: NaN. x.sigmoid() has no such trouble.",
+        replace("s = x.sigmoid()", "s = x.exp() / (1 + x.exp())", *also),
+    )
+
+
 @silu.alternative("with setup_context, derivative from y = x · s")
 class _SiluSetUp(torch.autograd.Function):
     @staticmethod
@@ -930,6 +992,7 @@ def _():
     yield call(CONSTANT_IN_X, x, v), "f(x) requires grad, but not because of x"
     yield call(WITH_PARAMETER, x, v), "f uses what requires grad"
     yield call(CUBES, x, v, no_grad=True), "called under torch.no_grad()"
+    yield call(OF_SHAPE_1_1, x, v), "one element, in two axes"
     yield (
         call(QUARTIC, draws.scattered(normal(3, 2)), draws.scattered(normal(3, 2, seed=1))),
         "not contiguous",
@@ -993,7 +1056,7 @@ hessian_vector_product.mistake(
     "This is a difference of gradients along v. It is near, but exact only for quadratic f; differentiating the gradient costs the same, is exact, and calls f at x alone."
 )
 def _(f, x, v):
-    slope = torch.func.grad(f)
+    slope = torch.func.grad(lambda point: f(point).sum())
     return ((slope(x + 1e-3 * v) - slope(x - 1e-3 * v)) / 2e-3).detach()
 
 
@@ -1054,10 +1117,17 @@ hessian_vector_product.mistake(
     "The second derivative needs v: a gradient of n elements is no single number. Pass grad_outputs=v, or differentiate (gradient * v).sum().",
     replace("grad_outputs=v, ", ""),
 )
-hessian_vector_product.mistake(
-    "A gradient can require grad because of other tensors that f uses, and still not depend on x: the second grad raises. materialize_grads=True gives zeros there.",
-    of_other_parameters,
+none_is_zeros = replace(
+    "create_graph=True, materialize_grads=True",
+    "create_graph=True, allow_unused=True",
+    "if not gradient.requires_grad",
+    "if gradient is None or not gradient.requires_grad",
 )
+for edit in (of_other_parameters, none_is_zeros + of_other_parameters):
+    hessian_vector_product.mistake(
+        "A gradient can require grad because of other tensors that f uses, and still not depend on x: the second grad raises. materialize_grads=True gives zeros there.",
+        edit,
+    )
 hessian_vector_product.mistake(
     "Where f is constant, f(x) does not depend on x, and the first grad raises. The answer there is zeros.",
     of_constant,
@@ -1076,9 +1146,17 @@ hessian_vector_product.mistake(
 )
 
 
-@hessian_vector_product.alternative("forward over reverse: torch.func.jvp of torch.func.grad")
+@hessian_vector_product.mistake(
+    "f returns one element, but not always without axes: shape (1,) or (1, 1) is allowed too, and torch.func refuses to differentiate that. Give it the .sum() of what f returns."
+)
 def _(f, x, v):
     return torch.func.jvp(torch.func.grad(f), (x.detach(),), (v,))[1].detach()
+
+
+@hessian_vector_product.alternative("forward over reverse: torch.func.jvp of torch.func.grad")
+def _(f, x, v):
+    slope = torch.func.grad(lambda point: f(point).sum())
+    return torch.func.jvp(slope, (x.detach(),), (v,))[1].detach()
 
 
 @hessian_vector_product.alternative("reverse over reverse, with the dot product spelt out")
@@ -1180,13 +1258,14 @@ per_sample_gradients.mistake(
     "Your result requires grad where w does: torch.func.grad is itself differentiable. Detach w first.",
     replace(".detach()", ""),
 )
-per_sample_gradients.mistake(
-    "You turned requires_grad on for the caller's w, or left something in its .grad. Differentiate by a detached copy.",
-    replace(
-        "return gradients(w, x, y).detach()",
-        "result = gradients(w, x, y).detach()\n    w.requires_grad_().grad = result.sum(0)\n    return result",
-    ),
-)
+for left in ("w.requires_grad_().grad = result.sum(0)", "w.requires_grad_()"):
+    per_sample_gradients.mistake(
+        "You turned requires_grad on for the caller's w, or left something in its .grad. Differentiate by a detached copy.",
+        replace(
+            "return gradients(w, x, y).detach()",
+            f"result = gradients(w, x, y).detach()\n    {left}\n    return result",
+        ),
+    )
 
 
 @per_sample_gradients.mistake(
@@ -1396,17 +1475,18 @@ gradient_accumulation.mistake(
     "The gradient is right; the loss you return is the sum of the pieces' means, not their weighted mean.",
     replace("loss.detach()", "loss.detach() * len(x) / len(rows)"),
 )
-gradient_accumulation.mistake(
-    "You divide w.grad in the end, and with it what it held before. Scale each loss instead.",
-    replace(
-        " * (len(rows) / len(x))",
-        "",
-        "total += loss.detach()",
-        "total += loss.detach() * (len(rows) / len(x))",
-        "return total",
-        "w.grad /= len(x.split(micro_batch))\n    return total",
-    ),
-)
+for weight, divisor in (("1", "len(x.split(micro_batch))"), ("len(rows)", "len(x)")):
+    gradient_accumulation.mistake(
+        "You divide w.grad in the end, and with it what it held before. Scale each loss instead.",
+        replace(
+            "(len(rows) / len(x))",
+            weight,
+            "total += loss.detach()",
+            f"total += loss.detach() / {weight} * (len(rows) / len(x))",
+            "return total",
+            f"w.grad /= {divisor}\n    return total",
+        ),
+    )
 gradient_accumulation.mistake(
     "The values are right, but you cut the batch into micro_batch pieces: chunk takes their number. split takes their size.",
     replace(
@@ -1473,6 +1553,7 @@ TENSOR_FUNCTIONS = (
     "lambda x: (x @ x.T).tanh()",
     "lambda x: x.detach().exp() * x",
 )
+SET_ASIDE = "lambda x: (x.sin(), x.exp())[0]"
 
 saved_bytes = Exercise(
     autograd.saved_bytes,
@@ -1516,6 +1597,7 @@ def _():
     yield call("lambda x: x * x", normal(1, 4).expand(5, 4)), "five rows, stored once"
     dropped = call(DROPPED, normal(2), whole=9 * 200_000)
     yield dropped, "what f drops is freed, and its address is given out again"
+    yield call(SET_ASIDE, normal(2, 2)), "exp(x) is computed, and is no part of the result"
 
 
 saved_bytes.mistake(
@@ -1586,6 +1668,22 @@ saved_bytes.mistake(
     "contiguous() copies an x that is expanded or transposed, and the copy has a storage of another size: use x.detach() as it is.",
     replace("x.detach()", "x.detach().contiguous()"),
 )
+
+
+@saved_bytes.mistake(
+    "You go through the graph of the result. What f computed on the way and dropped is not in it, though its save counts: watch every save as it happens, with saved_tensors_hooks."
+)
+def _(f, x):
+    nodes = [f(x.detach().requires_grad_()).grad_fn]
+    storages = {}
+    for node in nodes:  # grows on the way
+        for name in dir(node):
+            if name.startswith("_saved_") and isinstance(
+                saved := getattr(node, name), torch.Tensor
+            ):
+                storages[saved.untyped_storage().data_ptr()] = saved.untyped_storage()
+        nodes += [before for before, _ in node.next_functions if before is not None]
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 @saved_bytes.alternative("the course's meter")

@@ -65,6 +65,9 @@ def _():
         yield call("mul", (F32, F64), BF16, device), "float64 is the wider of the two"
         yield call("matmul", (F16, F16), BF16, device), "cast from one half precision to the other"
         yield call("linear", (BF16, BF16), F16, device), "cast from one half precision to the other"
+        yield call("mse_loss", (F32, F64), BF16, device), "one float64 among the inputs will do"
+        yield call("add", (BF16, F16), F16, device), "the two half precisions meet in float32"
+        yield call("mul", (F16, BF16), BF16, device), "the two half precisions meet in float32"
 
 
 autocast_dtype.mistake(
@@ -123,6 +126,24 @@ autocast_dtype.mistake(
 autocast_dtype.mistake(
     "On CUDA you cast mean up together with sum. It is on no list: it keeps the dtype that it is given.",
     replace("op in _FLOAT32[device]", 'op in _FLOAT32[device] or (op, device) == ("mean", "cuda")'),
+)
+
+
+autocast_dtype.mistake(
+    "You leave float64 alone only where every input has it. One is enough: the others are promoted to it.",
+    replace("if widest == torch.float64", "if {torch.float64} == {*inputs}"),
+)
+for found in ("inputs", "reversed(inputs)"):
+    autocast_dtype.mistake(
+        "You take the input with more bytes for the wider one. float16 and bfloat16 have as many, and neither holds the other: promotion makes float32 of the two.",
+        replace(
+            "reduce(torch.promote_types, inputs)",
+            f"max({found}, key=lambda dtype: dtype.itemsize)",
+        ),
+    )
+autocast_dtype.mistake(
+    "On a CPU you cast down to bfloat16, whatever `low` says. It may be float16 there too.",
+    replace("return low", 'return low if device == "cuda" else torch.bfloat16'),
 )
 
 
@@ -215,7 +236,7 @@ loss_scale_history.mistake(
     ),
 )
 loss_scale_history.mistake(
-    "You skip from 65504 on. That is the largest float16, but what is less than half a step beyond rounds down to it: the first to overflow is 65520.",
+    "You skip what is beyond 65504. That is the largest float16, but what is less than half a step beyond rounds down to it: the first to overflow is 65520.",
     replace(
         "not bool(torch.tensor(size * scale).half().isfinite())", "not size * scale <= 65504.0"
     ),
@@ -388,6 +409,11 @@ def _():
     )
     yield call(one, late, good, init_scale=4.0), "step has unscaled by itself; then comes unscale_"
     yield call(one, {**bad, "late": True}, good, init_scale=4.0), "the same after a skipped step"
+    large = {"grads": groups([t(3e38, 3e38)])}
+    yield (
+        call(groups([t(0.0, 0.0)]), large, init_scale=1.0),
+        "each gradient is finite, though their sum is not",
+    )
 
 
 GradScaler.mistake(
@@ -506,6 +532,22 @@ GradScaler.mistake(
 )
 
 
+GradScaler.mistake(
+    "You look at the sum of the gradients, or at their norm. That overflows though every one of them is finite: ask isfinite of each element.",
+    replace("g.isfinite().all()", "g.sum().isfinite()"),
+)
+for reached in ("==", ">="):
+    GradScaler.mistake(
+        "You count the optimizers' steps. It is updates that count: with two optimizers your scale grows in half the time.",
+        replace(
+            "            optimizer.step()",
+            "            optimizer.step()\n            self._growth_tracker += 1",
+            "            self._growth_tracker += 1\n            if self._growth_tracker ==",
+            f"            if self._growth_tracker {reached}",
+        ),
+    )
+
+
 @GradScaler.alternative("torch.amp.GradScaler itself, on the CPU")
 class _Torchs(torch.amp.GradScaler):
     def __init__(
@@ -543,7 +585,7 @@ class _WithSets:
             for p in group["params"]:
                 if p.grad is not None:
                     p.grad.mul_(1 / self.value)
-                    if not math.isfinite(p.grad.abs().sum()):
+                    if not math.isfinite(p.grad.abs().max()):
                         self.bad.add(optimizer)
 
     def step(self, optimizer):
@@ -716,6 +758,14 @@ amp_step.mistake(
 )
 
 
+amp_step.mistake(
+    "Where the norm is not finite you return before update(), so the scale stays as high, and the next unscale_ raises. scaler.step(optimizer) skips by itself, and update() lowers the scale.",
+    replace(
+        "    scaler.step(", "    if not norm.isfinite():\n        return norm\n    scaler.step("
+    ),
+)
+
+
 @amp_step.alternative("clip by hand, zero the gradients last as well")
 def _(loss, optimizer, scaler, max_norm):
     for group in optimizer.param_groups:
@@ -848,6 +898,12 @@ bf16_master_step.mistake(
 bf16_master_step.mistake(
     "You clear the gradient after the step. It is not yours: leave it as it came.",
     replace("weight.copy_(master)", "weight.copy_(master)\n        grad.zero_()"),
+)
+
+
+bf16_master_step.mistake(
+    "The weight is a parameter, and autograd refuses to have it changed in place while it records: write under torch.no_grad().",
+    replace("with torch.no_grad():", "if True:"),
 )
 
 

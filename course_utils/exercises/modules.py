@@ -122,6 +122,7 @@ def _():
     yield call({"fc": ("linear", 3, 2), "frozen": ["fc.bias", "fc.weight"]}), "everything frozen"
     yield call({**GPT, "eval": True}), "eval mode freezes nothing"
     yield call({**GPT, "meta": True}), "on the meta device, where every address is 0"
+    yield call({"flat": ("in a buffer", 2, 3)}), "a parameter that views a part of a larger tensor"
 
 
 count_parameters.mistake(
@@ -180,6 +181,12 @@ count_parameters.mistake(
 count_parameters.mistake(
     "The first number leaves out what is frozen. It is the total.",
     replace("sum(n for n, _ in sizes)", "sum(n for n, trained in sizes if trained)"),
+)
+
+
+count_parameters.mistake(
+    "You count what the storage holds. A parameter may view a part of a larger one, as of a flat buffer: p.numel().",
+    replace("p.numel()", "p.untyped_storage().nbytes() // p.element_size()"),
 )
 
 
@@ -534,6 +541,18 @@ embedding.mistake(
     "The table starts with a standard deviation of 0.02, as GPT-2's; 1 is asked for.",
     replace("torch.randn", "0.02 * torch.randn"),
 )
+
+
+GATHERED = "self.weight.gather(0, ids.reshape(-1, 1).expand(-1, self.weight.size(1)))"
+for checked in (
+    "",
+    "if (ids < 0).any() or (ids > len(self.weight)).any():\n            raise IndexError\n        ",
+):
+    embedding.mistake(
+        "gather raises a RuntimeError for an id out of range, and an id of V is out of range: the last row is V − 1. "
+        "Raise IndexError unless 0 ≤ id < V.",
+        replace("rows = self.weight.index_select(0, ids.flatten())", f"{checked}rows = {GATHERED}"),
+    )
 
 
 @embedding.alternative("indexing, after a check of the range")
@@ -1299,6 +1318,10 @@ class _(modules.BatchNorm1d):
 batch_norm.mistake(
     "`num_batches_tracked` does not count the batches seen in train mode.",
     replace("self.num_batches_tracked += 1", "pass"),
+)
+batch_norm.mistake(
+    "`num_batches_tracked` counts in eval mode, too. Like the other buffers it moves in train mode alone.",
+    replace("else:\n", "else:\n            self.num_batches_tracked += 1\n"),
 )
 batch_norm.mistake(
     "A single value a channel passes in train mode. It has no unbiased variance: ValueError.",

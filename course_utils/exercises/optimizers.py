@@ -157,8 +157,8 @@ SKIPS_ZEROS = (
 UPHILL = "Your steps go along the gradient, uphill. The step is subtracted: p ← p − lr·…"
 NEVER_MAXIMIZED = "`maximize` makes no difference in your code: it turns the sign of the gradient."
 ALL_AT_ONCE = (
-    "The values are right. But you compute all new parameters before you write the first, and for that "
-    "moment hold a copy of the whole model: update each one in place as you come to it."
+    "The values are right. But you prepare something for all parameters (gradients, or new values) before you "
+    "write the first, and for that moment hold a copy of the whole model: finish each one as you come to it."
 )
 
 
@@ -422,6 +422,24 @@ SGD.mistake(
         "p.add_(grad",
         "p.data.add_(grad",
     ),
+)
+WHOLE = '1 if first else 1 - group["dampening"]'
+for first, later in (
+    ("first = not self.state", '1 - group["dampening"]'),
+    ('first, self.begun = not hasattr(self, "begun"), True', WHOLE),
+):
+    SGD.mistake(
+        "Whether buffers begin you ask once for the optimizer. A parameter may get its first gradient later, "
+        "and that is dampened in your code: ask for each parameter whether it has a buffer.",
+        replace(
+            *(GROUPS, f"{first}\n        {GROUPS}", "grad.clone()", f"grad * ({WHOLE})"),
+            *('alpha=1 - group["dampening"]', f"alpha={later}"),
+        ),
+    )
+SGD.mistake(
+    "With Nesterov you add to `p.grad` itself, where neither decay nor `maximize` has made another tensor of it. "
+    "Whoever looks at the gradient after the step sees something else: add out of place.",
+    replace("grad.add(buffer", "grad.add_(buffer"),
 )
 SGD.mistake(
     "Your learning rate is inside the buffer: b ← momentum·b + lr·g. While lr is constant that is the "
@@ -1238,12 +1256,20 @@ ForeachAdamW.mistake(
     "steps too: `torch._foreach_add_(steps, 1)`.",
     cost=True,
 )(optimizers.AdamW)
-ForeachAdamW.mistake(
-    "The values are right. But one operation still runs for each parameter by itself: look for it in your loops, "
-    "where lists are filled or counts raised. `torch._foreach_add_(steps, 1)` raises all counts of steps at once.",
-    replace("torch._foreach_add_(steps, 1)", "[step.add_(1) for step in steps]"),
-    cost=True,
-)
+ALONE = {
+    "one operation still runs": (),
+    "two operations still run": (
+        FOREACH_DECAY,
+        '[p.mul_(1 - lr * group["weight_decay"]) for p in params]',
+    ),
+}
+for still, decay in ALONE.items():
+    ForeachAdamW.mistake(
+        f"The values are right. But {still} for each parameter by itself: look in your loops, where lists are filled, "
+        "parameters decayed or counts raised. `torch._foreach_add_(steps, 1)` raises all counts of steps at once.",
+        replace("torch._foreach_add_(steps, 1)", "[step.add_(1) for step in steps]", *decay),
+        cost=True,
+    )
 
 
 @ForeachAdamW.alternative("corrections folded into the learning rate and eps")
@@ -1365,6 +1391,11 @@ newton_schulz.mistake(
     "You divide by the largest singular value. It would do, but it costs an SVD; Muon divides by the "
     "Frobenius norm, which is never smaller.",
     replace("x.norm()", "torch.linalg.matrix_norm(x, 2)"),
+)
+newton_schulz.mistake(
+    "You divide the caller's matrix in place. It is a gradient or a momentum buffer, which somebody still needs: "
+    "`x / norm` makes a new one.",
+    replace("x = x / x.norm()", "x /= x.norm()"),
 )
 newton_schulz.mistake(
     "You divide each row by its own norm. One number divides the whole matrix, its Frobenius norm; else "

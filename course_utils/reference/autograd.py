@@ -20,7 +20,7 @@ def numerical_gradient(
 
     f: returns a tensor of one element. x: left as it is. The differences are taken in float64,
     whatever x's dtype; the result has the shape and dtype of x and needs no grad, though f may
-    use tensors that do. Costs two calls of f for each element.
+    use tensors that do. Costs two calls of f for each element, and at most one more.
     """
     flat = x.detach().double().flatten()
     gradient = torch.zeros_like(flat)

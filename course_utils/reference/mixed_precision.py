@@ -97,8 +97,8 @@ def autocast_dtype(
 
     op: a name of the chapter's table ("linear", "softmax", "add", …). inputs: the dtype of each
     tensor it is given, floating point. low: bfloat16 or float16. device: "cpu" or "cuda".
-    Autocast leaves operations on float64 alone. Source: PyTorch documentation, "Automatic Mixed
-    Precision package", autocast op reference.
+    Autocast leaves an operation alone if one of its inputs is float64. Source: PyTorch
+    documentation, "Automatic Mixed Precision package", autocast op reference.
     """
     widest = reduce(torch.promote_types, inputs)
     if widest == torch.float64:

@@ -78,8 +78,9 @@ class AdaGrad(Optimizer):
     """Each coordinate's step, divided by the root of the sum of all its squared gradients.
 
     s ← s + g²; p ← p − lr·g / (√s + eps). Weight decay adds weight_decay·p to g. Parameters change
-    in place; one without gradient stays as it is; gradients are left alone. State: one tensor for
-    each parameter. Equal to `torch.optim.Adagrad` with lr_decay = 0. Source: Duchi et al. (2011).
+    in place; one without gradient stays as it is; gradients are left alone. State for each parameter:
+    one tensor of its shape, and at most single numbers besides. Equal to `torch.optim.Adagrad` with
+    lr_decay = 0. Source: Duchi et al. (2011).
     """
 
     def __init__(
@@ -117,9 +118,9 @@ class RMSProp(Optimizer):
 
     v ← alpha·v + (1 − alpha)·g²; with d = g / (√v + eps), p ← p − lr·d, or with momentum
     b ← momentum·b + d and p ← p − lr·b. Weight decay adds weight_decay·p to g. Parameters change in
-    place; one without gradient stays as it is; gradients are left alone. State: one tensor for each
-    parameter, two with momentum. Equal to `torch.optim.RMSprop` with centered = False. Source:
-    Tieleman and Hinton (2012).
+    place; one without gradient stays as it is; gradients are left alone. State for each parameter:
+    one tensor of its shape, two with momentum, and at most single numbers besides. Equal to
+    `torch.optim.RMSprop` with centered = False. Source: Tieleman and Hinton (2012).
     """
 
     def __init__(

@@ -53,6 +53,7 @@ FUNCTIONS = frozenset(
         "lambda x: x[0].sin() + x[1].cos()",
         "lambda x: (x @ x.T).tanh()",
         "lambda x: x.detach().exp() * x",
+        "lambda x: (x.sin(), x.exp())[0]",
         "lambda x: sum((x.sum() + torch.ones(50_000)).sin().sum().item() for _ in range(9)) * x",
         # the mean loss of weights on a batch
         "lambda w, x, y: (x @ w - y).square().mean()",

@@ -304,7 +304,8 @@ def assemble(tree: Any) -> Any:
 
     A dict is a module with these attributes, a list an nn.ModuleList; a tuple is a layer:
     ("linear", in, out), ("conv1d", out, in), ("embedding", V, D), ("norm", D), ("own norm", D), ("batchnorm", C),
-    ("parameter", *shape), ("python list", *items), whose items no module registers. Under the key "tied" a dict may
+    ("parameter", *shape), ("in a buffer", *shape), one that views a part of a larger tensor, ("python list",
+    *items), whose items no module registers. Under the key "tied" a dict may
     have pairs of dotted names, the second of which becomes the first; under "frozen" names; of the
     whole "eval" says that it is in eval mode, "meta" that it is on the meta device.
     """
@@ -361,6 +362,7 @@ _LAYERS: dict[str, Callable[..., Any]] = {
     "own norm": OwnNorm,
     "batchnorm": nn.BatchNorm1d,
     "parameter": lambda *shape: nn.Parameter(torch.ones(shape)),
+    "in a buffer": lambda *shape: nn.Parameter(torch.ones(3, *shape)[1]),
     "python list": lambda *items: [assemble(item) for item in items],
 }
 
@@ -379,6 +381,7 @@ def described(tree: Any) -> str:
             "own norm": "OwnNorm",
             "batchnorm": "BatchNorm1d",
             "parameter": "Parameter",
+            "in a buffer": "ParameterInABuffer",
         }
         if kind == "python list":
             return f"[{', '.join(map(described, sizes))}]"
