@@ -97,6 +97,18 @@ def test_two_slips_in_the_same_line_of_thought():
     assert CENTRE not in found.diagnosis
 
 
+def test_ways_to_make_one_mistake_explain_together():
+    """Squared below 1 and cubed above: each way of it explains a part, and they say the same."""
+    cubed = (TWICE, replace("z = x / temperature", "z = x / temperature**3"))
+
+    def answer(x, temperature=1.0):
+        power = 1 if temperature <= 0 else 2 if temperature < 1 else 3
+        return ref.temperature_softmax(x, temperature**power)
+
+    found = verdict(answer, axis, twice, cubed)
+    assert (found.diagnosis, found.sure) == (TWICE, True)
+
+
 def test_a_mistake_that_the_answer_does_not_make_elsewhere_is_not_named():
     """Right on every row, wrong on the edge: the axis is no explanation of anything."""
 
