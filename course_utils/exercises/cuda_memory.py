@@ -1192,7 +1192,9 @@ checkpoint_every_sqrt.mistake(
 )
 for size in (CEILING, "math.isqrt(len(layers))", "round(math.sqrt(len(layers)))"):
     for call_of_one in (
-        OF_TORCH.format("lambda x: run(layers[start : start + size], x), x", "determinism_check='none'"),
+        OF_TORCH.format(
+            "lambda x: run(layers[start : start + size], x), x", "determinism_check='none'"
+        ),
         "x = checkpoint(lambda x: run(layers[start : start + size], x), x)",
     ):
         checkpoint_every_sqrt.mistake(
@@ -1674,7 +1676,8 @@ for beyond in (
     ),
 ):
     largest_batch.mistake(
-        "You search beyond `limit`: the smallest batch that is out of the question is limit + 1.", beyond
+        "You search beyond `limit`: the smallest batch that is out of the question is limit + 1.",
+        beyond,
     )
 largest_batch.mistake(
     "You try one batch after another. Each try is a training step: halve the range instead.",

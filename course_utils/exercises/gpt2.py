@@ -1134,7 +1134,8 @@ for says, edit in {
     ),
     "A block of one's own, `parts.block`, is made without the parts. It takes (config, parts), as Block "
     "does.": replace(
-        "block(config, parts) for", "(parts.block(config) if parts.block else Block(config, parts)) for"
+        "block(config, parts) for",
+        "(parts.block(config) if parts.block else Block(config, parts)) for",
     ),
     "config.layer_norm_epsilon does not reach ln_f.": replace(", config.layer_norm_epsilon", ""),
     "`config` is not kept; generate asks it for the context.": replace(
@@ -1337,7 +1338,9 @@ MESSAGE = '"the checkpoint does not fit this model:\\n  " + "\\n  ".join(problem
 
 for says, edit in {
     "The head is taken out of the caller's own mapping (`state.pop`). Leave the checkpoint as it is: make a "
-    "dict of your own first.": replace(FIRST, f'    dict.pop(state, "lm_head.weight", None)\n{FIRST}'),
+    "dict of your own first.": replace(
+        FIRST, f'    dict.pop(state, "lm_head.weight", None)\n{FIRST}'
+    ),
     "Nothing is transposed. "
     "The checkpoints hold x W + b (`Conv1D`, (in, out)), nn.Linear (out, in).": replace(
         TURNED, "False"

@@ -132,7 +132,7 @@ for says, edit in {
     '"attn" then means all that is inside of attn.': replace(
         MEANT, "any(target in name for target in targets)"
     ),
-    "You compare the target with each part of the name by itself: \"attn\" then means all that is inside of "
+    'You compare the target with each part of the name by itself: "attn" then means all that is inside of '
     "attn, and mlp.c_proj means nothing. The name is the target, or ends in a dot and the target.": replace(
         MEANT, '{name, *name.split(".")}.intersection(targets)'
     ),
