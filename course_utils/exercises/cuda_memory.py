@@ -305,6 +305,17 @@ CachingAllocator.mistake(
     "You raise as soon as the device is full. Empty the cache first, and ask once more.",
     replace("self.empty_cache()", "return None"),
 )
+for its in ("pool", "pool[1]"):
+    CachingAllocator.mistake(
+        "On a full device you give back only free segments of the pool, or of the stream, that the request is "
+        "for. The room may be in those of another: empty the whole cache.",
+        replace(
+            "self.empty_cache()",
+            "for b in [b for b in self._free if b.prev is None and b.next is None]:\n"
+            f"                if b.{its} == {its}:\n"
+            "                    self._release(b)",
+        ),
+    )
 CachingAllocator.mistake(
     "Every free empties the cache: then the next malloc waits for the device again, which is what the "
     "cache is there to avoid.",
@@ -347,10 +358,12 @@ CachingAllocator.mistake(
     "A segment that goes back to the device still counts in memory_reserved, so that the device seems full.",
     replace("self._reserved -= block.size", "pass"),
 )
+AT_THE_SUM = (
+    "You put a new segment at the sum of what is reserved. Once an earlier one has gone back, that is an "
+    "address that was given before, or one within another segment: remember where the last one ended."
+)
 CachingAllocator.mistake(
-    "A new segment begins where the reserved bytes end, and may overlap one that is still there. Segments "
-    "follow one another: remember where the last one ended.",
-    replace("MemoryBlock(self._end,", "MemoryBlock(self._reserved,"),
+    AT_THE_SUM, replace("MemoryBlock(self._end,", "MemoryBlock(self._reserved,")
 )
 CachingAllocator.mistake(
     "A new segment begins where the last one that is still there ends. Where one above it has gone back, "
@@ -460,10 +473,7 @@ CachingAllocator.alternative("each segment a list of [address, size, in use], no
 )
 
 
-@CachingAllocator.mistake(
-    "You put a new segment at the sum of what is reserved. Once an earlier one has gone back, that is an "
-    "address that was given before, or one within another segment: remember where the last one ended."
-)
+@CachingAllocator.mistake(AT_THE_SUM)
 class _(Lists):
     @property
     def end(self):
@@ -597,18 +607,19 @@ peak_memory.mistake(
     "`dict.pop(key, 0)`.",
     replace('pop(entry["addr"], 0)', 'pop(entry["addr"])'),
 )
-peak_memory.mistake(
-    "You look sizes up in the whole trace: what is freed before its address is allocated is another block, "
-    "from before the trace began.",
-    replace(
-        "    now = most = 0",
-        "    sizes = {e['addr']: e['size'] for e in trace if e['action'] == 'alloc'}\n    now = most = 0",
+for bytes_of_it in ('sizes.get(entry["addr"], 0)', 'entry["size"] * (entry["addr"] in sizes)'):
+    peak_memory.mistake(
+        "You look addresses up in the whole trace: what is freed before its address is allocated is another "
+        "block, from before the trace began.",
+        replace(
+            "    now = most = 0",
+            "    sizes = {e['addr']: e['size'] for e in trace if e['action'] == 'alloc'}\n    now = most = 0",
+        )
+        + replace(
+            'now -= taken.pop(entry["addr"], 0)',
+            f'taken.pop(entry["addr"], 0)\n            now -= {bytes_of_it}',
+        ),
     )
-    + replace(
-        'now -= taken.pop(entry["addr"], 0)',
-        'taken.pop(entry["addr"], 0)\n            now -= sizes.get(entry["addr"], 0)',
-    ),
-)
 peak_memory.mistake(
     "An address that is used again keeps its old place among your blocks. They stand in the order of their "
     "allocation.",
@@ -812,6 +823,20 @@ training_step_timeline.mistake(
     "You note a gradient before it is there: `register_hook` is called with it, and only afterwards does it "
     "become p.grad. Use `register_post_accumulate_grad_hook`.",
     replace("p.register_post_accumulate_grad_hook", "p.register_hook"),
+)
+training_step_timeline.mistake(
+    "A storage is gone for you as soon as the first of its holders is. Two operations may save it, and it is "
+    "there until both have let go: count the holders.",
+    replace(
+        "    held: Counter[int] = Counter()\n",
+        "    held: Counter[int] = Counter()\n    most = {}\n",
+        "        return _Saved(t.detach(), held)",
+        "        saved = _Saved(t.detach(), held)\n"
+        "        most[saved.storage.data_ptr()] = held[saved.storage.data_ptr()]\n"
+        "        return saved",
+        "if n and key",
+        "if n and n == most[key] and key",
+    ),
 )
 training_step_timeline.mistake(
     "You keep the size that an address had first. Once a storage is freed another one, of another size, may "
@@ -1063,8 +1088,8 @@ checkpoint.contract(
 )
 checkpoint.contract(
     contracts.peak(
-        [call((4, 6), WIDE), call((4, 4, 4), WIDE), call((3, 1, 8), WIDE)],
-        limit=lambda case: bytes_of(WIDE) * {6: 14, 4: 18, 8: 19}[case.args[0][-1]],
+        [call((4, 6), WIDE), call((3, 3, 6), WIDE), call((3, 1, 8), WIDE)],
+        limit=lambda case: bytes_of(WIDE) * {6: 14, 8: 19}[case.args[0][-1]],
         says="only arguments stay between forward and backward, also where calls nest",
         prepare=memory.there_and_back_again,
     )
@@ -1155,7 +1180,8 @@ checkpoint_every_sqrt.mistake(
     "The layers left over when n is no multiple of the segment's length are never called.",
     replace("range(0, len(layers),", "range(0, len(layers) - size + 1,"),
 )
-FLOOR = replace("math.ceil(math.sqrt(len(layers)))", "math.isqrt(len(layers))")
+CEILING = "math.ceil(math.sqrt(len(layers)))"
+FLOOR = replace(CEILING, "math.isqrt(len(layers))")
 checkpoint_every_sqrt.mistake(
     "Your segments have ⌊√n⌋ layers, and you call whole ones only: the layers left over never run.",
     FLOOR + replace("range(0, len(layers),", "range(0, len(layers) - size + 1,"),
@@ -1164,37 +1190,18 @@ checkpoint_every_sqrt.mistake(
     "⌊√n⌋ segments of ⌊√n⌋ layers: where n is no square, the layers beyond them are never called.",
     FLOOR + replace("range(0, len(layers),", "range(0, size * size,"),
 )
-checkpoint_every_sqrt.mistake(
-    "Your function looks its segment up when it runs. In backward, when it runs again, the loop is over "
-    "and it finds the last one: gradients of the wrong layers.",
-    replace(
-        ONE,
+for size in (CEILING, "math.isqrt(len(layers))", "round(math.sqrt(len(layers)))"):
+    for call_of_one in (
         OF_TORCH.format(
             "lambda x: run(layers[start : start + size], x), x", "determinism_check='none'"
         ),
-    ),
-)
-checkpoint_every_sqrt.mistake(
-    "Your function looks its segment up when it runs. In backward, when it runs again, the loop is over "
-    "and it finds the last one, which saves another number of tensors.",
-    replace(ONE, "x = checkpoint(lambda x: run(layers[start : start + size], x), x)"),
-)
-checkpoint_every_sqrt.mistake(
-    "Your function looks its segment up when it runs, and in backward, after the loop, that is the last "
-    "one. Where that is shorter the library notices, elsewhere gradients come from the wrong layers.",
-    FLOOR
-    + replace(
-        ONE,
-        OF_TORCH.format(
-            "lambda x: run(layers[start : start + size], x), x", "determinism_check='none'"
-        ),
-    ),
-)
-checkpoint_every_sqrt.mistake(
-    "Your function looks its segment up when it runs, and in backward, after the loop, that is the last "
-    "one, which may save fewer tensors. Pass the segment as an argument.",
-    FLOOR + replace(ONE, "x = checkpoint(lambda x: run(layers[start : start + size], x), x)"),
-)
+        "x = checkpoint(lambda x: run(layers[start : start + size], x), x)",
+    ):
+        checkpoint_every_sqrt.mistake(
+            "Your function looks its segment up when it runs. In backward, when it runs again, the loop is "
+            "over and it finds the last one: other layers, or fewer. Pass the segment as an argument.",
+            replace(CEILING, size, ONE, call_of_one),
+        )
 checkpoint_every_sqrt.mistake(
     "Without the generator's state, dropout draws another mask when a segment runs again.",
     replace(
@@ -1238,10 +1245,16 @@ checkpoint_every_sqrt.mistake(
     replace("math.ceil(math.sqrt(len(layers)))", "len(layers)"),
     cost=True,
 )
+THREE_TIMES = (
+    "Your checkpoints nest: segments are checkpointed, and once more their single layers, or all segments "
+    "together. Each layer runs three times."
+)
+checkpoint_every_sqrt.mistake(THREE_TIMES, cost=True)(
+    lambda layers, x: cm.checkpoint(cm.checkpoint_every_sqrt, layers, x)
+)
 checkpoint_every_sqrt.mistake(
-    "Your segments are checkpointed, and all of them together once more: each layer runs three times.",
-    cost=True,
-)(lambda layers, x: cm.checkpoint(cm.checkpoint_every_sqrt, layers, x))
+    THREE_TIMES, replace("x = layer(x)", "x = checkpoint(layer, x)"), cost=True
+)
 
 
 @checkpoint_every_sqrt.alternative("checkpoint_sequential, which leaves the last segment alone")
@@ -1653,10 +1666,19 @@ largest_batch.mistake(
     "You leave out the batch below one that fails, untried.",
     replace("high = middle", "high = max(middle - 1, low + 1)"),
 )
-largest_batch.mistake(
-    "You search beyond `limit`.",
+for beyond in (
     replace("limit + 1", "2 * limit + 1"),
-)
+    replace(
+        "low, high = 0, limit + 1",
+        "low, high = 0, 1\n"
+        "    while high <= limit and fits(high):\n"
+        "        low, high = high, 2 * high\n   ",
+    ),
+):
+    largest_batch.mistake(
+        "You search beyond `limit`: the smallest batch that is out of the question is limit + 1.",
+        beyond,
+    )
 largest_batch.mistake(
     "You try one batch after another. Each try is a training step: halve the range instead.",
     replace("(low + high) // 2", "low + 1"),

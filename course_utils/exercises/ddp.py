@@ -113,6 +113,10 @@ broadcast_parameters.mistake(
 EACH = f"for t in {EVERYTHING}:\n        "
 ALL = f"_broadcast({EVERYTHING}, src)"
 broadcast_parameters.mistake(
+    "The buffers always come from rank 0: `src` says which rank's values count, of buffers too.",
+    replace(ALL, "_broadcast(module.parameters(), src)\n    _broadcast(module.buffers(), 0)"),
+)
+broadcast_parameters.mistake(
     "You average the ranks' values. The mean of several initialisations is another one, of smaller "
     "variance: copy rank src's.",
     replace(
@@ -122,16 +126,17 @@ broadcast_parameters.mistake(
         "        t.detach().copy_(whole / dist.get_world_size())",
     ),
 )
-broadcast_parameters.mistake(
-    "The parameters got new memory (`.data = …`). An optimizer's flat buffer, or a view that somebody "
-    "holds, goes on with the old values: copy in place.",
-    replace(
-        ALL,
-        EACH + "whole = t.detach().clone(memory_format=torch.contiguous_format)\n"
-        "        dist.broadcast(whole, src)\n"
-        "        t.data = whole",
-    ),
-)
+for in_new_memory in (
+    "whole = t.detach().clone(memory_format=torch.contiguous_format)\n"
+    "        dist.broadcast(whole, src)\n"
+    "        t.data = whole",
+    "t.data = t.detach().contiguous()\n        dist.broadcast(t.detach(), src)",
+):
+    broadcast_parameters.mistake(
+        "Tensors got new memory (`.data = …`). An optimizer's flat buffer, or a view that somebody holds, goes "
+        "on with the old values: copy in place.",
+        replace(ALL, EACH + in_new_memory),
+    )
 broadcast_parameters.mistake(
     "You hand over tensors whose memory has gaps, or another order than on other ranks. gloo sends and fills "
     "memory as it lies, without a word: broadcast a contiguous copy, and copy it back.",
@@ -391,6 +396,11 @@ average_gradients.mistake(
     cost=True,
 )
 average_gradients.mistake(
+    "A parameter without gradient takes part with zeros, and is then left without the mean: where another rank "
+    "has a gradient of it, it has one afterwards too.",
+    replace("p.grad = mean", "p.grad = mean if p.grad is not None else None"),
+)
+average_gradients.mistake(
     "Frozen parameters get a gradient. They are left alone.",
     replace("if p.requires_grad:", "if True:"),
 )
@@ -515,6 +525,9 @@ def _():
     left = [[t(1.0, r), t(3.0, dtype=F64), t(r, 2.0), t(4.0, 5.0)] for r in (0, 1)]
     again = one_step([(2,), (1,), (2,), (2,)], *left, dtypes=[F32, F64, F32, F32], cap_bytes=16)
     yield again, "a dtype whose bucket was full begins another, after that of another dtype"
+    doubles = [[t(r, 1.0, 2.0, dtype=F64), t(1.0, r, dtype=F64)] for r in (0, 1)]
+    wide = one_step([(3,), (2,)], *doubles, dtypes=[F64, F64], cap_bytes=16)
+    yield wide, "two elements of float64 fill 16 bytes"
     lacking = [None, t(3.0, 4.0)], [t(1.0, 2.0), None]
     yield one_step([(2,), (2,)], *lacking), "each rank lacks another gradient"
     yield one_step([(2,)], *[[BIG]] * 4, dtypes=[F16]), "float16: the sum would be infinite"
@@ -571,6 +584,10 @@ GradientBuckets.mistake(
 )
 GradientBuckets.mistake(
     "You count elements, not bytes: a float32 has four of them.", replace("q.nbytes", "q.numel()")
+)
+GradientBuckets.mistake(
+    "You count four bytes for every element. That is float32; others have eight, or two: p.nbytes.",
+    replace("q.nbytes", "4 * q.numel()"),
 )
 GradientBuckets.mistake(
     "One bucket holds two dtypes. Flattened together the smaller one is promoted, and travels at twice "
@@ -707,7 +724,7 @@ DistributedDataParallel = Exercise(
 )
 
 STEP, NO_SYNC, NESTED, RAISING, BY_NAME = "", "silent", "nested", "raising", "by name"
-EVAL, BARE = "eval", "bare"
+EVAL, EVAL_MODE, BARE = "eval", "in eval mode", "bare"
 FORWARD_IN, BACKWARD_IN = "forward in no_sync", "backward in no_sync"
 TWO_BACKWARDS = "two backwards of one forward"
 
@@ -760,6 +777,7 @@ def _():
     yield training(2, "a frozen layer", [step], 1), "a frozen layer in the middle"
     yield training(2, "float32 and float64", [step], 60), "two dtypes"
     yield training(2, drift, [step, (EVAL, 1), step], None), "buffers drift"
+    yield training(2, drift, [step, (EVAL_MODE, 1)], None), "buffers have drifted before eval mode"
     yield training(2, three, [(STEP, 3), (NO_SYNC, 1), step], 40), "no_sync, and then not"
     yield training(2, drift, [(STEP, 2)], 40), "no_sync keeps buffers apart too"
     bare, silent = [(BARE, 1), step], [(EVAL, 1), (BARE, 1), step, (EVAL, 1), (BARE, 1)]
@@ -799,6 +817,11 @@ DistributedDataParallel.mistake(
     "The buffers are made equal once and then drift: each rank's statistics are of its own samples. "
     "Broadcast rank 0's before every forward.",
     replace("_broadcast(self.module.buffers(), src=0)", "pass"),
+)
+DistributedDataParallel.mistake(
+    "Buffers are broadcast in train mode only. In eval mode the ranks compute with statistics of their own: "
+    "rank 0's come before every forward.",
+    replace("        if self._sync:\n", "        if self._sync and self.training:\n"),
 )
 DistributedDataParallel.mistake(
     "Buffers are broadcast in no_sync too. Nothing is communicated there.",
@@ -1170,6 +1193,21 @@ no_sync_step.mistake(
     "The wrong way round: the last micro-batch runs inside no_sync, and all others communicate.",
     replace("number == len(batches)", "number != len(batches)"),
 )
+no_sync_step.mistake(
+    "You weigh the gradients, but the loss that you return is the mean of the micro-batches' means: it is that of "
+    "all samples.",
+    replace(
+        "torch.stack(losses).sum()",
+        "torch.stack(losses).mean()",
+        "loss.detach()",
+        "loss.detach() * (samples / len(x))",
+    ),
+)
+no_sync_step.mistake(
+    "Your loss goes through a Python number, and comes back as float32 whatever the model computes in: add up "
+    "tensors.",
+    replace("torch.stack(losses).sum()", "torch.tensor(sum(loss.item() for loss in losses))"),
+)
 no_sync_step.mistake("The optimizer never takes its step.", replace("    optimizer.step()\n", ""))
 no_sync_step.mistake(
     "The loss that you return still holds its graph: detach it.", replace("loss.detach()", "loss")
@@ -1276,13 +1314,12 @@ save_on_rank_zero.mistake(
     "`model.module`.",
     replace("bare.state_dict()", "model.state_dict()"),
 )
-save_on_rank_zero.mistake(
-    "You strip `module.` from every name that has it, and so rename children of the model itself. Unwrap "
-    "the model instead.",
-    replace(
-        "bare.state_dict()", '{k.replace("module.", ""): v for k, v in model.state_dict().items()}'
-    ),
-)
+for stripped in ('replace("module.", "")', 'removeprefix("module.")'):
+    save_on_rank_zero.mistake(
+        "You strip `module.` from every name that has it, and so rename children of the model itself. Unwrap "
+        "the model instead.",
+        replace("bare.state_dict()", f"{{k.{stripped}: v for k, v in model.state_dict().items()}}"),
+    )
 save_on_rank_zero.mistake(
     "You unwrap whatever has a `.module`. A bare model may have a child of that name: ask with isinstance.",
     replace("isinstance(model, nn.parallel.DistributedDataParallel)", 'hasattr(model, "module")'),
@@ -1370,6 +1407,11 @@ save_on_rank_zero.mistake(
         "broadcast_object_list(failure)",
         "barrier()",
     ),
+)
+save_on_rank_zero.mistake(
+    "You catch OSError alone. For a folder that does not exist torch.save raises a RuntimeError: rank 0 leaves, "
+    "and the others wait for it for ever.",
+    replace("except Exception as error", "except OSError as error"),
 )
 save_on_rank_zero.mistake(
     "When writing fails on rank 0, it raises, and the others go on as if the file were there: tell them (a "

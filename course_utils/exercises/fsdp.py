@@ -316,11 +316,12 @@ bytes_per_rank.mistake(
         "of_state * (part if stage >= 2",
     ),
 )
-bytes_per_rank.mistake(
-    "What is not sharded is padded too. Padding is there so that the shares are equal; what a rank keeps whole "
-    "has its own number of elements.",
-    replace("whole = sum(numels)", f"whole = {PART} * world_size"),
-)
+for padded in (f"{PART} * world_size", f"{PART} * world_size if stage else sum(numels)"):
+    bytes_per_rank.mistake(
+        "What is not sharded is padded too. Padding is there so that the shares are equal; what a rank keeps "
+        "whole has its own number of elements.",
+        replace("whole = sum(numels)", f"whole = {padded}"),
+    )
 bytes_per_rank.mistake(
     "Each stage keeps what the one before it sharded: stage 2 shards the optimizer's state and the gradients, "
     "stage 3 all three.",
@@ -509,6 +510,11 @@ def _():
         ),
         "two groups that share among themselves",
     )
+    half = [[some((4, 2), seed=r)] for r in (1, 2)]
+    yield (
+        stepped("SGD", {"lr": 0.1}, some((4, 2)), half, groups=[[0], [1]]),
+        "groups of one rank: the mean is its own gradient",
+    )
     turned = [[[draws.scattered(*some((3, 2), seed=r))]] for r in (1, 2)]
     yield stepped(*adam, some((3, 2)), turned), "gradients that are not contiguous"
 
@@ -516,14 +522,18 @@ def _():
 SHAPES = [(64, 60), (64,), (60, 64), (7,)]
 N_ELEMENTS = sum(map(prod, SHAPES))
 STEP = stepped("AdamW", {"lr": 0.1}, some(*SHAPES), [[some(*SHAPES, seed=r)] for r in range(4)])
-ZeroOneOptimizer.contract(
-    contracts.resident(
-        [STEP],
-        limit=3 * 4 * share(N_ELEMENTS, 4) + 1024,
-        says="what a step leaves behind is the state of a share",
-        probe=probes.sharded_state,
+for vectors, says in (
+    (3, "what a step leaves behind is the state of a share"),
+    (2, "it is the two moments of AdamW, and no gradient besides"),
+):
+    ZeroOneOptimizer.contract(
+        contracts.resident(
+            [STEP],
+            limit=vectors * 4 * share(N_ELEMENTS, 4) + 1024,
+            says=says,
+            probe=probes.sharded_state,
+        )
     )
-)
 ZeroOneOptimizer.contract(
     contracts.sends(
         [STEP],
@@ -607,6 +617,16 @@ ZeroOneOptimizer.mistake(
     "You ask for the rank without naming the group: in a smaller group that is another number, and the rank "
     "takes another's share. dist.get_rank(group).",
     replace("dist.get_rank(group)", "dist.get_rank()"),
+)
+ZeroOneOptimizer.mistake(
+    "The mean is taken over all ranks of the job. Only those of the group have added theirs: "
+    "dist.get_world_size(group).",
+    replace(MEAN_OF_SHARE, MEAN_OF_SHARE + " * self.world_size / dist.get_world_size()"),
+)
+ZeroOneOptimizer.mistake(
+    "The share keeps its gradient after the step, beside the optimizer's state: set it to None.",
+    replace("        self.shard.grad = None\n", ""),
+    cost=True,
 )
 ZeroOneOptimizer.mistake(
     "Frozen parameters are in the flat vector. A gradient of zeros does not hold them still: weight decay "
@@ -871,6 +891,13 @@ FullyShardedLinear.contract(
 
 MEAN_OF_LAYER = "reduce_scatter_mean(flat, ctx.group)"
 
+FullyShardedLinear.mistake(
+    "You compute in_features from the gathered length, which has the padding in it. x knows it: x.shape[-1].",
+    replace(
+        "(out_features, x.shape[-1])",
+        "(out_features, shard.numel() * dist.get_world_size(group) // out_features - 1)",
+    ),
+)
 FullyShardedLinear.mistake(
     "The shard's gradient is the sum over the ranks. Divide by their number: it must be what one process "
     "would find for the mean loss of the whole batch.",
@@ -1190,6 +1217,11 @@ reshard_state_dict.mistake(
     "You leave a tensor out where a rank has no rows of it. It must be there, empty, with the other axes as "
     "they are: every rank's state dict has the same names.",
     replace("loaded[name] = torch.cat", "if start < stop:\n            loaded[name] = torch.cat"),
+)
+reshard_state_dict.mistake(
+    "Where a rank has no rows you join an empty list, which torch.cat refuses. Leave the empty slices in: they "
+    "have the dtype and the other axes.",
+    replace(ROWS, "torch.cat([part for part in mine if len(part)])"),
 )
 reshard_state_dict.mistake(
     "Where a rank has no rows you give an empty vector. It loses the other axes: (0, 3) is not (0,).",

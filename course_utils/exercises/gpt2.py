@@ -168,11 +168,14 @@ for says, edit in {
     "This is SiLU, x · σ(x); GPT-2 has GELU in its tanh form.": replace(
         GELU, "F.silu(self.c_fc(x))"
     ),
-    "The dropout has torch's own p = 0.5. config.dropout is due.": replace(
-        "nn.Dropout(config.dropout)", "nn.Dropout()"
-    ),
 }.items():
     mlp.mistake(says, edit)
+
+for rate in ("", "0.1"):
+    mlp.mistake(
+        "The dropout has a rate of its own: torch's 0.5, or one that is written down. config.dropout is due.",
+        replace("nn.Dropout(config.dropout)", f"nn.Dropout({rate})"),
+    )
 
 
 @mlp.alternative("the tanh form by its formula, the layers one after the other")
@@ -366,6 +369,10 @@ for says, edit in {
     "Fill the scores with −∞ before.": in_the_open("scores.softmax(-1) * seen"),
     "The mask that you are given is ignored; padding is attended to.": fused(
         "q, k, v, dropout_p=p, is_causal=True"
+    ),
+    "The mask is made a tensor of floats. Those are added to the scores, and ones and zeros forbid nothing: "
+    "hand it on as it is, of bools.": fused(
+        "q, k, v, None if mask is None else mask.to(q.dtype), p, mask is None"
     ),
     "The softmax is over the queries. Each query shares itself out over the keys.": in_the_open(
         "scores.masked_fill(~seen, -math.inf).softmax(-2)"
@@ -744,6 +751,12 @@ for says, edit in {
         MLP, "D * 4 * D + 4 * D + 4 * D * D"
     ),
     "The last norm is missing: two in each block, and ln_f.": replace("2 * L + 1", "2 * L"),
+    "The last norm is counted with D numbers. It has a weight and a bias, as the others do.": replace(
+        "(2 * L + 1) * 2 * D", "(4 * L + 1) * D"
+    ),
+    "`total` lacks the norms: it is the sum of all the parts, theirs too.": replace(
+        "sum(count.values())", 'sum(count.values()) - count["layer_norm"]'
+    ),
     "A norm holds a weight and a bias, 2 D numbers; you counted D.": replace(") * 2 * D", ") * D"),
     "There is one norm in each block in your count; there are two.": replace("2 * L + 1", "L + 1"),
     "Each head is counted with D × D of its own. "
@@ -1119,6 +1132,11 @@ for says, edit in {
     "parts.block is ignored; where it is given, the blocks are made by it.": replace(
         "parts.block or Block", "Block"
     ),
+    "A block of one's own, `parts.block`, is made without the parts. It takes (config, parts), as Block "
+    "does.": replace(
+        "block(config, parts) for",
+        "(parts.block(config) if parts.block else Block(config, parts)) for",
+    ),
     "config.layer_norm_epsilon does not reach ln_f.": replace(", config.layer_norm_epsilon", ""),
     "`config` is not kept; generate asks it for the context.": replace(
         "self.config = config", "pass"
@@ -1319,6 +1337,10 @@ ENDS = "    if problems:\n        raise ValueError(str(problems))\n"
 MESSAGE = '"the checkpoint does not fit this model:\\n  " + "\\n  ".join(problems)'
 
 for says, edit in {
+    "The head is taken out of the caller's own mapping (`state.pop`). Leave the checkpoint as it is: make a "
+    "dict of your own first.": replace(
+        FIRST, f'    dict.pop(state, "lm_head.weight", None)\n{FIRST}'
+    ),
     "Nothing is transposed. "
     "The checkpoints hold x W + b (`Conv1D`, (in, out)), nn.Linear (out, in).": replace(
         TURNED, "False"

@@ -132,6 +132,10 @@ for says, edit in {
     '"attn" then means all that is inside of attn.': replace(
         MEANT, "any(target in name for target in targets)"
     ),
+    'You compare the target with each part of the name by itself: "attn" then means all that is inside of '
+    "attn, and mlp.c_proj means nothing. The name is the target, or ends in a dot and the target.": replace(
+        MEANT, '{name, *name.split(".")}.intersection(targets)'
+    ),
     "You go through the targets one by one, so a layer that two of them match is counted twice. "
     "It gets one adapter.": replace(
         f"if {MEANT}", "for target in targets if is_target(name, [target])"
@@ -309,6 +313,9 @@ for says, edit in {
         ENTERS, "self.dropout(F.linear(x, self.lora_A))"
     ),
     "You leave out the dropout on what enters A.": replace("self.dropout(x)", "x"),
+    "Your dropout acts in eval mode too: F.dropout drops unless it is told not to. Give it self.training.": replace(
+        "self.dropout(x)", "F.dropout(x, self.dropout.p)"
+    ),
     "You take (out, in) from `base_layer.weight.shape`. "
     "A Conv1D holds W as (in, out): ask `weight_of`.": replace(
         "weight_of(base_layer)", "base_layer.weight"
@@ -334,6 +341,10 @@ LoRALinear.mistake(
 for says, edit in {
     "`delta` is (in, out). ΔW has W's own shape, (out, in): s · B A.": replace(
         "self.scaling * (self.lora_B @ self.lora_A)", "self.scaling * (self.lora_B @ self.lora_A).T"
+    ),
+    "A is drawn as (in, r) and then transposed. The number of inputs, by which its width goes, is the last "
+    "axis for `kaiming_uniform_`, and there it found r.": replace(
+        DRAWN, "nn.init.kaiming_uniform_(self.lora_A.detach().T, a=math.sqrt(5))"
     ),
     "A is drawn from N(0, 1). It starts as nn.Linear's weights do, uniform up to 1 / √in.": replace(
         DRAWN, "nn.init.normal_(self.lora_A)"
@@ -711,6 +722,25 @@ for says, edit in {
     merge.mistake(says, edit)
 
 
+PLAIN_MERGE = "    for _, layer in lora_layers(model):\n        if not layer.merged:"
+PLAIN_UNMERGE = "    for _, layer in lora_layers(model):\n        if layer.merged:"
+ASKED_ONCE = "    if {}(layer.merged for _, layer in lora_layers(model)):\n        return model\n"
+for edit in (
+    replace(PLAIN_MERGE, ASKED_ONCE.format("any") + PLAIN_MERGE),
+    replace(
+        PLAIN_MERGE,
+        ASKED_ONCE.format("any") + PLAIN_MERGE,
+        PLAIN_UNMERGE,
+        ASKED_ONCE.format("not all") + PLAIN_UNMERGE,
+    ),
+):
+    merge.mistake(
+        "You ask once, for the whole model, whether it is merged. Each layer has a `merged` of its own, and "
+        "one may be where another is not.",
+        edit,
+    )
+
+
 def through_data(model, on):
     for module in model.modules():
         if hasattr(module, "lora_A") and module.merged is not on:
@@ -785,6 +815,8 @@ def _():
         "a layer without an adapter whose name contains lora_",
     )
     yield call({"fc": ("linear", W22, None, *ADAPTER, True)}), "merged: A and B are the same"
+    two = {"a": ("linear", W22, None, *ADAPTER), "b": ("linear", W22.clone(), None, *ADAPTER)}
+    yield call(two, frozen=["a"]), "an adapter that does not train is one, too"
     halves = (x.bfloat16() for x in ADAPTER[:2])
     yield call({"fc": ("linear", W22.bfloat16(), None, *halves, 0.5)}), "bfloat16 stays bfloat16"
 
@@ -847,6 +879,11 @@ for says, edit in {
 }.items():
     lora_state_dict.mistake(says, edit)
 
+lora_state_dict.mistake(
+    "You leave out adapters that are frozen. They are adapters all the same: go by `lora_layers`, or by the "
+    "names, and not by what trains.",
+    replace("in _lora_tensors(model)}", "in _lora_tensors(model) if tensor.requires_grad}"),
+)
 for named in ("n + '.weight'", "n.removesuffix('.weight') + '.weight'"):
     lora_state_dict.mistake(
         "You collect whatever requires a gradient. Another trained layer, a head say, is no adapter, "
@@ -980,6 +1017,8 @@ for says, edit in {
     ),
     "Without a single answer token you return NaN, 0 / 0, and one step with it ruins the model. "
     "Raise ValueError.": replace("if not answer.any():", "if False:"),
+    "You raise as soon as one sequence has no answer. It adds nothing; only where no sequence has one is there "
+    "nothing to take the mean of.": replace("if not answer.any():", "if not answer.any(1).all():"),
     "Logits and tokens are shifted the wrong way: "
     "the logits at t are compared with the token at t − 1.": replace(
         "ids[:, 1:]", "ids[:, :-1]", "logits[:, :-1]", "logits[:, 1:]"
@@ -996,10 +1035,12 @@ for says, edit in {
 for late in (
     "F.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten()).float()",
     "F.cross_entropy(logits[:, :-1][answer], ids[:, 1:][answer].long()).float()",
+    'F.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten(), reduction="none").float().sum()'
+    " / answer.sum()",
 ):
     masked_instruction_loss.mistake(
-        "You compute in the logits' own dtype and take float32 at the end: by then bfloat16 has cut the loss to "
-        "three digits. Cast the logits.",
+        "You compute in the logits' own dtype and take float32 afterwards: by then bfloat16 has cut each loss "
+        "to three digits. Cast the logits.",
         replace(MEAN, late),
     )
 
@@ -1187,10 +1228,6 @@ for says, edit in {
     "An odd last code is paired with code 0, which stands for −1. Zero's code is 7.": replace(
         CUT, "code = F.pad(code[: x.numel()], (0, x.numel() % 2))"
     ),
-    "You go through the storage in its own order. "
-    "Blocks run in row-major order of the tensor as it is shown.": replace(
-        "x.flatten()", "x.as_strided((x.numel(),), (1,))"
-    ),
     "An odd block size is an error, and one below 2, too: raise ValueError.": replace(
         "if block_size <= 0 or block_size % 2:", "if False:"
     ),
@@ -1212,6 +1249,17 @@ for says, edit in {
     "Take `reshape`.": replace("x.flatten()", "x.view(-1)"),
 }.items():
     nf4_quantize.mistake(says, edit)
+
+
+for in_memory in (
+    "x.as_strided((x.numel(),), (1,))",
+    "x.permute(sorted(range(x.dim()), key=x.stride, reverse=True)).flatten()",
+):
+    nf4_quantize.mistake(
+        "You go through the numbers as they lie in memory. Blocks run in row-major order of the tensor as it "
+        "is shown.",
+        replace("x.flatten()", in_memory),
+    )
 
 
 @nf4_quantize.mistake(

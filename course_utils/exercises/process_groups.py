@@ -221,6 +221,13 @@ all_reduce_time.mistake(
 )
 
 
+for rounds in ("world_size.bit_length()", "(world_size.bit_length() if world_size > 1 else 0)"):
+    all_reduce_time.mistake(
+        "Your tree takes a round too many where the number of ranks is a power of two: 4 ranks take 2 rounds.",
+        replace("math.ceil(math.log2(world_size))", rounds),
+    )
+
+
 @all_reduce_time.mistake(
     "You pay α once. Every message has its own latency, and the steps follow one another."
 )
@@ -1027,6 +1034,7 @@ RINGS = [
     on_ranks(*((x,) for x in THREE)),
     on_ranks(*((x[:1000].view(5, 200),) for x in FOUR)),
     on_ranks(*((x[:7],) for x in FOUR)),
+    on_ranks(*((x[:9],) for x in FOUR)),
 ]
 
 
@@ -1142,6 +1150,13 @@ ring_all_reduce.mistake(
     ),
 )
 ring_all_reduce.mistake(
+    "`reshape(-1)` and `flatten()` copy where no view will do, and then `x` never hears of the sum; one axis with "
+    "a stride stays as it is, and cannot be sent. Work on `x.contiguous()`, and copy the sum back.",
+    replace(
+        "data = x.contiguous()", "data = x.reshape(-1)", "data.view(-1)", "data", COPY_BACK, ""
+    ),
+)
+ring_all_reduce.mistake(
     "You take n steps of adding, and one part comes twice. A chunk that has passed n − 1 links is complete.",
     replace("range(world_size - 1):\n        partial", "range(world_size):\n        partial"),
 )
@@ -1152,6 +1167,16 @@ ring_all_reduce.mistake(
 ring_all_reduce.mistake(
     "You cut `x` along its first axis: with few rows the chunks are unequal, and some empty. Cut `view(-1)`.",
     replace("data.view(-1).tensor_split", "torch.atleast_1d(data).tensor_split"),
+    cost=True,
+)
+ring_all_reduce.mistake(
+    "You cut with `chunk`, and put empty chunks where it gives fewer than n: the others are longer, and some "
+    "ranks send more than 2(n − 1)/n of x. `tensor_split` cuts evenly.",
+    replace(
+        "chunks = data.view(-1).tensor_split(world_size)",
+        "chunks = list(data.view(-1).chunk(world_size))\n"
+        "    chunks += [data.view(-1)[:0]] * (world_size - len(chunks))",
+    ),
     cost=True,
 )
 ring_all_reduce.mistake(
@@ -1216,9 +1241,9 @@ ring_all_reduce.mistake(
 
 
 @ring_all_reduce.mistake(
-    "The sum is right and no byte is wasted on the way, but it takes a second copy of x: a clone, say, or "
-    "what reduce_scatter_by_p2p and all_gather_by_p2p return. Let the chunks be views of x, and add and "
-    "receive into them.",
+    "The sum is right and no byte is wasted on the way, but it takes the memory of x a second time: a clone, a "
+    "buffer as large as x, or what reduce_scatter_by_p2p and all_gather_by_p2p return. Let the chunks be views "
+    "of x. Adding takes a buffer of one chunk, overwriting none.",
     cost=True,
 )
 def _(x):

@@ -146,7 +146,7 @@ class ZeroOneOptimizer:
 
     `step` averages the gradients over the ranks, so that each rank holds the mean of its share;
     lets the optimizer step on that share; and gathers the parameters, which change in place. It
-    takes one reduce-scatter and one all-gather. A parameter without gradient counts as one of
+    takes one reduce-scatter and one all-gather, and leaves nothing behind but the share's state. A parameter without gradient counts as one of
     zeros; one that is frozen when this is built (requires_grad is False) is left alone. Source:
     Rajbhandari et al. (2020), section 5.1.
     """

@@ -119,6 +119,18 @@ def test_pairs_are_tried_for_a_second_and_no_longer(monkeypatch):
     assert len(tried) == 3, "of six pairs those that begin at 0.3, 0.6 and 0.9 s"
 
 
+def test_ways_to_make_one_mistake_explain_together():
+    """Squared below 1 and cubed above: each way of it explains a part, and they say the same."""
+    cubed = (TWICE, replace("z = x / temperature", "z = x / temperature**3"))
+
+    def answer(x, temperature=1.0):
+        power = 1 if temperature <= 0 else 2 if temperature < 1 else 3
+        return ref.temperature_softmax(x, temperature**power)
+
+    found = verdict(answer, axis, twice, cubed)
+    assert (found.diagnosis, found.sure) == (TWICE, True)
+
+
 def test_a_mistake_that_the_answer_does_not_make_elsewhere_is_not_named():
     """Right on every row, wrong on the edge: the axis is no explanation of anything."""
 

@@ -2,7 +2,8 @@
 
 A mistake explains a case if it does there what the student's answer does, and both differ from the
 book. It is named if it explains the smallest failure and nearly all others, is never wrong where the
-answer is right, and no other mistake explains as much.
+answer is right, and no other mistake explains as much. Those that say the same are ways to make one
+mistake, and explain together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -78,12 +79,12 @@ class Evidence:
             return None
         first = [m for m in self.mistakes if self.explains(m, self.smallest)]
         first = [m for m in first if not self.contradicted(m)]
-        share = {id(m): self.share(m) for m in first}
+        share = {m.says: self.share(self.ways_to_make(m)) for m in first}
         most = max(share.values(), default=0.0)
-        best = [m for m in first if share[id(m)] == most]
+        best = [m for m in first if share[m.says] == most]
         if most < 1.0 and (two := self.two_that_share(first) or self.two_made_at_once()):
             return two
-        if most >= NEARLY_ALL and len(best) == 1:
+        if most >= NEARLY_ALL and len({m.says for m in best}) == 1:
             return Diagnosis((best[0],), most == 1.0)
         return None
 
@@ -103,9 +104,13 @@ class Evidence:
         as_expected = Check(check.case, Expectation(theirs, None, check.expected.length))
         return not differs(self.got[id(check)], as_expected)
 
-    def share(self, mistake: Mistake) -> float:
-        """Of the failing checks, how many it explains, from 0 to 1."""
-        explained = sum(self.explains(mistake, check) for check in self.failing)
+    def ways_to_make(self, mistake: Mistake) -> list[Mistake]:
+        """The mistakes that say what this one says and, as it, are right where the answer is."""
+        return [m for m in self.mistakes if m.says == mistake.says and not self.contradicted(m)]
+
+    def share(self, ways: Sequence[Mistake]) -> float:
+        """Of the failing checks, how many one of these ways to make a mistake explains, from 0 to 1."""
+        explained = sum(any(self.explains(m, check) for m in ways) for check in self.failing)
         return explained / len(self.failing)
 
     def contradicted(self, mistake: Mistake) -> bool:
@@ -166,7 +171,7 @@ def cost_mistake_like(ladder: Ladder) -> Diagnosis | None:
     for alike, sure in ((Complaint.same_as, True), (Complaint.near, False)):
         found = [m for m, theirs in known if _match(mine, theirs, alike)]
         if found:
-            return Diagnosis((found[0],), sure) if len(found) == 1 else None
+            return Diagnosis((found[0],), sure) if len({m.says for m in found}) == 1 else None
     return None
 
 

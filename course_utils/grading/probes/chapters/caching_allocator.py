@@ -23,7 +23,8 @@ def allocator(subject: Any, case: Case) -> dict[str, Any]:
     """Addresses, bytes in use and bytes reserved after each request; the segments at the end.
 
     A request that fails is seen as the name of its exception, and the trace goes on; a block that was
-    not given is not freed.
+    not given is not freed. Memory that is given while it is in use ends the trace: from there on
+    everything depends on how an answer keeps its blocks.
     """
     thing = subject(case.kwargs["capacity"])
     other = subject(case.kwargs["capacity"]) if case.kwargs.get("beside") else None
@@ -31,15 +32,23 @@ def allocator(subject: Any, case: Case) -> dict[str, Any]:
     if other:
         seen["another allocator, malloc(512): the address"] = other.malloc(512)
     addresses: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for number, request in enumerate(_requests(case), start=1):
         action, *given = request
         step = f"request {number}, {_written(request)}"
         if action == "malloc":
             name, *size_and_stream = given
             try:
-                addresses[name] = seen[f"{step}: the address"] = thing.malloc(*size_and_stream)
+                address = thing.malloc(*size_and_stream)
             except torch.OutOfMemoryError:
-                seen[f"{step}: the address"] = _FULL
+                address = _FULL
+            else:
+                in_use = [(addresses[other], sizes[other]) for other in addresses]
+                if any(_overlap((address, size_and_stream[0]), block) for block in in_use):
+                    seen[f"{step}: the address"] = f"{address}: memory that is in use"
+                    return seen
+                addresses[name], sizes[name] = address, size_and_stream[0]
+            seen[f"{step}: the address"] = address
         elif action == "free":
             address = addresses.pop(given[0], None) if isinstance(given[0], str) else given[0]
             if address is not None:
@@ -53,6 +62,12 @@ def allocator(subject: Any, case: Case) -> dict[str, Any]:
         seen["another allocator: memory_allocated()"] = other.memory_allocated()
         seen["another allocator: memory_reserved()"] = other.memory_reserved()
     return seen
+
+
+def _overlap(one: tuple[Any, int], other: tuple[Any, int]) -> bool:
+    """Do two blocks, each an address and a size, share a byte? What is no address shares nothing."""
+    (a, m), (b, n) = one, other
+    return isinstance(a, int) and isinstance(b, int) and a < b + n and b < a + m
 
 
 def _requests(case: Case) -> list[tuple[Any, ...]]:

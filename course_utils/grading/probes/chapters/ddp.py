@@ -403,9 +403,10 @@ def wrapped(subject: Any, case: Case) -> dict[str, Any]:
     positional argument is a step: a list of inputs (N, 3), all but the last of which run inside
     `no_sync`; "silent": all do; "nested": all do, and a `no_sync` within that has ended; "raising":
     first a `no_sync` is left by an exception; "by name": the module gets a further argument by its
-    name; "eval": the one input runs without gradients; "forward in no_sync", "backward in no_sync":
-    only that of the two is; "two backwards of one forward"; "bare": the model itself is called.
-    Seen are outputs, gradients, buffers, and what went on meanwhile.
+    name; "eval": the one input runs without gradients; "in eval mode": so, and in that mode;
+    "forward in no_sync", "backward in no_sync": only that of the two is; "two backwards of one
+    forward"; "bare": the model itself is called. Seen are outputs, gradients, buffers, and what
+    went on meanwhile.
     """
     return run_on_ranks(subject, case, wrapped_there)
 
@@ -436,9 +437,11 @@ def wrapped_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
                 if kind == "raising":
                     with suppress(KeyError), ddp.no_sync():
                         raise KeyError("the student's block")
-                if kind == "eval":
+                if kind in ("eval", "in eval mode"):
+                    ddp.train(kind == "eval")
                     with torch.no_grad():
                         seen[f"output of step {number}"] = ddp(x).clone()
+                    ddp.train()
                 elif kind == "bare":
                     model(x).square().sum().backward()
                     key = f"nothing is communicated without the wrapper, in step {number}"

@@ -354,10 +354,12 @@ merge_run.called = _called_merge
 def adapter_state(subject: Any, case: Case) -> dict[str, Any]:
     """What is in the state of the adapters of a model, and whether it is detached.
 
-    The case: layers as for `merge_run`.
+    The case: layers as for `merge_run`. frozen: names of those whose adapter does not train.
     """
     made = model_of(subject, case.args[0])
-    before = {name: p.detach().clone() for name, p in made.named_parameters()}
+    for layer in case.kwargs.get("frozen", ()):
+        made.get_submodule(layer).requires_grad_(False)
+    before = {name: (p.detach().clone(), p.requires_grad) for name, p in made.named_parameters()}
     state = subject(made)
     if not isinstance(state, dict):
         return {"result": state}
@@ -366,7 +368,7 @@ def adapter_state(subject: Any, case: Case) -> dict[str, Any]:
         "state": {name: state[name] for name in sorted(state, key=str)},
         "some tensor requires grad": any(x.requires_grad for x in tensors),
         "the model is as before": all(
-            torch.equal(p, before[name]) and p.requires_grad == (".base_layer" not in name)
+            torch.equal(p, before[name][0]) and p.requires_grad == before[name][1]
             for name, p in made.named_parameters()
             if ".lora_" in name or ".base_layer" in name
         ),
@@ -374,7 +376,8 @@ def adapter_state(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def _called_state(name: str, case: Case) -> str:
-    return f"{name}(a model of {_in_words(case.args[0])})"
+    frozen = "".join(f"; {layer} is frozen" for layer in case.kwargs.get("frozen", ()))
+    return f"{name}(a model of {_in_words(case.args[0])}{frozen})"
 
 
 adapter_state.called = _called_state
