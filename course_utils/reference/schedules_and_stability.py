@@ -7,7 +7,6 @@ transformers.optimization.
 """
 
 import math
-import os
 import random
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -249,6 +248,5 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False

@@ -61,7 +61,7 @@ def _clip(subject: Any, case: Case) -> dict[str, Any]:
     places = [p.grad for p in params]
     given: Any = params if case.kwargs.get("a_list") else iter(params)
     result = subject(given, case.args[1])
-    seen: dict[str, Any] = {"result": fresh(result)}
+    seen: dict[str, Any] = {"norm returned": fresh(result)}
     for number, p in enumerate(params):
         seen[f"gradient {number}"] = None if p.grad is None else p.grad.clone()
     seen["each .grad is the tensor that it was"] = all(
@@ -157,7 +157,10 @@ def _accumulate(subject: Any, case: Case) -> dict[str, Any]:
     for number, batches in enumerate(case.args, start=1):
         model.events.clear()
         result = subject(model, list(batches), optimizer)
-        seen[f"step {number}: result"] = result
+        seen[f"step {number}: result"] = (
+            torch.tensor(result, dtype=model.head.dtype) if isinstance(result, float) else result
+        )
+        seen[f"step {number}: the result is a float"] = isinstance(result, float)
         for name, p in model.named_parameters():
             if name != "unused":
                 seen[f"step {number}: gradient of `{name}`"] = fresh(p.grad)
@@ -344,7 +347,7 @@ def seeded(subject: Any, case: Case) -> dict[str, Any]:
         result = subject(*case.args, **kwargs)
         del drawn_before
         return {
-            "result": result,
+            "returned": result,
             "Python's random": [random.gauss(0, 1), random.random()],
             "NumPy's": [float(np.random.randn()), float(np.random.rand())],
             "torch's": [torch.randn(5), torch.randint(1000, (4,)), torch.rand(2).double()],
