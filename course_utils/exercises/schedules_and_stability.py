@@ -440,6 +440,7 @@ def _():
     yield call([t(1.0, INF), t(2.0)], 1.0), "an infinite element"
     yield call([t(1.0, NAN), t(2.0)], 1.0), "a NaN"
     yield call([t(INF, -INF), t(2.0, dtype=F64)], 1.0), "both infinities"
+    yield call([t(3e-6, 4e-6)], 1e-6), "a norm as small as what is added to it"
     yield call([t(3.0, 4.0)], 0.0), "max_norm is 0"
     yield call([t(3.0, 4.0)], INF), "no bound: the norm is all that is wanted"
     yield call([draws.scattered(torch.arange(1.0, 7.0).view(2, 3))], 1.0), "not contiguous"
@@ -568,6 +569,12 @@ def _(parameters, max_norm):
     return norm
 
 
+clip_grad_norm.equivalent(
+    "clip_grad_norm: `torch.promote_types(dtype, torch.float32)` → `torch.promote_types(torch.float32, dtype)`",
+    because="the order of the two does not matter",
+)
+
+
 # ------------------------------------------------------------------------------ clip_sharded_grad_norm
 
 clip_sharded_grad_norm = Exercise(
@@ -628,6 +635,7 @@ def _():
     yield sharded(1.0, [t(1.0, INF)], [t(2.0)]), "an infinite element on one rank"
     yield sharded(1.0, [t(2.0)], [t(NAN)]), "a NaN on one rank"
     yield sharded(1e30, [t(2e30)], [t(1e30, 2e30)]), "squares that float32 cannot hold"
+    yield sharded(1e-6, [t(3e-6)], [t(4e-6)]), "a norm as small as what is added to it"
     yield sharded(5.0, [HALF], [t(3.0), t(4.0, dtype=F64)]), "dtypes that differ from rank to rank"
     yield sharded(0.5, [t(3.0)], [t(0.1, 0.2)]), "one rank's share alone is below the bound"
     yield sharded(1.0, [t(3.0, 4.0)]), "a world of one"
@@ -912,6 +920,12 @@ def _(model, batches, optimizer):
     return total / count
 
 
+accumulate_step.equivalent(
+    "accumulate_step: `int((targets != -100).sum())` → `(targets != -100).sum()`",
+    because="a tensor of one integer adds up, compares and divides like the integer",
+)
+
+
 # ------------------------------------------------------------------------------ accumulate_on_ranks
 
 accumulate_on_ranks = Exercise(
@@ -971,7 +985,7 @@ def _():
     yield dealt([], []), "nobody has a micro-batch"
     three = [pair((1, 3)), pair((2, 2), 0), pair((1, 1))]
     yield dealt(three, [pair((2, 1))]), "three micro-batches against one"
-    yield dealt(three, [pair((2, 3))], dtype=F64), "a weight that is transposed in memory"
+    yield dealt(three, [pair((2, 3))], dtype=F64), "a weight that lies transposed on odd ranks"
     yield dealt(three), "a world of one"
     again = [pair((2, 2))], [pair((1, 2))]
     like = torch.empty(0)
@@ -1082,6 +1096,20 @@ def _(model, batches, optimizer):
         p.grad = mean.view(p.shape).to(p.dtype)
     optimizer.step()
     return float(flat[0] / flat[1])
+
+
+for one, other in (
+    ("loss.detach().double()", "loss.detach()"),
+    ("(targets != -100).sum().double()", "(targets != -100).sum()"),
+):
+    accumulate_on_ranks.equivalent(
+        f"accumulate_on_ranks: `{one}` → `{other}`",
+        because="torch.stack promotes it to the other's float64",
+    )
+accumulate_on_ranks.equivalent(
+    "accumulate_on_ranks: `loss.detach()` → `loss`",
+    because="backward has freed the graph already; the sum only carries a node more",
+)
 
 
 # ------------------------------------------------------------------------------ finite_step
@@ -1439,6 +1467,8 @@ def _(draw):
 @set_seed.edge
 def _():
     yield call(0), "zero is a seed"
+    yield call(2**31 + 5), "a seed of 32 bits"
+    yield call(2**32 + 7), "a seed of 33 bits"
     yield call(2**40 + 3), "a seed that NumPy refuses"
     yield call(2**63 + 12345), "a seed of 64 bits"
     yield call(5, already=True), "the switches are on, and stay so"

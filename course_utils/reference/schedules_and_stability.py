@@ -164,13 +164,15 @@ def accumulate_on_ranks(
     batches: Sequence[tuple[Int[Tensor, "_ _"], Int[Tensor, "_ _"]]],
     optimizer: Optimizer,
 ) -> float:
-    """The same step on several ranks, each with micro-batches of its own, as many as it likes.
+    """One step on several ranks, each with micro-batches of its own, as many as it likes.
 
-    Every rank has the same model, which nothing wraps, and gets the gradient of the mean
-    cross-entropy over the targets of all ranks together. That loss is returned on each. A rank may
-    have no micro-batch, or no target in them. A trainable parameter that has no gradient on this
-    rank takes part with zeros. Gradients from before are dropped, those of this step stay in .grad.
-    Raises ValueError on every rank, and takes no step, if there is not one target on any.
+    A micro-batch is (ids, targets), both (B, T); model(ids) gives logits (B, T, V). A target of -100
+    counts nothing. Every rank has the same model, which nothing wraps, and gets the gradient of the
+    mean cross-entropy over the targets of all ranks together. That loss is returned on each. A rank
+    may have no micro-batch, or no target in them. A trainable parameter without gradient on this rank
+    takes part with zeros. Strides of a gradient may differ from rank to rank. Gradients from before
+    are dropped, those of this step stay in .grad. Raises ValueError on every rank, and takes no step,
+    if there is not one target on any.
     """
     optimizer.zero_grad()
     sums = torch.zeros(2, dtype=torch.float64)  # of the losses, and of the targets

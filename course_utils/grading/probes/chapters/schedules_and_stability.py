@@ -110,27 +110,27 @@ _VOCABULARY = 7
 
 
 class _Model(nn.Module):
-    """ids (B, T) to logits (B, T, 7): a table, dropout, a norm and a head, a frozen layer, one unused.
+    """ids (B, T) to logits (B, T, 7): a table, a head, a frozen vector, a weight that is not used.
 
+    rank: the head is transposed in memory on odd ones.
     events: in which order forward and backward pass it.
     """
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, rank: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(11)
         self.table = nn.Parameter(torch.randn(_VOCABULARY, 3, generator=generator, dtype=dtype))
         self.frozen = nn.Parameter(torch.full((3,), 0.5, dtype=dtype), requires_grad=False)
         self.unused = nn.Parameter(torch.ones(2, dtype=dtype))
         head = torch.randn(3, _VOCABULARY, generator=generator, dtype=dtype)
-        self.head = nn.Parameter(head.mT if dtype == torch.float64 else head)
-        self.turned = dtype == torch.float64
+        self.head = nn.Parameter(head.mT.contiguous().mT if rank % 2 else head)
         self.events: list[str] = []
         self.table.register_hook(self._backward)  # type: ignore[no-untyped-call]
 
     def forward(self, ids: Tensor) -> Tensor:
         self.events.append(f"forward {tuple(ids.shape)}")
         x = torch.tanh(self.table[ids] + self.frozen)
-        return x @ (self.head.mT if self.turned else self.head)
+        return x @ self.head
 
     def _backward(self, grad: Tensor) -> None:
         self.events.append("backward")
@@ -146,8 +146,8 @@ class CountedSGD(torch.optim.SGD):
         return super().step(*args, **kwargs)
 
 
-def _accumulate(subject: Any, case: Case) -> dict[str, Any]:
-    model = _Model(case.kwargs["like"].dtype)
+def _accumulate(subject: Any, case: Case, rank: int = 0) -> dict[str, Any]:
+    model = _Model(case.kwargs["like"].dtype, rank)
     if case.kwargs.get("uniform"):
         model.head.data.zero_()
     optimizer = CountedSGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
@@ -216,7 +216,7 @@ def accumulated_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     from course_utils.grading.distributed.on_rank import counted
 
     with counted():
-        return _accumulate(subject, case)
+        return _accumulate(subject, case, rank)
 
 
 # ------------------------------------------------------------------------------ a step that is not taken
@@ -307,6 +307,9 @@ spikes.called = _called_spikes
 # ------------------------------------------------------------------------------ seeds
 
 
+_NOBODYS = 20251108  # what the generators hold before: always the same, and no case's seed
+
+
 @contextmanager
 def _settings_kept() -> Iterator[None]:
     """Generators, switches and environment are as before after the block."""
@@ -332,7 +335,7 @@ def _settings_kept() -> Iterator[None]:
 
 @probe
 def seeded(subject: Any, case: Case) -> dict[str, Any]:
-    """Call it, some numbers drawn before, and draw from each global generator.
+    """Call it, and draw from each global generator.
 
     already: the switches are on before the call. Seen are the numbers of each generator, in three
     dtypes of torch's, and which switches are on afterwards.
@@ -342,10 +345,11 @@ def seeded(subject: Any, case: Case) -> dict[str, Any]:
     with _settings_kept():
         torch.use_deterministic_algorithms(already)
         torch.backends.cudnn.benchmark = not already
-        drawn_before = random.random(), np.random.rand(), torch.randn(3), random.gauss(0, 1)
-        np.random.randn()  # leaves a second normal number behind
+        random.seed(_NOBODYS)
+        np.random.seed(_NOBODYS)
+        random.gauss(0, 1)  # leaves a second normal number behind, and so does the next
+        np.random.randn()
         result = subject(*case.args, **kwargs)
-        del drawn_before
         return {
             "returned": result,
             "Python's random": [random.gauss(0, 1), random.random()],
