@@ -1482,17 +1482,13 @@ set_seed.slips(
         ): "Python's own generator is not seeded. Shuffles with `random` differ from run to run.",
         replace(
             "    np.random.seed(seed % 2**32)\n", ""
-        ): "NumPy's generator is not seeded. Augmentations and samplers that use it differ from run to run.",
-        replace("    torch.manual_seed(seed)\n", ""): "torch's generator is not seeded.",
+        ): "NumPy's global generator is not seeded: `np.random.seed`. A default_rng is another generator beside it.",
+        replace(
+            "    torch.manual_seed(seed)\n", ""
+        ): "torch's global generator is not seeded: `torch.manual_seed`. A torch.Generator is another one beside it.",
         replace(
             "torch.manual_seed(seed)", "torch.manual_seed(0)"
         ): "torch's generator gets a fixed seed: every seed trains the same run.",
-        replace(
-            "torch.manual_seed(seed)", "torch.Generator().manual_seed(seed)"
-        ): "You seed a new generator, and the global one stays as it was.",
-        replace(
-            "np.random.seed(seed % 2**32)", "np.random.default_rng(seed)"
-        ): "default_rng makes a new generator. NumPy's global one stays as it was: `np.random.seed`.",
         replace(
             "seed % 2**32", "seed"
         ): "NumPy's seed has 32 bits, and it raises for a larger one. Give it the seed modulo 2³².",
