@@ -9,6 +9,7 @@ ORDER = (
     "autograd",
     "modules",
     "optimizers",
+    "schedules_and_stability",
     "mixed_precision",
     "cuda_memory",
     "process_groups",

@@ -61,6 +61,16 @@ from course_utils.grading.probes.chapters.number_formats import (
 )
 from course_utils.grading.probes.chapters.optimizers import optimizer, parameter_groups, state_bytes
 from course_utils.grading.probes.chapters.process_groups import in_rounds
+from course_utils.grading.probes.chapters.schedules_and_stability import (
+    accumulated_on_ranks,
+    accumulated_steps,
+    clipped,
+    clipped_on_ranks,
+    factor,
+    finite_steps,
+    seeded,
+    spikes,
+)
 
 from .functions import a_tuple, call, named_arguments, never_negative, there_and_back
 from .objects import steps
@@ -72,6 +82,8 @@ __all__ = [
     "Probe",
     "a_tuple",
     "accumulated",
+    "accumulated_on_ranks",
+    "accumulated_steps",
     "accumulates",
     "adapter_state",
     "allocator",
@@ -83,11 +95,15 @@ __all__ = [
     "call",
     "checkpoint",
     "checkpointed",
+    "clipped",
+    "clipped_on_ranks",
     "custom_function",
     "dropout",
     "exact_values",
     "exact_without_fp8",
+    "factor",
     "fields",
+    "finite_steps",
     "flat_shards",
     "glorot_weight",
     "gpt2_count",
@@ -112,11 +128,13 @@ __all__ = [
     "resharded",
     "saved",
     "scaler_run",
+    "seeded",
     "sharded_layer",
     "sharded_layer_between",
     "sharded_optimizer",
     "sharded_state",
     "signed_number",
+    "spikes",
     "split_and_merged",
     "started_apart",
     "state_bytes",

@@ -15,6 +15,7 @@ from course_utils.grading.driving.case import Case
 from course_utils.grading.probes.chapters.autograd import with_function
 from course_utils.grading.probes.chapters.gpt2 import config_for
 from course_utils.grading.probes.chapters.lora import linear
+from course_utils.grading.probes.chapters.schedules_and_stability import with_gradients
 
 Prepared = Callable[[], Any]
 SIDE = (32, 32)
@@ -124,3 +125,9 @@ def for_one_rank(subject: Any, case: Case) -> Prepared:
     """The shards of a saved state, resharded for rank 1."""
     shards, world_size = case.args
     return partial(subject, shards, 1, world_size)
+
+
+def gradients_given(subject: Any, case: Case) -> Prepared:
+    """Parameters with the case's gradients, and its max_norm."""
+    grads, max_norm = case.args
+    return partial(subject, with_gradients(grads), max_norm)
