@@ -9,6 +9,7 @@ ORDER = (
     "autograd",
     "modules",
     "optimizers",
+    "training_loop",
     "mixed_precision",
     "cuda_memory",
     "process_groups",

@@ -60,6 +60,14 @@ from course_utils.grading.probes.chapters.number_formats import (
 )
 from course_utils.grading.probes.chapters.optimizers import optimizer, parameter_groups, state_bytes
 from course_utils.grading.probes.chapters.process_groups import in_rounds
+from course_utils.grading.probes.chapters.training_loop import (
+    epoch_trained,
+    evaluated,
+    generators,
+    resumed,
+    stopping,
+    written,
+)
 
 from .functions import a_tuple, call, named_arguments, never_negative, there_and_back
 from .objects import steps
@@ -84,10 +92,13 @@ __all__ = [
     "checkpointed",
     "custom_function",
     "dropout",
+    "epoch_trained",
+    "evaluated",
     "exact_values",
     "exact_without_fp8",
     "fields",
     "flat_shards",
+    "generators",
     "glorot_weight",
     "gpt2_count",
     "gpt2_model",
@@ -109,6 +120,7 @@ __all__ = [
     "parameter_groups",
     "registry",
     "resharded",
+    "resumed",
     "saved",
     "scaler_run",
     "sharded_layer",
@@ -120,6 +132,7 @@ __all__ = [
     "state_bytes",
     "steps",
     "steps_on_ranks",
+    "stopping",
     "straight_through",
     "strides_of",
     "takes_differences",
@@ -132,4 +145,5 @@ __all__ = [
     "trace",
     "view",
     "wrapped",
+    "written",
 ]
