@@ -58,7 +58,10 @@ def _():
         "the pair's number exceeds 255",
     )
     yield call(ids(1, 0, 1, dtype=torch.int32), ids(1, 1, 0, dtype=torch.int32), 2), "int32"
-    yield call(ids(0, 9, 1, 9, 1, 9)[::2], ids(1, 7, 1, 7, 0, 7)[::2], 2), "every other element of a tensor"
+    yield (
+        call(ids(0, 9, 1, 9, 1, 9)[::2], ids(1, 7, 1, 7, 0, 7)[::2], 2),
+        "every other element of a tensor",
+    )
 
 
 confusion_matrix.contract(
@@ -178,7 +181,10 @@ def _():
         "3000 rows, 7 scores",
     )
     yield call(torch.arange(3000.0).sin().half(), (torch.arange(3000) % 11 == 0).long()), "float16"
-    yield call(t(0.1, 9, 0.7, 9, 0.4, 9)[::2], t(1, 9, 0, 9, 1, 9)[::2]), "every other element of a tensor"
+    yield (
+        call(t(0.1, 9, 0.7, 9, 0.4, 9)[::2], t(1, 9, 0, 9, 1, 9)[::2]),
+        "every other element of a tensor",
+    )
 
 
 TIES = "    last[:-1] = ranked[1:] != ranked[:-1]\n"
@@ -339,7 +345,10 @@ def _():
         "bool targets",
     )
     yield call(ids(2, 1, 0).double(), ids(1, 0, 2), 2.0), "2 is not the positive class"
-    yield call(t(0.1, 9, 0.7, 9, 0.4, 9)[::2], t(1, 9, 0, 9, 1, 9)[::2], 3.0), "every other element of a tensor"
+    yield (
+        call(t(0.1, 9, 0.7, 9, 0.4, 9)[::2], t(1, 9, 0, 9, 1, 9)[::2], 3.0),
+        "every other element of a tensor",
+    )
     yield call(t(0.1, 0.7, 0.4, dtype=torch.float64), t(0, 1, 1), 2.0), "float64"
 
 
@@ -515,25 +524,13 @@ train_epoch.slips(
         ): "You add up means and divide by rows. A batch's mean loss stands for len(x) rows.",
         replace(
             "    model.train()\n", ""
-        ): "The model stays in the mode that it came in: after an evaluation dropout and "
-        "BatchNorm would not train. Call model.train().",
+        ): "The model runs in eval mode, in which it came: dropout drops nothing, and BatchNorm's statistics stay. Call model.train().",
         replace(
             "    model.train()\n", "    model.training = True\n"
         ): "You set the flag of the model alone. `model.train()` reaches every module in it.",
         replace(
-            "    model.train()\n", "    model.eval()\n"
-        ): "You train in eval mode: dropout drops nothing, and BatchNorm uses "
-        "statistics that it never updates.",
-        replace(
             "        optimizer.step()\n", ""
-        ): "You never call optimizer.step(): nothing is learned.",
-        replace(
-            "        loss.backward()\n", ""
-        ): "You never call loss.backward(): the optimizer has no gradients.",
-        replace(
-            "        loss.backward()\n        optimizer.step()\n",
-            "        optimizer.step()\n        loss.backward()\n",
-        ): "You step before backward: the gradients that the optimizer sees are those of no batch.",
+        ): "Nothing is learned: loss.backward() gives the gradients, and after it optimizer.step() uses them. Both, in this order.",
         replace(
             "loss.item() * len(x)",
             "loss * len(x)",
@@ -716,9 +713,6 @@ evaluate.slips(
             RESTORED.rstrip("\n"),
             RESTORED + "        return result",
         ): "If the model or the loss raises, the modes are not put back. `try: … finally:`.",
-        replace(
-            "            if not done:\n", "            if False:\n"
-        ): "Without a batch there is no mean: raise ValueError.",
         replace(
             "model.modules()}", "model.children()} | {model: model.training}"
         ): "You note the modes of the model and its children only. Their children have modes, too: model.modules().",
@@ -1537,3 +1531,11 @@ for text, of in (
         f"{of.key.split('.')[1]}: `{text}` → `{text.replace('(0)', '(-1)')}`",
         because="there is one axis, the first and the last",
     )
+
+for mutant in ("`if not done:` removed", "`raise ValueError('no batch to evaluate')` removed"):
+    evaluate.equivalent(
+        f"evaluate: {mutant}",
+        because="nothing can be unpacked into outputs and targets then, which is a ValueError, too",
+    )
+for mutant in ("`zip(*done, strict=True)` → `zip(*done)`", "`strict=True` → `strict=False`"):
+    evaluate.equivalent(f"evaluate: {mutant}", because="each of them is a pair")

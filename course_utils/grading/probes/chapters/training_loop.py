@@ -77,6 +77,16 @@ def _number(value: Any) -> Any:
     return torch.tensor(value, dtype=torch.float32) if isinstance(value, float) else value
 
 
+def _seed_all_but_torch(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def _seed(seed: int) -> None:
+    _seed_all_but_torch(seed)
+    torch.default_generator.manual_seed(seed)
+
+
 def _through_a_file(state: Any) -> Any:
     """A state as torch.load reads it with weights_only=True after torch.save."""
     file = BytesIO()
@@ -134,6 +144,7 @@ def epoch_trained(subject: Any, case: Case) -> dict[str, Any]:
     earlier backward are there at the start. The batches come from an iterator.
     """
     (batches,), given = case.args, case.kwargs
+    _seed_all_but_torch(given["seed"])
     model = _seeded(given["model"], given["seed"]).eval()
     if "weight" in given:
         model[0].load_state_dict({"weight": given["weight"], "bias": torch.zeros(1)})
@@ -166,6 +177,7 @@ def evaluated(subject: Any, case: Case) -> dict[str, Any]:
     others are in train mode; raises: "model" or "loss" raises an exception.
     """
     (batches,), given = case.args, case.kwargs
+    _seed_all_but_torch(given["seed"])
     model = _seeded(given["model"], given["seed"]).train()
     for name in given.get("eval", ()):
         model.get_submodule(name).training = False
@@ -481,7 +493,7 @@ def generators(subject: Any, case: Case) -> dict[str, Any]:
     take, put_back = subject.values()
     given = case.kwargs
     gpus = _TwoGPUs() if given.get("gpus") else None
-    with _with(gpus):
+    with _with(gpus), torch.random.fork_rng(devices=[]):
         _seed(given["seed"])
         for _ in range(given["before"]):
             _drawn(gpus)
@@ -496,12 +508,6 @@ def generators(subject: Any, case: Case) -> dict[str, Any]:
             seen[again] = _drawn(gpus)
         seen["the state is as it was"] = same(loaded, kept)
     return seen
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.default_generator.manual_seed(seed)
 
 
 def _drawn(gpus: _TwoGPUs | None) -> dict[str, Any]:
@@ -561,7 +567,11 @@ def resumed(subject: Any, case: Case) -> dict[str, Any]:
     batch_size, order (the run's seed). The state goes through a file after the first run has ended. The
     other run starts with other weights, and all generators stand elsewhere.
     """
-    given = case.kwargs
+    with torch.random.fork_rng(devices=[]):
+        return _resumed(subject, case.kwargs)
+
+
+def _resumed(subject: Any, given: dict[str, Any]) -> dict[str, Any]:
     before, after = given["steps"]
     _seed(1)
     run = _built(subject, given, 1)
