@@ -988,7 +988,7 @@ save_checkpoint = Exercise(
     probe=probes.written,
     hints=(
         "Never write into the file of before. Write beside it, then `os.replace`: that is one step.",
-        "Before the move: `file.flush()`, then `os.fsync(file.fileno())`. In which order, and why both?",
+        "Before the move: `file.flush()`, which empties Python's own buffer, then `os.fsync(file.fileno())`.",
         "The move is a change of the folder. `os.open(folder, os.O_RDONLY)` gives a descriptor that os.fsync takes.",
         (
             "edge cases",
@@ -1056,9 +1056,6 @@ save_checkpoint.slips(
         ): "The new name may reach the disk before the content: after a power cut the file may be empty. "
         "fsync the file before the move.",
         replace(
-            "            file.flush()\n", ""
-        ): "What Python's own buffer holds is not written yet when you call os.fsync: flush the file first.",
-        replace(
             "    folder = os.open", "    return\n    folder = os.open"
         ): "The move itself is not durable: the folder has changed as well. Open it and fsync it.",
         replace(
@@ -1090,13 +1087,6 @@ save_checkpoint.slips(
             "        os.replace(part, path)\n",
             "        __import__('shutil').copyfile(part, path)\n",
         ): "Your temporary file stays behind, and a copy is no single step: move it with os.replace.",
-        replace(
-            FSYNC,
-            "            pass\n",
-            "        os.fsync(folder)\n",
-            "        os.fsync(folder)\n        os.sync()\n",
-        ): "You make the content durable only after the move: a power cut in between leaves a name without content. fsync the "
-        "file first.",
     }
 )
 
@@ -1201,23 +1191,20 @@ def _():
 rng_state.slips(
     {
         replace(
-            '        "python": random.getstate(),\n', "", 'random.setstate(state["python"])', "pass"
-        ): "Python's own generator is missing: `random.getstate()`.",
-        replace(
             "np.random.set_state((name, keys.numpy(), *rest))", "pass"
-        ): "You never put NumPy's state back: `np.random.set_state`.",
+        ): "NumPy's generator is not put back: `np.random.get_state`, `np.random.set_state`.",
         replace(
             'random.setstate(state["python"])', "pass"
-        ): "You never put Python's state back: `random.setstate`.",
+        ): "Python's own generator is not put back: `random.getstate`, `random.setstate`.",
         replace(
             '    torch.set_rng_state(state["torch"])\n', ""
-        ): "You never put torch's state back: `torch.set_rng_state`.",
+        ): "torch's generator is not put back: `torch.get_rng_state`, `torch.set_rng_state`.",
         replace(
             "np.random.set_state((name, keys.numpy(), *rest))",
             "np.random.set_state((name, keys.numpy(), rest[0]))",
         ): "NumPy keeps a second normal number (has_gauss, cached_gaussian). You drop it: keep all five entries.",
         replace(
-            "torch.from_numpy(keys.copy())", "keys"
+            "torch.from_numpy(keys)", "keys"
         ): "NumPy's state holds an array, which torch.load refuses with weights_only=True. Make a tensor of it.",
         replace(
             "torch.get_rng_state()",
@@ -1227,16 +1214,13 @@ rng_state.slips(
         ): "You keep torch's seed. It says where the generator began, not how far it has come: keep its state.",
         replace(
             "torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []", "[]"
-        ): "The GPUs' generators are missing: dropout draws from them. torch.cuda.get_rng_state_all().",
+        ): "The GPUs' generators are not put back, and dropout draws from them: torch.cuda.get_rng_state_all, set_rng_state_all.",
         replace(
             "torch.cuda.get_rng_state_all() if",
             "[torch.cuda.get_rng_state()] if",
             'torch.cuda.set_rng_state_all(state["cuda"])',
             'torch.cuda.set_rng_state(state["cuda"][0])',
         ): "You keep the generator of one GPU. Each has its own: torch.cuda.get_rng_state_all().",
-        replace(
-            'torch.cuda.set_rng_state_all(state["cuda"])', "pass"
-        ): "You never put the GPUs' states back: torch.cuda.set_rng_state_all.",
         replace(
             "    name, keys, *rest = np.random.get_state()\n",
             "    np.random.seed(0)\n    name, keys, *rest = np.random.get_state()\n",
@@ -1359,9 +1343,14 @@ def _():
         run_case(**more, model="noisy", optimizer="momentum", steps=(1, 5)),
         "noise of three generators",
     )
-    overflowing = {"init_scale": 2.0**127, "growth_interval": 2, "growth_factor": 8.0}
+    overflowing = {"init_scale": 2.0**127, "backoff_factor": 2.0**-5, "growth_interval": 2}
     yield (
-        run_case(scaler=overflowing, optimizer="AdamW", steps=(3, 5)),
+        run_case(
+            x=100 * torch.arange(14.0).view(7, 2).cos(),
+            scaler=overflowing,
+            optimizer="AdamW",
+            steps=(3, 5),
+        ),
         "scaled losses that overflow",
     )
     yield (
@@ -1469,10 +1458,10 @@ Run.slips(
 
 @Run.alternative("bytes for a snapshot, a counter of steps for the place")
 class _:
-    def __init__(self, model, optimizer, scheduler, scaler, x, y, *, batch_size, loss_fn, seed=0):
+    def __init__(self, model, optimizer, scheduler, scaler, rows, batch_size, loss_fn, seed=0):
         self.model, self.optimizer = model, optimizer
         self.scheduler, self.scaler = scheduler, scaler
-        self.x, self.y, self.loss_fn = x, y, loss_fn
+        (self.x, self.y), self.loss_fn = rows, loss_fn
         self.batch_size, self.seed, self.done = batch_size, seed, 0
 
     @property
@@ -1539,3 +1528,19 @@ for mutant in ("`if not done:` removed", "`raise ValueError('no batch to evaluat
     )
 for mutant in ("`zip(*done, strict=True)` → `zip(*done)`", "`strict=True` → `strict=False`"):
     evaluate.equivalent(f"evaluate: {mutant}", because="each of them is a pair")
+
+for mutant, because in {
+    "save_checkpoint: `file.flush()` removed": "torch.save flushes the file that it has written to",
+    "save_checkpoint: `file.flush()` → `file`": "torch.save flushes the file that it has written to",
+    "save_checkpoint: `file.fileno()` → `file`": "os.fsync asks the file for its number",
+    "save_checkpoint: `part.unlink(missing_ok=True)` → `part.unlink()`": "the part is missing only if it "
+    "could not be opened, and both raise OSError then",
+    "save_checkpoint: `missing_ok=True` → `missing_ok=False`": "the part is missing only if it could not "
+    "be opened, and both raise OSError then",
+    "load_checkpoint: `torch.load(path, map_location=map_location, weights_only=True)` → "
+    "`torch.load(path, map_location=map_location)`": "True is the default",
+}.items():
+    save_checkpoint.equivalent(mutant, because=because)
+rng_state.equivalent(
+    "set_rng_state: `keys.numpy()` → `keys`", because="np.random.set_state makes an array of it"
+)

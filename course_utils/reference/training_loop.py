@@ -190,8 +190,8 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None
     """Write the state with torch.save such that `path` is whole at every moment: the old or the new.
 
     The file is written in the same folder under another name, made durable (fsync), and moved to
-    `path` in one step; then the folder is made durable, too. If writing raises, nothing is left
-    beside the file of before, and the exception goes on.
+    `path` in one step; then the folder is made durable, too. No file stays open. If writing raises,
+    nothing is left beside the file of before, and the exception goes on.
     """
     path = Path(path)
     part = path.with_name(path.name + ".part")
@@ -231,7 +231,7 @@ def rng_state() -> dict[str, Any]:
     name, keys, *rest = np.random.get_state()
     return {
         "python": random.getstate(),
-        "numpy": (name, torch.from_numpy(keys.copy()), *rest),
+        "numpy": (name, torch.from_numpy(keys), *rest),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -253,11 +253,10 @@ def set_rng_state(state: dict[str, Any]) -> None:
 class Run:
     """A training run that can be left after any step and goes on elsewhere, bit for bit.
 
-    Epoch e, from 0, visits the rows in the order torch.randperm(N, generator=g), where g is a new
-    torch.Generator seeded with seed + e. Its batches are batch_size rows each, the last those that are left.
-    x, y: the N rows. loss_fn(outputs, targets): their mean loss. scaler: a torch.amp.GradScaler, which
-    scales the loss and takes the optimizer's steps. `epoch` and `batch`, both from 0, say which
-    batch the next step is on.
+    rows: the N inputs and their targets. Epoch e, from 0, visits them in the order torch.randperm(N, generator=g), where g is a new
+    torch.Generator seeded with seed + e, batch_size at a time; the last batch is what is left. The
+    scaler scales the loss and takes the optimizer's steps. `epoch` and `batch`, from 0: where the
+    next step is.
     """
 
     _parts = ("model", "optimizer", "scheduler", "scaler")
@@ -268,9 +267,7 @@ class Run:
         optimizer: Optimizer,
         scheduler: LRScheduler,
         scaler: torch.amp.GradScaler,
-        x: Float[Tensor, "N features"],
-        y: Shaped[Tensor, " N"],
-        *,
+        rows: tuple[Tensor, Tensor],
         batch_size: int,
         loss_fn: Loss,
         seed: int = 0,
@@ -281,14 +278,13 @@ class Run:
             scheduler,
             scaler,
         )
-        self.x, self.y, self.batch_size, self.loss_fn, self.seed = x, y, batch_size, loss_fn, seed
+        self.x, self.y = rows
+        self.batch_size, self.loss_fn, self.seed = batch_size, loss_fn, seed
         self.epoch = self.batch = 0
 
     def step(self) -> float:
-        """Train on the next batch, in train mode; its mean loss as a float, unscaled.
-
-        The scheduler steps after every batch, after the optimizer.
-        """
+        """Train on the next batch, in train mode; its mean loss as a float, unscaled. The scheduler
+        steps after every batch, after the optimizer."""
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         batches = torch.randperm(len(self.x), generator=generator).split(self.batch_size)
         rows = batches[self.batch]
@@ -305,18 +301,15 @@ class Run:
         return loss.item()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next steps depend on besides the arguments of the constructor: the state of
-        all four parts, the place in the data, and the global generators of Python, NumPy and torch.
-
-        torch.load reads it with weights_only=True. Later steps do not change it.
-        """
+        """What the next steps depend on besides the constructor's arguments: the states of the four
+        parts, the place in the data, the global generators of Python, NumPy and torch. torch.load
+        reads it with weights_only=True. Later steps do not change it."""
         states = {name: getattr(self, name).state_dict() for name in self._parts}
         place = {"epoch": self.epoch, "batch": self.batch, "rng": rng_state()}
         return copy.deepcopy(states | place)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state, which another run, of the same arguments, has returned. It is not
-        changed, also by later steps."""
+        """Go on from the state of another run of the same arguments. Later steps do not change it."""
         state = copy.deepcopy(state)
         for name in self._parts:
             getattr(self, name).load_state_dict(state[name])

@@ -325,6 +325,7 @@ def _saving(save: Any, path: Path, given: dict[str, Any]) -> dict[str, Any]:
         else:
             seen["save returns"] = save(state, str(path) if given.get("text") else path)
             seen |= _durable(noted)
+            seen["files that stay open"] = sum(map(_open, noted["descriptors"]))
     seen["files afterwards"] = tuple(
         name if name == path.name else "one of another name"
         for name in sorted(os.listdir(path.parent))
@@ -350,11 +351,20 @@ def _durable(noted: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _open(descriptor: tuple[int, int]) -> bool:
+    """Is the file of this number and inode still open?"""
+    number, inode = descriptor
+    try:
+        return os.fstat(number).st_ino == inode
+    except OSError:
+        return False
+
+
 @contextmanager
 def _watched(path: Path) -> Iterator[dict[str, Any]]:
     """Notes calls of fsync, moves to `path`, and whether a file there is whole after each."""
     replaces = path.is_file()
-    noted: dict[str, Any] = {"events": [], "whole": [], "kept": True}
+    noted: dict[str, Any] = {"events": [], "whole": [], "kept": True, "descriptors": set()}
     noted["folder"] = path.parent.stat().st_ino
 
     def whole() -> None:
@@ -365,6 +375,9 @@ def _watched(path: Path) -> Iterator[dict[str, Any]]:
         def fsync(file: Any) -> None:
             call(file)
             found = os.fstat(file if isinstance(file, int) else file.fileno())
+            noted["descriptors"].add(
+                (file if isinstance(file, int) else file.fileno(), found.st_ino)
+            )
             folder = stat.S_ISDIR(found.st_mode)
             size = 0 if folder else found.st_size
             noted["events"].append(("fsync", found.st_ino, size, folder))
@@ -551,8 +564,7 @@ def _built(subject: Any, given: dict[str, Any], seed: int) -> Any:
         optimizer,
         _SCHEDULERS[given["scheduler"]](optimizer),
         torch.amp.GradScaler("cpu", **given["scaler"]),
-        given["x"],
-        given["y"],
+        (given["x"], given["y"]),
         batch_size=given["batch_size"],
         loss_fn=_loss(given["model"]),
         **({"seed": given["order"]} if "order" in given else {}),
