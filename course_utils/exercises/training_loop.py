@@ -863,11 +863,8 @@ EarlyStopping.slips(
     {
         replace(
             "copy.deepcopy(model.state_dict())", "model.state_dict()"
-        ): "state_dict() holds the model's own tensors: training goes on in them, and the best weights are those of the "
+        ): "state_dict() holds the model's own tensors, and so does a dict made of it: training goes on in them, and the best weights are those of the "
         "last epoch. Copy them.",
-        replace(
-            "copy.deepcopy(model.state_dict())", "dict(model.state_dict())"
-        ): "You copy the dict, not the tensors in it: training goes on in them. copy.deepcopy, or clone each.",
         replace(
             "copy.deepcopy(model.state_dict())",
             "{n: p.detach().clone() for n, p in model.named_parameters()}",
@@ -920,9 +917,6 @@ EarlyStopping.slips(
         replace(
             "if patience < 1:", "if patience < 0:"
         ): "A patience of 0 stops before it has begun: raise ValueError.",
-        replace(
-            "        if self.best_epoch is None:\n", "        if False:\n"
-        ): "Without an epoch that counted there is nothing to restore: raise RuntimeError.",
         replace(
             "        self._epochs += 1\n",
             "        self._epochs += 1\n        loss = -loss\n",
@@ -1544,3 +1538,12 @@ for mutant, because in {
 rng_state.equivalent(
     "set_rng_state: `keys.numpy()` → `keys`", because="np.random.set_state makes an array of it"
 )
+
+for mutant in (
+    "`if self.best_epoch is None:` removed",
+    "`raise RuntimeError('no epoch has been better than inf')` removed",
+):
+    EarlyStopping.equivalent(
+        f"EarlyStopping.restore: {mutant}",
+        because="load_state_dict raises RuntimeError for a dict without weights, too",
+    )

@@ -34,7 +34,7 @@ def new_run() -> Run:
     return Run(model, optimizer, scheduler, scaler, (x, (x[:, 0] > 0).float()), 8, loss)
 
 
-def train(path: Path, steps: int, saved: Callable[[], None] = lambda: None) -> None:
+def train(path: Path, steps: int, saved: Callable[[], object] = lambda: None) -> None:
     """Train until `steps` are done, from the checkpoint if there is one; save after every step."""
     run, losses = new_run(), []
     if path.exists():
@@ -53,7 +53,7 @@ def life(path: Path, steps: int) -> tuple[int, int]:
     child = os.fork()
     if child == 0:
         try:
-            train(path, steps, lambda: None if os.write(theirs, b".") else None)
+            train(path, steps, lambda: os.write(theirs, b"."))
         finally:
             os._exit(0)
     os.close(theirs)
