@@ -479,21 +479,14 @@ def _index(device: Any) -> int:
 
 def _with(gpus: _TwoGPUs | None) -> Any:
     """In the block, torch.cuda shows two GPUs' generators; or no GPU."""
-    return mock.patch.multiple(
-        torch.cuda,
-        is_available=lambda: gpus is not None,
-        device_count=lambda: 2 if gpus else 0,
-        **(
-            {
-                "get_rng_state": gpus.get,
-                "set_rng_state": gpus.set,
-                "get_rng_state_all": gpus.get_all,
-                "set_rng_state_all": gpus.set_all,
-            }
-            if gpus
-            else {}
-        ),
-    )
+    shown: dict[str, Any] = {
+        "is_available": lambda: gpus is not None,
+        "device_count": lambda: 2 if gpus else 0,
+    }
+    if gpus:
+        shown |= {"get_rng_state": gpus.get, "get_rng_state_all": gpus.get_all}
+        shown |= {"set_rng_state": gpus.set, "set_rng_state_all": gpus.set_all}
+    return mock.patch.multiple(torch.cuda, **shown)
 
 
 @probe
