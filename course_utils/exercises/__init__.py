@@ -10,6 +10,7 @@ ORDER = (
     "modules",
     "optimizers",
     "schedules_and_stability",
+    "training_loop",
     "mixed_precision",
     "cuda_memory",
     "process_groups",

@@ -70,6 +70,13 @@ from course_utils.grading.probes.chapters.schedules_and_stability import (
     finite_steps,
     seeded,
     spikes,
+from course_utils.grading.probes.chapters.training_loop import (
+    epoch_trained,
+    evaluated,
+    generators,
+    resumed,
+    stopping,
+    written,
 )
 
 from .functions import a_tuple, call, named_arguments, never_negative, there_and_back
@@ -99,12 +106,15 @@ __all__ = [
     "clipped_on_ranks",
     "custom_function",
     "dropout",
+    "epoch_trained",
+    "evaluated",
     "exact_values",
     "exact_without_fp8",
     "factor",
     "fields",
     "finite_steps",
     "flat_shards",
+    "generators",
     "glorot_weight",
     "gpt2_count",
     "gpt2_model",
@@ -126,6 +136,7 @@ __all__ = [
     "parameter_groups",
     "registry",
     "resharded",
+    "resumed",
     "saved",
     "scaler_run",
     "seeded",
@@ -140,6 +151,7 @@ __all__ = [
     "state_bytes",
     "steps",
     "steps_on_ranks",
+    "stopping",
     "straight_through",
     "strides_of",
     "takes_differences",
@@ -152,4 +164,5 @@ __all__ = [
     "trace",
     "view",
     "wrapped",
+    "written",
 ]

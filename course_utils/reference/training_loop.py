@@ -1,0 +1,317 @@
+"""Chapter 12, the training loop: train, evaluate, choose, stop, save and go on.
+
+Batches are pairs (inputs, targets). A target of a classifier with two classes is 0 or 1; 1 is the
+positive class, the one that is looked for.
+"""
+
+import copy
+import os
+import random
+from collections.abc import Callable, Iterable
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+Batches = Iterable[tuple[Tensor, Tensor]]
+"""Pairs (inputs, targets), each of the rows of one batch."""
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, targets) → their mean loss over the rows, a tensor without axes."""
+
+# ------------------------------------------------------------------------------ metrics
+
+
+def confusion_matrix(
+    predicted: Int[Tensor, " N"], target: Int[Tensor, " N"], n_classes: int
+) -> Int[Tensor, "classes classes"]:
+    """How often each class was taken for each: counts[i, j] rows are of class i and predicted as j.
+
+    predicted, target: a class of each row, from 0 to n_classes − 1, of any integer dtype. The counts
+    are int64, on the device of `target`. A class without rows has zeros. No Python loop over the
+    rows.
+    """
+    pairs = target.long() * n_classes + predicted
+    return torch.bincount(pairs, minlength=n_classes * n_classes).view(n_classes, n_classes)
+
+
+def average_precision(scores: Float[Tensor, " N"], targets: Shaped[Tensor, " N"]) -> float:
+    """Average precision of a ranking: Σ over the thresholds of (recall − recall before) · precision.
+
+    targets: 1 for the positive class, else 0. The thresholds are the different scores, the highest
+    first; a row is called positive if its score is at least the threshold, so rows of equal score
+    are called together. Returns a float, computed in float64. Raises ValueError if no target is 1,
+    or if a score is NaN. Source: scikit-learn's `average_precision_score`.
+    """
+    if scores.isnan().any():
+        raise ValueError("a score is NaN, which has no place in a ranking")
+    positive = targets == 1
+    if not positive.any():
+        raise ValueError("recall needs a row of the positive class; there is none")
+    ranked, order = scores.sort(descending=True)
+    hits = positive[order].double().cumsum(0)
+    last = torch.ones_like(positive)  # is it the last row of its score?
+    last[:-1] = ranked[1:] != ranked[:-1]
+    called = torch.ones_like(hits).cumsum(0)[last]
+    found = hits[last]
+    gained = found.diff(prepend=found.new_zeros(1)) / hits[-1]
+    return (gained * found / called).sum().item()
+
+
+def best_threshold(
+    scores: Float[Tensor, " N"],
+    targets: Shaped[Tensor, " N"],
+    miss: float,
+    false_alarm: float = 1.0,
+) -> float:
+    """The threshold of least cost: miss · (positives below it) + false_alarm · (negatives not below it).
+
+    targets: 1 for the positive class, else 0. A row is called positive if its score is at least the
+    threshold. The candidates are the scores, and inf, at which no row is called. Of several of equal
+    cost the highest is returned, as a float. Without rows: inf. Costs are computed in float64.
+    """
+    ranked, order = scores.sort(descending=True)
+    positive = targets[order] == 1
+    missed = positive.sum() - positive.cumsum(0)
+    alarms = (~positive).cumsum(0)
+    cost = miss * missed.double() + false_alarm * alarms.double()
+    cost[:-1][ranked[1:] == ranked[:-1]] = inf  # rows of equal score are called together
+    nobody = miss * positive.sum().double()
+    candidates = torch.cat([ranked.new_tensor([inf]), ranked])
+    return candidates[torch.cat([nobody[None], cost]).argmin()].item()
+
+
+# ------------------------------------------------------------------------------ the loop
+
+
+def train_epoch(model: nn.Module, batches: Batches, optimizer: Optimizer, loss_fn: Loss) -> float:
+    """Train on every batch once, a step for each; the mean loss over all rows, as a float.
+
+    batches: any iterable of pairs (inputs, targets), gone through once; they may have different numbers
+    of rows. loss_fn(outputs, targets): the mean over the rows of a batch. Every row weighs the same in the result. The
+    model is put into train mode and left so. Gradients from before do not count. No graph of an
+    earlier batch is kept. Raises ValueError if there is no batch.
+    """
+    model.train()
+    total, rows = 0.0, 0
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(x)
+        rows += len(x)
+    if not rows:
+        raise ValueError("no batch to train on")
+    return total / rows
+
+
+def evaluate(model: nn.Module, batches: Batches, loss_fn: Loss) -> tuple[float, Tensor, Tensor]:
+    """The mean loss over all rows, as a float; all outputs; all targets: both in the order of the rows.
+
+    batches: any iterable of pairs (inputs, targets), gone through once; they may have different numbers
+    of rows. loss_fn(outputs, targets): the mean over the rows it is given. Every row weighs the same. The model runs in
+    eval mode and records no graph. Afterwards each of its modules is in the mode it was in, also
+    where the model or the loss raised. Raises ValueError if there is no batch.
+    """
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            done = [(model(x), y) for x, y in batches]
+            if not done:
+                raise ValueError("no batch to evaluate")
+            outputs, targets = (torch.cat(parts) for parts in zip(*done, strict=True))
+            return loss_fn(outputs, targets).item(), outputs, targets
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+class EarlyStopping:
+    """Says when to stop, and keeps the weights of the best epoch.
+
+    An epoch is better if its loss is less than the best so far by more than min_delta; NaN never is.
+    patience: training stops after so many epochs in a row that were not. Raises ValueError
+    if it is below 1. `best` is the least loss that counted, inf before the first; `best_epoch` the
+    number of its epoch, from 0, None before.
+    """
+
+    def __init__(self, patience: int, min_delta: float = 0.0) -> None:
+        if patience < 1:
+            raise ValueError(f"a patience of {patience} epochs: 1 is the least")
+        self.patience, self.min_delta = patience, min_delta
+        self.best: float = inf
+        self.best_epoch: int | None = None
+        self._epochs, self._waited = 0, 0
+        self._weights: dict[str, Tensor] = {}
+
+    def update(self, loss: float, model: nn.Module) -> bool:
+        """Take note of an epoch; True if training should stop.
+
+        Of a better epoch the model's state_dict is copied: later steps do not change the copy.
+        """
+        self._waited += 1
+        if loss < self.best - self.min_delta:
+            self.best, self.best_epoch, self._waited = loss, self._epochs, 0
+            self._weights = copy.deepcopy(model.state_dict())
+        self._epochs += 1
+        return self._waited >= self.patience
+
+    def restore(self, model: nn.Module) -> None:
+        """Load the best epoch's weights into the model. Raises RuntimeError if no epoch has counted."""
+        if self.best_epoch is None:
+            raise RuntimeError("no epoch has been better than inf")
+        model.load_state_dict(self._weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that changes, in what torch.load reads with weights_only=True: another object goes on
+        from it. Later updates do not change it."""
+        names = ("best", "best_epoch", "_epochs", "_waited", "_weights")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such a state; patience and min_delta are the object's own. The state is not
+        changed by later updates."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+# ------------------------------------------------------------------------------ checkpoints
+
+
+def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write the state with torch.save such that `path` is whole at every moment: the old or the new.
+
+    The file is written in the same folder under another name, made durable (fsync), and moved to
+    `path` in one step; then the folder is made durable, too. No file stays open. If writing raises,
+    nothing is left beside the file of before, and the exception goes on.
+    """
+    path = Path(path)
+    part = path.with_name(path.name + ".part")
+    try:
+        with open(part, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str], map_location: str | torch.device = "cpu"
+) -> dict[str, Any]:
+    """The state in a file, its tensors on `map_location`; nothing but data is unpickled.
+
+    Raises FileNotFoundError where there is none, and pickle.UnpicklingError for a file that holds
+    other objects than tensors and plain values.
+    """
+    return torch.load(path, map_location=map_location, weights_only=True)
+
+
+def rng_state() -> dict[str, Any]:
+    """The states of the global generators of Python, NumPy and torch: of its CPU and every GPU.
+
+    It holds tensors and plain values only, so torch.load reads it with weights_only=True. No
+    generator is changed. Later draws do not change it.
+    """
+    name, keys, *rest = np.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(keys), *rest),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Put the generators back: what is drawn next is what was drawn after `rng_state`.
+
+    state: as `rng_state` returned it, or as torch.load read it. It is not changed.
+    """
+    random.setstate(state["python"])
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy(), *rest))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+class Run:
+    """A training run that can be left after any step and goes on elsewhere, bit for bit.
+
+    rows: the N inputs and their targets. Epoch e, from 0, visits them in the order torch.randperm(N, generator=g), where g is a new
+    torch.Generator seeded with seed + e, batch_size at a time; the last batch is what is left. The
+    scaler scales the loss and takes the optimizer's steps. `epoch` and `batch`, from 0: where the
+    next step is.
+    """
+
+    _parts = ("model", "optimizer", "scheduler", "scaler")
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        scheduler: LRScheduler,
+        scaler: torch.amp.GradScaler,
+        rows: tuple[Tensor, Tensor],
+        batch_size: int,
+        loss_fn: Loss,
+        seed: int = 0,
+    ) -> None:
+        self.model, self.optimizer, self.scheduler, self.scaler = (
+            model,
+            optimizer,
+            scheduler,
+            scaler,
+        )
+        self.x, self.y = rows
+        self.batch_size, self.loss_fn, self.seed = batch_size, loss_fn, seed
+        self.epoch = self.batch = 0
+
+    def step(self) -> float:
+        """Train on the next batch, in train mode; its mean loss as a float, unscaled. The scheduler
+        steps after every batch, after the optimizer."""
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        batches = torch.randperm(len(self.x), generator=generator).split(self.batch_size)
+        rows = batches[self.batch]
+        self.model.train()
+        self.optimizer.zero_grad()
+        loss = self.loss_fn(self.model(self.x[rows]), self.y[rows])
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.scheduler.step()
+        self.batch += 1
+        if self.batch == len(batches):
+            self.epoch, self.batch = self.epoch + 1, 0
+        return loss.item()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next steps depend on besides the constructor's arguments: the states of the four
+        parts, the place in the data, the global generators of Python, NumPy and torch. torch.load
+        reads it with weights_only=True. Later steps do not change it."""
+        states = {name: getattr(self, name).state_dict() for name in self._parts}
+        place = {"epoch": self.epoch, "batch": self.batch, "rng": rng_state()}
+        return copy.deepcopy(states | place)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from the state of another run of the same arguments. Later steps do not change it."""
+        state = copy.deepcopy(state)
+        for name in self._parts:
+            getattr(self, name).load_state_dict(state[name])
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        set_rng_state(state["rng"])
