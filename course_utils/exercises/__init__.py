@@ -8,6 +8,7 @@ ORDER = (
     "accounting",
     "autograd",
     "modules",
+    "data",
     "optimizers",
     "mixed_precision",
     "cuda_memory",

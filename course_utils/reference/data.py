@@ -174,12 +174,12 @@ class ShardedStream(IterableDataset[Item]):
     them. Which worker it is, an object learns when it is iterated: it was made in another process.
     It can be iterated again and again, also by several iterators at once, and takes no more of the
     source than it takes to reach the item that is asked for.
-
-    source: called without arguments for each iteration, it returns a new iterable, which may be
-    endless. rank, world_size: of this process.
     """
 
     def __init__(self, source: Callable[[], Iterable[Item]], rank: int = 0, world_size: int = 1):
+        """source: called without arguments for each iteration, it returns a new iterable, which may be
+        endless. rank, world_size: of this process.
+        """
         self.source, self.rank, self.world_size = source, rank, world_size
 
     def __iter__(self) -> Iterator[Item]:
@@ -198,12 +198,12 @@ class ResumableSampler(Sampler[int]):
 
     A loader with workers asks for indices long before their batches are used. So the position does not
     follow from what was asked for: the training loop says what it has used.
-
-    length: of the data set. seed: the order of epoch e is torch.randperm(length) from a generator
-    seeded with seed + e, on every rank.
     """
 
     def __init__(self, length: int, *, rank: int = 0, world_size: int = 1, seed: int = 0):
+        """length: of the data set, at least 1. seed: the order of epoch e is torch.randperm(length) from a
+        generator seeded with seed + e, on every rank. A new sampler is in epoch 0, at position 0.
+        """
         self.length, self.seed = length, seed
         self.rank, self.world_size = rank, world_size
         self.epoch = self.position = 0
