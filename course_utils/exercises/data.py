@@ -914,9 +914,6 @@ ShardedStream.slips(
         "everything itself.",
         replace("self.rank, None, self.world_size", "0, None, 1"): "Every rank gives everything: rank and world_size "
         "are not used.",
-        replace("islice(self.source(), self.rank, None, self.world_size)", "islice(self.source(), worker, None, num_workers)",
-        "islice(of_rank, worker, None, num_workers)", "islice(of_rank, self.rank, None, self.world_size)"): "You deal out "
-        "to workers first, and to ranks second. Item i belongs to rank i % world_size, however many workers there are.",
         replace("worker, num_workers = (info.id", "worker, num_workers = (info.num_workers - 1 - info.id"): "Your workers "
         "are counted backwards: the j-th item of a rank belongs to worker j % num_workers.",
         replace("of_rank = islice(self.source(),", "of_rank = islice(list(islice(self.source(), 10_000)),"): "You put "

@@ -39,7 +39,7 @@ ranks = Prediction(
     "A data set of 10 items on 4 ranks, with DistributedSampler and without shuffling. Which indices?",
     setup=COUNT
     + "def of(rank, **options):\n"
-    "    return list(DistributedSampler(range(10), 4, rank, shuffle=False, **options))",
+    "    return tuple(DistributedSampler(range(10), 4, rank, shuffle=False, **options))",
     asks=[
         Ask("rank 0", truth="of(0)", why="Places 0, 4 and 8 of the order."),
         Ask(

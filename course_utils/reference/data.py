@@ -196,25 +196,21 @@ class ShardedStream(IterableDataset[Item]):
 class ResumableSampler(Sampler[int]):
     """A rank's indices in an epoch, from wherever the run has got to.
 
-    A loader with workers asks for indices long before their batches are used. So the position does not
-    follow from what was asked for: the training loop says what it has used.
+    A loader with workers asks for indices long before they are used. The training loop says what it used.
     """
 
     def __init__(self, length: int, *, rank: int = 0, world_size: int = 1, seed: int = 0):
-        """length: of the data set, at least 1. seed: the order of epoch e is torch.randperm(length) from a
-        generator seeded with seed + e, on every rank. A new sampler is in epoch 0, at position 0.
-        """
+        """length: of the data set, at least 1. The order of epoch e is torch.randperm(length) from a
+        generator seeded with seed + e, on every rank. It begins in epoch 0, at position 0."""
         self.length, self.seed = length, seed
         self.rank, self.world_size = rank, world_size
         self.epoch = self.position = 0
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's indices from the position to the end of the epoch.
+        """This rank's indices from the position to the end of the epoch; asking for them changes nothing.
 
-        What is left of the epoch, `order[position:]`, is dealt out to the ranks in turn. If it does not
-        come out even, it is continued with the order's own beginning, so that every rank gets as
-        many. At position 0 these are the indices of torch's DistributedSampler. Asking for indices
-        changes nothing.
+        `order[position:]` is dealt out to the ranks in turn. If it does not come out even, it is continued
+        with the order's own beginning: every rank gets as many. At position 0: DistributedSampler's.
         """
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.length, generator=generator).tolist()
@@ -245,11 +241,8 @@ class ResumableSampler(Sampler[int]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go where the state was taken, perhaps with another number of ranks.
-
-        Raises ValueError if the state is of another seed or length, whose order is another; nothing
-        is changed then.
-        """
+        """Go where the state was taken, perhaps on another number of ranks. Raises ValueError for one of
+        another seed or length, whose order is another, and changes nothing then."""
         if (state["seed"], state["length"]) != (self.seed, self.length):
             raise ValueError(
                 f"the state is of seed {state['seed']} and {state['length']} items; "
