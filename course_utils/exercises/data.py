@@ -299,6 +299,12 @@ def _(data, batch_size, context, generator=None):
     return x, y
 
 
+get_batch.equivalent(
+    "get_batch: `torch.randint(n, (batch_size,), generator=generator).tolist()` → "
+    "`torch.randint(n, (batch_size,), generator=generator)`",
+    because="a tensor of one integer is an index like an int",
+)
+
 # ------------------------------------------------------------------------------ pack_documents
 
 pack_documents = Exercise(
@@ -504,6 +510,7 @@ def _():
     yield call(ints([0, 4, 4, 9])), "numbers that are skipped"
     yield call(draws.scattered(ROWS)), "not contiguous"
     yield call(ROWS.int()), "numbers in int32 give positions in int64"
+    yield call(torch.zeros(2, 3, dtype=torch.long, device="meta")), "on another device"
     yield call(torch.empty(0, 3, dtype=torch.long)), "no row"
 
 
@@ -575,7 +582,20 @@ def _(numbers):
 def _(numbers):
     numbers = numbers.contiguous()
     first = torch.searchsorted(numbers, numbers)
-    return torch.arange(numbers.size(1)) - first
+    return torch.arange(numbers.size(1), device=numbers.device) - first
+
+
+for mutant, because in {
+    "`torch.arange(numbers.size(1), device=numbers.device).expand(numbers.sha…` → "
+    "`torch.arange(numbers.size(1), device=numbers.device)`": "the places broadcast over the rows",
+    "`torch.ones_like(numbers, dtype=torch.bool)` → `torch.zeros_like(numbers, dtype=torch.bool)`": "a "
+    "document that is said to begin at place 0 puts 0 there, and so does none",
+    "`torch.where(begins, place, 0).cummax(dim=1)` → `torch.where(begins, place, 0).cummax(dim=-1)`": "a row has "
+    "two axes, so the last is axis 1",
+    "`torch.where(begins, place, 0)` → `torch.where(begins, place, -1)`": "a document begins at place 0, and the "
+    "running maximum is never below that",
+}.items():
+    document_positions.equivalent(f"document_positions: {mutant}", because=because)
 
 
 document_mask = Exercise(
@@ -619,6 +639,7 @@ def _():
     yield call(ints([8], [9])), "rows of one token"
     yield call(draws.scattered(ROWS)), "not contiguous"
     yield call(ROWS.int()), "numbers in int32"
+    yield call(torch.zeros(2, 3, dtype=torch.long, device="meta")), "on another device"
     yield call(torch.empty(0, 3, dtype=torch.long)), "no row"
     yield call(torch.empty(2, 0, dtype=torch.long)), "rows without tokens"
 
@@ -677,7 +698,7 @@ def _(numbers):
 @document_mask.mistake("A loop over the rows runs more operations the more rows there are.", cost=True)
 def _(numbers):
     T = numbers.size(1)
-    causal = torch.ones(T, T, dtype=torch.bool).tril()
+    causal = torch.ones(T, T, dtype=torch.bool, device=numbers.device).tril()
     rows = [(row[:, None] == row[None, :]) & causal for row in numbers]
     return torch.stack(rows)[:, None] if rows else torch.empty(0, 1, T, T, dtype=torch.bool)
 
@@ -686,12 +707,13 @@ def _(numbers):
     "and keep bools.", cost=True)
 def _(numbers):
     difference = numbers[:, None, :, None].long() - numbers[:, None, None, :].long()
-    return (difference == 0) & torch.ones(numbers.size(1), numbers.size(1), dtype=torch.bool).tril()
+    T = numbers.size(1)
+    return (difference == 0) & torch.ones(T, T, dtype=torch.bool, device=numbers.device).tril()
 
 
 @document_mask.alternative("two comparisons of places and numbers")
 def _(numbers):
-    place = torch.arange(numbers.shape[1])
+    place = torch.arange(numbers.shape[1], device=numbers.device)
     causal = place[:, None] >= place
     return ((numbers.unsqueeze(2) == numbers.unsqueeze(1)) & causal).unsqueeze(1)
 
@@ -843,6 +865,12 @@ def _(items, size, generator):
     for i in torch.randperm(len(buffer), generator=generator).tolist():
         yield buffer[i]
 
+
+shuffled_window.equivalent(
+    "shuffled_window: `int(torch.randint(len(buffer), (1,), generator=generator))` → "
+    "`torch.randint(len(buffer), (1,), generator=generator)`",
+    because="a tensor of one integer is an index like an int",
+)
 
 # ------------------------------------------------------------------------------ ShardedStream
 
@@ -1200,11 +1228,13 @@ def _():
         plan(9, 1, ["begin"], ["go on", 2], ["used", 2], ["go on", 3], ["used", 3], ["go on", 9]),
         "an iterator under way does not mind what has been used meanwhile",
     )
+    yield plan(9, 2, ["used", 1], ["used", 2], ["rest"]), "used twice"
     yield plan(9, 2, ["used", 1], ["save"], ["used", 2], ["resume", 2], ["rest"]), "used after it was saved"
     yield plan(10, 4, ["used", 2], ["save"], ["resume", 4], ["rest"]), "an epoch that does not come out even"
     yield plan(10, 4, ["used", 3], ["rest"], ["save"]), "the whole epoch has been used, and more"
     yield plan(10, 4, ["used", 1], ["save"], ["resume", 3], ["rest"]), "four ranks become three"
     yield plan(10, 1, ["used", 3], ["save"], ["resume", 4], ["rest"]), "one rank becomes four"
+    yield plan(10, 4, ["used", 3], ["save"], ["resume", 1], ["rest"]), "the epoch is over, and a rank goes on alone"
     yield plan(2, 5, ["rest"]), "fewer items than ranks"
     yield plan(3, 2, ["used", 1], ["epoch", 0], ["rest"]), "the epoch that it is in"
     yield plan(7, 1, ["used", 4], ["epoch", 1], ["rest"], ["epoch", 0], ["rest"]), "another epoch, and back"
