@@ -23,7 +23,9 @@ def draw_rows(panels: Mapping[str, Tensor]) -> Drawing:
         for row, line in enumerate(numbers.tolist()):
             for place, number in enumerate(line):
                 colour = PAPER if number < 0 else PALETTE[number % len(PALETTE)]
-                ax.barh(row, 1, left=place, color=colour, edgecolor=FAINT, linewidth=0.3, height=0.9)
+                ax.barh(
+                    row, 1, left=place, color=colour, edgecolor=FAINT, linewidth=0.3, height=0.9
+                )
         ax.set_title(title, loc="left", color=INK, fontsize=10)
         ax.invert_yaxis()
         ax.set_yticks([])
@@ -50,7 +52,9 @@ def draw_pages(panels: Mapping[str, np.ndarray]) -> Drawing:
         ax.set_ylim(rows, 0)
         ax.set_xticks([])
         ax.set_yticks([])
-        ax.set_title(f"{title}\n{int(pages.sum()):,} of {len(pages):,} pages", color=INK, fontsize=9)
+        ax.set_title(
+            f"{title}\n{int(pages.sum()):,} of {len(pages):,} pages", color=INK, fontsize=9
+        )
     return figure
 
 

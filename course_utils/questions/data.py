@@ -37,8 +37,7 @@ batches = Prediction(
 
 ranks = Prediction(
     "A data set of 10 items on 4 ranks, with DistributedSampler and without shuffling. Which indices?",
-    setup=COUNT
-    + "def of(rank, **options):\n"
+    setup=COUNT + "def of(rank, **options):\n"
     "    return tuple(DistributedSampler(range(10), 4, rank, shuffle=False, **options))",
     asks=[
         Ask("rank 0", truth="of(0)", why="Places 0, 4 and 8 of the order."),

@@ -143,9 +143,7 @@ def shard_indices(
     return [order[i % length] for i in range(rank, each * world_size, world_size)]
 
 
-def shuffled_window(
-    items: Iterable[Item], size: int, generator: torch.Generator
-) -> Iterator[Item]:
+def shuffled_window(items: Iterable[Item], size: int, generator: torch.Generator) -> Iterator[Item]:
     """The items of a stream in an order shuffled as far as a buffer of `size` items allows.
 
     The buffer is filled; then an item of it, each as likely as any other, is given out, and the next

@@ -52,7 +52,7 @@ def test_packing_keeps_every_token_in_order(lengths, context):
     for _, ids in rows:
         (positions,) = data.document_positions(ids[None])
         runs = [list(range(len(list(run)))) for _, run in itertools.groupby(ids.tolist())]
-        assert positions.tolist() == sum(runs, [])
+        assert positions.tolist() == [*itertools.chain(*runs)]
 
 
 def test_packing_takes_documents_one_by_one():
@@ -172,7 +172,7 @@ def test_a_resumed_epoch_is_the_rest_of_it(length, world_size, again, used):
         whole = [list(sampler) for sampler in on(world_size)]
         assert [a + b for a, b in zip(seen, rest, strict=True)] == whole
     repeated = sum(map(len, seen)) + sum(map(len, rest)) - length
-    assert set(sum(seen + rest, [])) == set(range(length))
+    assert set(itertools.chain(*seen, *rest)) == set(range(length))
     assert repeated < max(world_size, again)
 
 

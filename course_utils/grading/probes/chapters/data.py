@@ -22,7 +22,6 @@ from course_utils.meters.pages import PAGE, pages_in_memory
 # ------------------------------------------------------------------------------ token files
 
 
-
 def _mapped(tokens: Any, dtype: str) -> np.ndarray:
     """A read-only array in memory of its own, of which no page has been touched if it is all zeros.
 
@@ -99,7 +98,9 @@ def _called_with_a_file(name: str, case: Case) -> str:
     kind = "np.memmap"
     data = f"{tokens:,} zeros" if isinstance(tokens, int) else str(tokens.tolist())
     generator = "" if seed is None else f", generator=torch.Generator().manual_seed({seed})"
-    return f"{name}(data, {batch_size}, {context}{generator}), where data is a {kind}, {dtype}: {data}"
+    return (
+        f"{name}(data, {batch_size}, {context}{generator}), where data is a {kind}, {dtype}: {data}"
+    )
 
 
 batches.called = _called_with_a_file
@@ -363,9 +364,7 @@ class _Run:
     def start(self, world_size: int) -> None:
         """New samplers, one for each rank."""
         options = {"world_size": world_size, "seed": self.seed}
-        self.samplers = [
-            self.subject(self.length, rank=r, **options) for r in range(world_size)
-        ]
+        self.samplers = [self.subject(self.length, rank=r, **options) for r in range(world_size)]
 
     def step(self, do: str, rank: int, sampler: Any, *given: Any) -> dict[str, Any]:
         """One step of the plan on one rank, and what it shows."""
