@@ -72,8 +72,9 @@ def batches(subject: Any, case: Case) -> dict[str, Any]:
     pages = None if found is None else int(found.sum())
     seen: dict[str, Any] = {"the result is a pair": _is_pair(result)}
     if _is_pair(result):
-        seen |= {"inputs": fresh(result[0]), "targets": fresh(result[1])}
-        seen["in memory of their own"] = _are_apart(*result, data)
+        x, y = result
+        seen |= {"inputs": fresh(x), "targets": fresh(y)}
+        seen["in memory of their own"] = _are_apart(x, y, data)
     own = torch.randint(1 << 30, (1,), generator=generator).item()
     return seen | {"own": own, "global": (True, left_alone), "pages": pages}
 
