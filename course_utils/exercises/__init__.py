@@ -8,6 +8,7 @@ ORDER = (
     "accounting",
     "autograd",
     "modules",
+    "data",
     "optimizers",
     "schedules_and_stability",
     "training_loop",

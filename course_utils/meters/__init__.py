@@ -7,5 +7,15 @@
 
 from course_utils.meters.cost import Cost, format_bytes
 from course_utils.meters.meter import measure, shares_storage, storage_bytes
+from course_utils.meters.pages import PAGE, page_faults, pages_in_memory
 
-__all__ = ["Cost", "format_bytes", "measure", "shares_storage", "storage_bytes"]
+__all__ = [
+    "PAGE",
+    "Cost",
+    "format_bytes",
+    "measure",
+    "page_faults",
+    "pages_in_memory",
+    "shares_storage",
+    "storage_bytes",
+]

@@ -26,6 +26,13 @@ from course_utils.grading.probes.chapters.cuda_memory import (
     timeline,
     trace,
 )
+from course_utils.grading.probes.chapters.data import (
+    batches,
+    packed,
+    resumed,
+    shuffled,
+    streamed,
+)
 from course_utils.grading.probes.chapters.ddp import (
     accumulated,
     averaged,
@@ -98,6 +105,7 @@ __all__ = [
     "assembled",
     "attempts",
     "averaged",
+    "batches",
     "bucketed",
     "call",
     "checkpoint",
@@ -133,6 +141,7 @@ __all__ = [
     "never_negative",
     "on_ranks",
     "optimizer",
+    "packed",
     "parameter_groups",
     "registry",
     "resharded",
@@ -146,6 +155,7 @@ __all__ = [
     "sharded_state",
     "signed_number",
     "spikes",
+    "shuffled",
     "split_and_merged",
     "started_apart",
     "state_bytes",
@@ -153,6 +163,7 @@ __all__ = [
     "steps_on_ranks",
     "stopping",
     "straight_through",
+    "streamed",
     "strides_of",
     "takes_differences",
     "takes_function",

@@ -1,0 +1,249 @@
+"""Chapter 9, data: from files of tokens and streams of documents to batches, on one rank and on many.
+
+A token is an integer. A document is a sequence of tokens; a row is `context` of them side by side.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, islice
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from torch.utils.data import IterableDataset, Sampler, get_worker_info
+
+Item = TypeVar("Item")
+
+IGNORED = -100
+"""The target that `cross_entropy` leaves out: the default of its `ignore_index`."""
+
+# ------------------------------------------------------------------------------ batches
+
+
+def collate_padded(
+    sequences: Sequence[Int[Tensor, "_"]], pad: int
+) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
+    """Inputs and targets of a batch of sequences of different lengths, both int64 and (B, T).
+
+    sequences: at least one, each of at least one token, in any integer dtype. A row of the inputs is
+    a sequence without its last token, a row of the targets the same sequence without its first. T is
+    the length of the longest row; shorter ones are filled at their end, inputs with `pad`, targets
+    with -100, which cross_entropy leaves out. A sequence may contain `pad` as a token of its own.
+    """
+    T = max(map(len, sequences)) - 1
+    inputs = torch.full((len(sequences), T), pad)
+    targets = torch.full((len(sequences), T), IGNORED)
+    for row, sequence in enumerate(sequences):
+        n = len(sequence) - 1
+        inputs[row, :n] = sequence[:-1]
+        targets[row, :n] = sequence[1:]
+    return inputs, targets
+
+
+def get_batch(
+    data: np.ndarray, batch_size: int, context: int, generator: torch.Generator | None = None
+) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
+    """Random windows of a token file: inputs and targets, both int64 and (batch_size, context).
+
+    data: 1-D, unsigned integers, as a rule a read-only np.memmap. The windows begin at
+    `torch.randint(n, (batch_size,), generator=generator)`, one call, where n is the number of
+    beginnings that leave room for the inputs and for the target after the last of them. Of data no
+    more is read than is returned. The results share no memory with each other or with data. Raises
+    ValueError if data has fewer than context + 1 tokens. Source: nanoGPT, train.py.
+    """
+    n = len(data) - context
+    if n < 1:
+        raise ValueError(f"a window needs {context + 1} tokens; the file has {len(data)}")
+    starts = torch.randint(n, (batch_size,), generator=generator).tolist()
+    x = np.stack([data[i : i + context].astype(np.int64) for i in starts])
+    y = np.stack([data[i + 1 : i + 1 + context].astype(np.int64) for i in starts])
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+# ------------------------------------------------------------------------------ packing
+
+
+def pack_documents(
+    documents: Iterable[Sequence[int]], context: int, end: int
+) -> Iterator[tuple[Int[Tensor, "T"], Int[Tensor, "T"]]]:
+    """Rows of `context` tokens without padding, and for each token the number of its document.
+
+    Each document is followed by the token `end`, which belongs to it; then all of them are one
+    stream, cut every `context` tokens. A document may go on in the next row. Yields pairs of int64
+    tensors, (T,) each: tokens and document numbers, counted from 0 over the whole stream. What is
+    left at the end and fills no row is dropped.
+
+    documents: any iterable, even an endless one. No document is taken before the row that it begins
+    in, or completes, is asked for; none is changed.
+    """
+    tokens: list[int] = []
+    numbers: list[int] = []
+    for number, document in enumerate(documents):
+        tokens += [*document, end]
+        numbers += [number] * (len(document) + 1)
+        while len(tokens) >= context:
+            yield torch.tensor(tokens[:context]), torch.tensor(numbers[:context])
+            tokens, numbers = tokens[context:], numbers[context:]
+
+
+def document_positions(numbers: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
+    """Position of each token in its document, as far as the row shows it: 0, 1, 2, … and from 0 again.
+
+    numbers: of each token's document, as `pack_documents` gives them: equal within a document, and
+    larger in the next. A document that began in an earlier row counts from the beginning of this
+    row. Returns int64, (B, T), on the same device.
+    """
+    place = torch.arange(numbers.size(1), device=numbers.device).expand(numbers.shape)
+    begins = torch.ones_like(numbers, dtype=torch.bool)
+    begins[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
+    return place - torch.where(begins, place, 0).cummax(dim=1).values
+
+
+def document_mask(numbers: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
+    """Which token may attend to which: to itself and those before it, of its own document.
+
+    numbers: of each token's document. Returns a bool mask, (B, 1, T, T), with queries on the third
+    axis, keys on the last, and one axis for all heads; True means may attend, as
+    `scaled_dot_product_attention` has it.
+    """
+    T = numbers.size(1)
+    same = numbers[:, None, :, None] == numbers[:, None, None, :]
+    return same & torch.ones(T, T, dtype=torch.bool, device=numbers.device).tril()
+
+
+# ------------------------------------------------------------------------------ order
+
+
+def shard_indices(
+    length: int,
+    world_size: int,
+    rank: int,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
+    epoch: int = 0,
+    drop_last: bool = False,
+) -> list[int]:
+    """Indices of a data set that a rank sees in an epoch: those of torch's DistributedSampler.
+
+    The order of the epoch is 0 … length − 1, or with shuffle `torch.randperm` of a generator seeded
+    with seed + epoch. All ranks get equally many. If world_size does not divide length, the order is
+    continued from its own beginning, over and over where it must be, up to the next multiple; with
+    drop_last it is cut at the last multiple instead. Of the result rank r gets places r,
+    r + world_size, r + 2 · world_size, … Raises ValueError unless 0 ≤ rank < world_size.
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} of {world_size}")
+    order = list(range(length))
+    if shuffle:
+        generator = torch.Generator().manual_seed(seed + epoch)
+        order = torch.randperm(length, generator=generator).tolist()
+    each = length // world_size if drop_last else -(-length // world_size)
+    return [order[i % length] for i in range(rank, each * world_size, world_size)]
+
+
+def shuffled_window(items: Iterable[Item], size: int, generator: torch.Generator) -> Iterator[Item]:
+    """The items of a stream in an order shuffled as far as a buffer of `size` items allows.
+
+    The buffer is filled; then an item of it, each as likely as any other, is given out, and the next
+    of the stream takes its place, again and again. When the stream ends, the buffer is emptied in
+    the same way. Each item is given out once. At any time at most `size` items have been taken from
+    the stream and not been given out, so the stream may be endless. Random numbers come from
+    `generator` alone. Raises ValueError, at the latest when the first item is asked for, if size is
+    below 1. Source: tf.data's shuffle.
+    """
+    if size < 1:
+        raise ValueError(f"a buffer holds at least one item; came {size}")
+    stream = iter(items)
+    buffer = list(islice(stream, size))
+    while buffer:
+        place = int(torch.randint(len(buffer), (1,), generator=generator))
+        buffer[place], buffer[-1] = buffer[-1], buffer[place]
+        yield buffer.pop()
+        buffer += islice(stream, 1)
+
+
+class ShardedStream(IterableDataset[Item]):
+    """A stream of which every worker of every rank gives its own part, and nobody the same item.
+
+    Item i (from 0) belongs to rank i % world_size. Of a rank's items, in their order, the j-th
+    belongs to the worker number j % num_workers; without workers the process itself gives all of
+    them. Which worker it is, an object learns when it is iterated: it was made in another process.
+    It can be iterated again and again, also by several iterators at once, and takes no more of the
+    source than it takes to reach the item that is asked for.
+    """
+
+    def __init__(self, source: Callable[[], Iterable[Item]], rank: int = 0, world_size: int = 1):
+        """source: called without arguments for each iteration, it returns a new iterable, which may be
+        endless. rank, world_size: of this process.
+        """
+        self.source, self.rank, self.world_size = source, rank, world_size
+
+    def __iter__(self) -> Iterator[Item]:
+        """This worker's part, from its beginning."""
+        info = get_worker_info()
+        worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
+        of_rank = islice(self.source(), self.rank, None, self.world_size)
+        return islice(of_rank, worker, None, num_workers)
+
+
+# ------------------------------------------------------------------------------ resuming
+
+
+class ResumableSampler(Sampler[int]):
+    """A rank's indices in an epoch, from wherever the run has got to.
+
+    A loader with workers asks for indices long before they are used. The training loop says what it used.
+    """
+
+    def __init__(self, length: int, *, rank: int = 0, world_size: int = 1, seed: int = 0):
+        """length: of the data set, at least 1. The order of epoch e is torch.randperm(length) from a
+        generator seeded with seed + e, on every rank. It begins in epoch 0, at position 0."""
+        self.length, self.seed = length, seed
+        self.rank, self.world_size = rank, world_size
+        self.epoch = self.position = 0
+
+    def __iter__(self) -> Iterator[int]:
+        """This rank's indices from the position to the end of the epoch; asking for them changes nothing.
+
+        `order[position:]` is dealt out to the ranks in turn. If it does not come out even, it is continued
+        with the order's own beginning: every rank gets as many. At position 0: DistributedSampler's.
+        """
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        order = torch.randperm(self.length, generator=generator).tolist()
+        places = islice(count(self.position + self.rank, self.world_size), len(self))
+        return iter([order[place % self.length] for place in places])
+
+    def __len__(self) -> int:
+        """How many indices this rank has left in the epoch."""
+        left = max(self.length - self.position, 0)
+        return -(-left // self.world_size)
+
+    def advance(self, n: int) -> None:
+        """Say that every rank has used n more indices: the position moves on by n · world_size."""
+        self.position += n * self.world_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch at position 0. In the epoch that it is in already the position stays."""
+        if epoch != self.epoch:
+            self.epoch, self.position = epoch, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the run is, the same on every rank: "epoch", "position", and "seed" and "length"."""
+        return {
+            "epoch": self.epoch,
+            "position": self.position,
+            "seed": self.seed,
+            "length": self.length,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go where the state was taken, perhaps on another number of ranks. Raises ValueError for one of
+        another seed or length, whose order is another, and changes nothing then."""
+        if (state["seed"], state["length"]) != (self.seed, self.length):
+            raise ValueError(
+                f"the state is of seed {state['seed']} and {state['length']} items; "
+                f"this sampler has seed {self.seed} and {self.length}"
+            )
+        self.epoch, self.position = state["epoch"], state["position"]
