@@ -742,6 +742,10 @@ def _():
     yield call(normal(3, 2, dtype=F32), (4, 2), torch.tensor([1, 1, 1])), "float32"
     yield call(draws.scattered(normal(3, 2)), (4, 2), torch.tensor([1, 3, 1])), "not contiguous"
     yield (
+        call(normal(4, 2), (4, 2), torch.tensor([2, 3, 1, 0])),
+        "grad has x's shape, in another order",
+    )
+    yield (
         call(array([1.0, 2.0, 3.0]).expand(3, 3), (2, 3), torch.tensor([1, 1, 0])),
         "grad is broadcast",
     )
@@ -750,17 +754,14 @@ def _():
 index_vjp.slips(
     {
         replace(
-            "np.add.at(full, index, grad)", "full[index] = grad"
-        ): "You assign, so of an element that is "
-        "taken twice only the last gradient is left. Add with np.add.at.",
-        replace(
             "np.add.at(full, index, grad)", "full[index] += grad"
-        ): "`full[index] += grad` reads all "
-        "elements, adds, and writes them back: one that is taken twice gets only its last gradient. Use np.add.at.",
-        replace("grad.dtype", "np.float64"): "You return float64 whatever came. Keep grad's dtype.",
+        ): "An element that is taken twice "
+        "keeps only its last gradient: `full[index] += grad` reads, adds and writes back, and the last write is left, as "
+        "if you had assigned. Use np.add.at.",
         replace(
             ", grad.dtype", ""
-        ): "np.zeros makes float64 unless told otherwise. Keep grad's dtype.",
+        ): "You return float64 whatever came: np.zeros makes float64 unless told "
+        "otherwise. Keep grad's dtype.",
         replace(
             "np.zeros(shape", "np.ones(shape"
         ): "You start from ones. An element that is not taken gets 0.",
@@ -887,7 +888,7 @@ def _():
     yield call([[[1, 3]], [[2]], [[3]], [[4]], [[]]], root=0), "a short way and a long way"
     yield call([[[1]], [[]], [[0]]], root=2), "the root is not node 0"
     yield call([[[2]], [[2]], [[3]], [[]]], root=1), "a user of node 2 that root does not need"
-    yield call(chain=100_000), "a deep chain"
+    yield call(chain=20_000), "a deep chain"
     yield call(ladder=60), "2 to the power of 59 ways to the leaf"
 
 
@@ -916,10 +917,9 @@ topological_order.slips(
         ): "You leave out the leaves. "
         "They are nodes as well: their turn is when their gradient is complete.",
         replace("order[::-1]", "order[::-1][1:]"): "You leave out root. It comes first.",
-        replace("order[::-1]", "tuple(order[::-1])"): "You return a tuple. Return a list.",
         replace(
             "order[::-1]", "reversed(order)"
-        ): "reversed gives an iterator, which is empty after one walk. Return a list.",
+        ): "Return a list. (reversed gives an iterator, which is empty after one walk.)",
         replace(
             "order.append(node)", "order.append(node.name)"
         ): "You list the names. List the nodes themselves.",
@@ -1143,9 +1143,9 @@ def _():
         ".grad is there already",
     )
     yield call([[[1], [2.0]], [[], []], [[1], [3.0]]], g), "a node that root does not depend on"
-    yield call(array(1.0, dtype=F32), roots=[0], chain=20_000), "a deep chain"
+    yield call(array(1.0, dtype=F32), chain=10_000), "a deep chain"
     yield call(g, chain=60), "a chain, whose memory is watched"
-    yield call(g, ladder=40), "2 to the power of 39 ways to the leaf"
+    yield call(g, ladder=14), "thousands of ways to the leaf"
     yield call(SHARES, normal(2, 3, dtype=F32)), "float32"
 
 
@@ -1641,7 +1641,7 @@ vjp_error.slips(
             "np.ones_like(grad, dtype=np.float64), *points",
         ): "You hand the VJP a gradient of ones. Hand it `grad`.",
         replace(
-            "g * u for g, u", "g for g, u"
+            "np.sum(g * u)", "np.sum(g)"
         ): "You leave out the directions. The rate along u is gradient · u.",
         replace(
             "return abs(found - due)", "return found - due"

@@ -114,8 +114,8 @@ def index_vjp(
 def topological_order(root: Node) -> list[Node]:
     """All nodes that root depends on, itself included: each once, and before the nodes of its inputs.
 
-    Of a node only `inputs` is read; it may hold None, or the same node twice. Takes a chain of 100,000
-    nodes: no recursion.
+    Of a node only `inputs` is read; it may hold None, or the same node twice. No recursion, and no
+    node is visited once for every way to it: takes a chain of 20,000 nodes, or 60 diamonds in a row.
     """
     order: list[Node] = []
     seen: set[Node] = set()
@@ -137,6 +137,7 @@ def backward(root: Node, grad: Array) -> None:
     A node's VJP is called once, as vjp(grad, *saved), when all gradients of its result have been added.
     Its tuple may hold the same array twice, or None where the input is None. No array is changed in
     place: grad, what a vjp returns, a leaf's earlier .grad. The array that a leaf gets is its own, shared with nobody.
+    Takes a chain of 10,000 nodes.
     Memory: once a node's vjp has run, `saved` is None, and its gradient is kept no longer; only leaves
     keep theirs. Raises RuntimeError at a node whose `saved` is None already: backward has passed there before.
     """

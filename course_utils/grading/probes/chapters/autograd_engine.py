@@ -244,7 +244,7 @@ class _Walk:
         """Is what the nodes before held, or was handed to them, still there?"""
         if any(node.saved is not None for node in self.done[-3:]):
             self.complaint = self.complaint or "leaves `saved` in nodes whose vjp has run"
-        alive = sum(ref() is not None for ref, _ in self.handed[:-8])
+        alive = sum(ref() is not None for ref, _ in self.handed[-40:-8])
         if alive > 8:
             self.complaint = self.complaint or "keeps gradients that no node needs any more"
 
