@@ -3,7 +3,8 @@
 The gradient of a loss with respect to an array has the array's shape and dtype. A vector-Jacobian
 product (VJP) takes the gradient with respect to the result of an operation, called `grad` here, and
 returns the gradient with respect to what the operation was given.
-Letters: N rows of a batch, D features, H hidden units, V classes; `*batch` stands for any axes in front.
+Axes: N rows of a batch, D features, `hidden` units, V classes; n, k and m of a matrix product;
+`*batch` and `*shape` stand for any axes.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,6 +53,8 @@ def broadcast_vjp(grad: Float[Array, "..."], shape: tuple[int, ...]) -> Float[Ar
     copy. shape: broadcasts to grad's shape, so it has no more axes; sizes may be 0. grad: left as it
     is. Result: has `shape` and grad's dtype.
     """
+    if grad.shape == shape:
+        return grad
     missing = grad.ndim - len(shape)
     repeated = [axis for axis, size in enumerate(shape, start=missing) if size == 1]
     return grad.sum(axis=(*range(missing), *repeated), keepdims=True).reshape(shape)
@@ -161,9 +164,9 @@ def backward(root: Node, grad: Array) -> None:
 def mlp_backward(
     x: Float[Array, "N D"],
     targets: Int[Array, "N"],
-    w1: Float[Array, "D H"],
-    b1: Float[Array, "H"],
-    w2: Float[Array, "H V"],
+    w1: Float[Array, "D hidden"],
+    b1: Float[Array, "hidden"],
+    w2: Float[Array, "hidden V"],
     b2: Float[Array, "V"],
 ) -> dict[str, Array]:
     """Gradients of a two-layer classifier's loss, derived by hand.
