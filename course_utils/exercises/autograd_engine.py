@@ -997,26 +997,6 @@ def _(root):
     return order[::-1]
 
 
-@topological_order.mistake(
-    "Your set of nodes is made once and kept for later calls. Make it in the function."
-)
-def _(root, *, _seen=[]):  # noqa: B006
-    order, stack = [], [(root, False)]
-    seen = _seen[0] if _seen else set()
-    _seen[:] = [seen]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack += [(below, False) for below in node.inputs if below is not None]
-    if len(seen) > 300:
-        seen.clear()
-    return order[::-1]
-
-
 @topological_order.alternative("count the users of each node, and take those whose users are done")
 def _(root):
     users, ahead = {root: 0}, [root]
@@ -1422,16 +1402,13 @@ mlp_backward.slips(
         "every target. Each row has one target: dlogits[np.arange(N), targets].",
         replace(
             "np.where(h > 0, dlogits @ w2.T, 0)", "dlogits @ w2.T"
-        ): "You leave out the ReLU. Where h is 0 the gradient stops.",
+        ): "You let every gradient through the ReLU. Where h is 0 it stops, and h is never below 0: the condition is h > 0.",
         replace(
             "np.where(h > 0, dlogits @ w2.T, 0)", "h * (dlogits @ w2.T)"
         ): "You multiply by h. The ReLU's derivative is 1 where h is above 0.",
         replace(
             "np.where(h > 0,", "np.where(x @ w1 > 0,"
         ): "You look at the sign of x @ w1. The bias decides as well: look at h.",
-        replace(
-            "np.where(h > 0,", "np.where(h >= 0,"
-        ): "h is never below 0: you let every gradient through. The condition is h > 0.",
         replace(
             '"b1": dh.sum(axis=0)',
             '"b1": dh.mean(axis=0)',
