@@ -7,6 +7,7 @@ ORDER = (
     "number_formats",
     "accounting",
     "autograd",
+    "autograd_engine",
     "modules",
     "data",
     "optimizers",

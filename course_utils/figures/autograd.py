@@ -37,7 +37,10 @@ def _nodes_below(root: Any) -> dict[Any, int]:
 
 
 def _saved_names(node: Any) -> list[str]:
-    """What a node of the graph saved for its backward: the names that torch gives its tensors."""
+    """What a node of the graph saved for its backward: the names that torch gives its tensors, or that
+    the node itself gives."""
+    if (own := getattr(node, "saved_names", None)) is not None:
+        return list(own)
     names = [name for name in dir(node) if name.startswith("_saved_")]
     return [
         name.removeprefix("_saved_") for name in names if isinstance(getattr(node, name), Tensor)

@@ -22,7 +22,7 @@ from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.observe import Observation
 from course_utils.grading.expecting import expectations_of
 from course_utils.grading.probes import named_arguments
-from course_utils.grading.pytrees.shown import shown
+from course_utils.grading.pytrees.shown import named, shown
 from course_utils.grading.pytrees.tree import tensors
 
 from .answer import Answer
@@ -192,7 +192,8 @@ class Ladder:
         want = check.expected.observation
         called = _called_as(self.exercise, check.case)
         seen = (check.case, got, want, label, difference)
-        return Failure(rung, difference.sentence, called, *seen, formats=self.exercise.formats)
+        formats = self.exercise.formats
+        return Failure(rung, named(difference.sentence, formats), called, *seen, formats=formats)
 
     def contracts(self) -> RungResult:
         """Measure each contract; the first that is broken is the failure."""

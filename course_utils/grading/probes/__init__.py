@@ -17,6 +17,12 @@ from course_utils.grading.probes.chapters.autograd import (
     takes_function_at,
     takes_function_for_bytes,
 )
+from course_utils.grading.probes.chapters.autograd_engine import (
+    on_arrays,
+    ordered,
+    takes_vjp,
+    walked,
+)
 from course_utils.grading.probes.chapters.broadcasting_and_named_axes import split_and_merged
 from course_utils.grading.probes.chapters.caching_allocator import allocator
 from course_utils.grading.probes.chapters.cuda_memory import (
@@ -139,9 +145,11 @@ __all__ = [
     "module_on_ranks",
     "named_arguments",
     "never_negative",
+    "on_arrays",
     "on_ranks",
     "optimizer",
     "packed",
+    "ordered",
     "parameter_groups",
     "registry",
     "resharded",
@@ -169,11 +177,13 @@ __all__ = [
     "takes_function",
     "takes_function_at",
     "takes_function_for_bytes",
+    "takes_vjp",
     "there_and_back",
     "tied",
     "timeline",
     "trace",
     "view",
+    "walked",
     "wrapped",
     "written",
 ]

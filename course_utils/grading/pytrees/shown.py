@@ -1,5 +1,6 @@
 """Values as a reader wants them: small tensors in full, large ones by outline."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,8 @@ DIGITS = (4, 9, 17)
 
 
 Formats = Mapping[str, str]
-"""How integers of a dtype are written: {"uint8": "#04x"} for bytes of two codes each."""
+"""How integers of a dtype are written: {"uint8": "#04x"} for bytes of two codes each. And what a tensor
+is called: {"tensor": "array"} where an exercise is about NumPy's."""
 _PLAIN: Formats = {}
 
 
@@ -36,17 +38,17 @@ def _drawn(value: Any, digits: int, formats: Formats) -> str:
             inner = ", ".join(shown(item, digits, formats) for item in value)
             return f"({inner})" if isinstance(value, tuple) else f"[{inner}]"
         return str(value) if isinstance(value, Opaque) else short(value, 300)
-    outline = f"{dtype_name(value.dtype)}"
+    outline, noun = f"{dtype_name(value.dtype)}", formats.get("tensor", "tensor")
     if value.ndim == 0 and not value.is_meta:
-        return f"tensor({_one(value, digits, formats)}, {outline})"
+        return f"{noun}({_one(value, digits, formats)}, {outline})"
     outline = f"shape {tuple(value.shape)}, {outline}"
     if not value.is_contiguous():
         outline += f", stride {value.stride()}"
     if value.device.type != "cpu":
         outline += f", {value.device}"
     if value.numel() > SMALL or value.numel() == 0 or value.is_meta:
-        return f"tensor of {outline}"
-    return f"tensor({nested(value.detach(), digits, formats)}; {outline})"
+        return f"{noun} of {outline}"
+    return f"{noun}({nested(value.detach(), digits, formats)}; {outline})"
 
 
 def nested(x: Tensor, digits: int = DIGITS[0], formats: Formats = _PLAIN) -> str:
@@ -71,6 +73,14 @@ def told_apart(mine: Any, theirs: Any, formats: Formats = _PLAIN) -> tuple[str, 
         if pair[0] != pair[1]:
             break
     return pair
+
+
+def named(sentence: str, formats: Formats) -> str:
+    """A sentence about a tensor, which calls it what the exercise does."""
+    noun = formats.get("tensor")
+    if noun is None:
+        return sentence
+    return re.sub(r"\ba ((?:plain )?)Tensor\b", rf"{article(noun)} {noun}", sentence)
 
 
 def in_words(value: Any) -> str:
