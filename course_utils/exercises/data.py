@@ -1391,7 +1391,7 @@ ResumableSampler = Exercise(
     difficulty=3,
     minutes=40,
     points=4,
-    probe=probes.resumed,
+    probe=probes.drawn_again,
     hints=(
         "Keep the epoch and a position. The order follows from seed and epoch alone, so it is not part of "
         "the state.",

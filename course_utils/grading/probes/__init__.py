@@ -34,8 +34,8 @@ from course_utils.grading.probes.chapters.cuda_memory import (
 )
 from course_utils.grading.probes.chapters.data import (
     batches,
+    drawn_again,
     packed,
-    resumed,
     shuffled,
     streamed,
 )
@@ -83,6 +83,7 @@ from course_utils.grading.probes.chapters.schedules_and_stability import (
     finite_steps,
     seeded,
     spikes,
+)
 from course_utils.grading.probes.chapters.training_loop import (
     epoch_trained,
     evaluated,
@@ -119,6 +120,7 @@ __all__ = [
     "clipped",
     "clipped_on_ranks",
     "custom_function",
+    "drawn_again",
     "dropout",
     "epoch_trained",
     "evaluated",
@@ -148,8 +150,8 @@ __all__ = [
     "on_arrays",
     "on_ranks",
     "optimizer",
-    "packed",
     "ordered",
+    "packed",
     "parameter_groups",
     "registry",
     "resharded",
@@ -161,9 +163,9 @@ __all__ = [
     "sharded_layer_between",
     "sharded_optimizer",
     "sharded_state",
+    "shuffled",
     "signed_number",
     "spikes",
-    "shuffled",
     "split_and_merged",
     "started_apart",
     "state_bytes",

@@ -329,7 +329,7 @@ streamed.called = _called_as_stream
 
 
 @probe
-def resumed(subject: Any, case: Case) -> dict[str, Any]:
+def drawn_again(subject: Any, case: Case) -> dict[str, Any]:
     """What the samplers of all ranks give on the way through a plan.
 
     The case's keyword arguments: length, world_size, seed, and plan, a list of steps: ["epoch", e];
@@ -409,4 +409,4 @@ def _called_by_plan(name: str, case: Case) -> str:
     return f"{name}({given['length']}, seed={given['seed']}) on {ranks}: {steps}"
 
 
-resumed.called = _called_by_plan
+drawn_again.called = _called_by_plan
