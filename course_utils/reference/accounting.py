@@ -18,8 +18,8 @@ def linear_flops(
     """FLOPs of a linear layer without bias: of its forward pass, and of its backward pass.
 
     x_shape: of the input, (..., in_features), with any number of axes in front, even
-    none. The weight is (out_features, in_features). An element of the output is a sum of
-    in_features products and costs 2 · in_features. Both results are ints. Backward
+    none. The weight is (out_features, in_features). An element of the output is a sum
+    of in_features products and costs 2 · in_features. Both results are ints. Backward
     computes the gradients of the weight and, if input_grad, of the input: a product of
     the same size each. Source: Kaplan et al. (2020), section 2.1.
     """
@@ -33,10 +33,10 @@ def attention_flops(
 ) -> int:
     """FLOPs of the two products of attention in a forward pass: q kᵀ, then weights · v.
 
-    q is (batch, n_head, queries, head_dim); k and v are (batch, n_head, keys, head_dim). causal:
-    count only the pairs that the causal mask allows; the last query sees all keys, the one before
-    all but the last, and so on. Softmax, scale and mask are not counted. Raises ValueError if causal
-    and there are more queries than keys.
+    q is (batch, n_head, queries, head_dim); k and v are (batch, n_head, keys,
+    head_dim). causal: count only the pairs that the causal mask allows; the last query
+    sees all keys, the one before all but the last, and so on. Softmax, scale and mask
+    are not counted. Raises ValueError if causal and there are more queries than keys.
     """
     if causal and queries > keys:
         raise ValueError(f"{queries} causal queries need as many keys; there are {keys}")
@@ -56,12 +56,13 @@ def transformer_flops(
 ) -> dict[str, int]:
     """FLOPs of one training step of GPT-2, forward and backward, by part.
 
-    The parts: "c_attn", the layers that make q, k and v; "attention", the two products of all heads,
-    counted without the causal mask; "c_proj", the layers after them; "mlp", both layers of each MLP,
-    whose hidden width is 4 · n_embd; "lm_head", the layer that makes the logits. Backward costs
-    twice the forward pass. checkpointing: each block is computed once more during backward, the head
-    is not. Biases, norms, activation functions, embeddings and the loss are not counted.
-    Source: Chowdhery et al. (2022), appendix B; Korthikanti et al. (2022), appendix A.
+    The parts: "c_attn", the layers that make q, k and v; "attention", the two products
+    of all heads, counted without the causal mask; "c_proj", the layers after them;
+    "mlp", both layers of each MLP, whose hidden width is 4 · n_embd; "lm_head", the
+    layer that makes the logits. Backward costs twice the forward pass. checkpointing:
+    each block is computed once more during backward, the head is not. Biases, norms,
+    activation functions, embeddings and the loss are not counted. Source: Chowdhery et
+    al. (2022), appendix B; Korthikanti et al. (2022), appendix A.
     """
     tokens = batch * context
     square = 2 * tokens * n_embd * n_embd  # a linear layer from n_embd to n_embd
@@ -95,15 +96,16 @@ def training_memory(
 ) -> dict[str, int]:
     """Bytes in memory when the optimizer steps, by what they are for, without activations.
 
-    trainable, frozen: how many parameters of each kind; a frozen one has neither gradient nor state
-    nor master copy. precision: "fp32", everything in float32; "bf16 mixed", as "fp32", since autocast
-    changes the products only; "bf16 master", parameters and gradients in bfloat16, with a master copy
-    and state in float32; "bf16", everything in bfloat16 and no master copy. optimizer: "sgd" keeps
-    nothing, "momentum" one number for each parameter that it trains, "adamw" two.
+    trainable, frozen: how many parameters of each kind; a frozen one has neither
+    gradient nor state nor master copy. precision: "fp32", everything in float32; "bf16
+    mixed", as "fp32", since autocast changes the products only; "bf16 master",
+    parameters and gradients in bfloat16, with a master copy and state in float32;
+    "bf16", everything in bfloat16 and no master copy. optimizer: "sgd" keeps nothing,
+    "momentum" one number for each parameter that it trains, "adamw" two.
 
-    Returns "parameters", "gradients", "master_weights" (0 if there are none) and "optimizer_state".
-    Raises ValueError for any other precision or optimizer. Source: Rajbhandari et al. (2020),
-    section 3.1.
+    Returns "parameters", "gradients", "master_weights" (0 if there are none) and
+    "optimizer_state". Raises ValueError for any other precision or optimizer. Source:
+    Rajbhandari et al. (2020), section 3.1.
     """
     if precision not in ELEMENT_BYTES or optimizer not in STATE_NUMBERS:
         raise ValueError(f"no memory is known for {precision!r} with {optimizer!r}")
@@ -128,17 +130,17 @@ def activation_bytes(
 ) -> int:
     """Bytes that autograd keeps of one GPT-2 block without dropout, between forward and backward.
 
-    stream: bytes of an element of the residual stream. product: bytes of an element of what is
-    multiplied. Under autocast they are 4 and 2. Kept are:
+    stream: bytes of an element of the residual stream. product: bytes of an element of
+    what is multiplied. Under autocast they are 4 and 2. Kept are:
 
     - in stream bytes, (batch, context, n_embd) each: the inputs of both LayerNorms;
-    - in product bytes, (batch, context, n_embd) each: the inputs of c_attn, of c_proj (the heads'
-      output) and of the MLP's first layer; q, k and v;
+    - in product bytes, (batch, context, n_embd) each: the inputs of c_attn, of c_proj
+      (the heads' output) and of the MLP's first layer; q, k and v;
     - in product bytes, four times as wide: GELU's input and GELU's output;
     - in float32: a mean and a reciprocal deviation for each row of each LayerNorm;
     - with flash attention, in float32: one number for each head and query;
-    - without: the softmax, (batch, n_head, context, context), in float32, and if product is less
-      than 4 a copy of it in product bytes.
+    - without: the softmax, (batch, n_head, context, context), in float32, and if
+      product is less than 4 a copy of it in product bytes.
 
     Source: Korthikanti et al. (2022), section 4.1.
     """
@@ -158,9 +160,8 @@ def activation_bytes(
 def matmul_intensity(m: int, k: int, n: int, element_size: int = 2) -> float:
     """FLOPs for each byte that a product of (m, k) and (k, n) has to move.
 
-    Both factors are read once and the result is written once, in element_size bytes an element. No
-    size is 0.
-    Source: Williams, Waterman and Patterson (2009).
+    Both factors are read once and the result is written once, in element_size bytes an
+    element. No size is 0. Source: Williams, Waterman and Patterson (2009).
     """
     return 2 * m * k * n / (element_size * (m * k + k * n + m * n))
 
@@ -171,9 +172,9 @@ def roofline_time(
     """Seconds that operations take at least, one after the other.
 
     operations: (FLOPs, bytes moved) of each, at least one. An operation computes and
-    moves bytes at the same time, so it takes the longer of the two times; the next begins
-    when it is done. peak_flops: FLOP/s; bandwidth: bytes a second. Raises ValueError
-    unless both are above 0. Source: Williams, Waterman and Patterson (2009).
+    moves bytes at the same time, so it takes the longer of the two times; the next
+    begins when it is done. peak_flops: FLOP/s; bandwidth: bytes a second. Raises
+    ValueError unless both are above 0. Source: Williams, Waterman and Patterson (2009).
     """
     if peak_flops <= 0 or bandwidth <= 0:
         raise ValueError(f"a machine with {peak_flops} FLOP/s and {bandwidth} bytes/s")
@@ -192,10 +193,11 @@ def mfu(
 ) -> float:
     """Model FLOPs utilization of training at this speed, as a share of the peak: 0.4 for 40 %.
 
-    A token costs 6 · n_parameters + 12 · n_layer · n_embd · context FLOPs; the second term is
-    attention's, and 0 unless the three are given. n_embd: all heads together. tokens_per_second: of
-    all GPUs together. peak_flops: FLOP/s of one GPU. Recomputation is not counted. Raises
-    ValueError if n_gpus is below 1. Source: Chowdhery et al. (2022), appendix B.
+    A token costs 6 · n_parameters + 12 · n_layer · n_embd · context FLOPs; the second
+    term is attention's, and 0 unless the three are given. n_embd: all heads together.
+    tokens_per_second: of all GPUs together. peak_flops: FLOP/s of one GPU.
+    Recomputation is not counted. Raises ValueError if n_gpus is below 1. Source:
+    Chowdhery et al. (2022), appendix B.
     """
     if n_gpus < 1:
         raise ValueError(f"{n_gpus} GPUs")
@@ -208,8 +210,8 @@ def days_to_train(
 ) -> float:
     """Days that training takes, by 6 · n_parameters · n_tokens FLOPs.
 
-    peak_flops: FLOP/s of one GPU. mfu: the share of it that is used, above 0 and up to 1. Raises
-    ValueError for any other share. Source: Kaplan et al. (2020), section 2.1.
+    peak_flops: FLOP/s of one GPU. mfu: the share of it that is used, above 0 and up to
+    1. Raises ValueError for any other share. Source: Kaplan et al. (2020), section 2.1.
     """
     if not 0 < mfu <= 1:
         raise ValueError(f"a share is above 0 and at most 1; came {mfu}")
@@ -219,10 +221,11 @@ def days_to_train(
 def communication_bytes(n_parameters: int, world_size: int, element_size: int = 4) -> int:
     """Bytes that each rank sends in one data-parallel step: a ring all-reduce of all gradients.
 
-    The gradients are one vector of n_parameters elements, of element_size bytes each. It is padded to
-    world_size equal chunks, and padding is sent too. A rank sends world_size − 1 chunks in the
-    reduce-scatter and as many in the all-gather. One rank alone sends nothing. Raises
-    ValueError for a world size below 1. Source: Patarasuk and Yuan (2009).
+    The gradients are one vector of n_parameters elements, of element_size bytes each.
+    It is padded to world_size equal chunks, and padding is sent too. A rank sends
+    world_size − 1 chunks in the reduce-scatter and as many in the all-gather. One rank
+    alone sends nothing. Raises ValueError for a world size below 1. Source: Patarasuk
+    and Yuan (2009).
     """
     if world_size < 1:
         raise ValueError(f"a world of {world_size} ranks")
@@ -245,13 +248,15 @@ def plan_training(
 ) -> dict[str, int | float]:
     """The fewest GPUs, in whole nodes, that hold a model and train it within max_days.
 
-    Parameters, gradients and optimizer state take bytes_per_parameter together. They are split
-    evenly over all GPUs, each share rounded up to whole bytes. activations: bytes that each GPU needs
-    besides its share. gpu_bytes: the memory of one GPU. mfu, peak_flops: as for `days_to_train`; mfu
-    does not depend on the number of GPUs. max_days is above 0. dollars_per_hour: for one GPU.
+    Parameters, gradients and optimizer state take bytes_per_parameter together. They
+    are split evenly over all GPUs, each share rounded up to whole bytes. activations:
+    bytes that each GPU needs besides its share. gpu_bytes: the memory of one GPU. mfu,
+    peak_flops: as for `days_to_train`; mfu does not depend on the number of GPUs.
+    max_days is above 0. dollars_per_hour: for one GPU.
 
-    Returns "gpus"; "days", how long these GPUs take; "bytes", share and activations of one GPU;
-    "dollars", for all GPUs and days. Raises ValueError if activations leave no room for a share.
+    Returns "gpus"; "days", how long these GPUs take; "bytes", share and activations of
+    one GPU; "dollars", for all GPUs and days. Raises ValueError if activations leave no
+    room for a share.
     """
     room = gpu_bytes - activations
     if room <= 0:

@@ -18,9 +18,10 @@ def numerical_gradient(
 ) -> Float[Tensor, "..."]:
     """Gradient of f at x by central differences: (f(x + eps·eᵢ) - f(x - eps·eᵢ)) / (2·eps).
 
-    f: returns a tensor of one element. x: left as it is. The differences are taken in float64,
-    whatever x's dtype; the result has the shape and dtype of x and needs no grad, though f may
-    use tensors that do. Costs two calls of f for each element, and at most one more.
+    f: returns a tensor of one element. x: left as it is. The differences are taken in
+    float64, whatever x's dtype; the result has the shape and dtype of x and needs no
+    grad, though f may use tensors that do. Costs two calls of f for each element, and
+    at most one more.
     """
     flat = x.detach().double().flatten()
     gradient = torch.zeros_like(flat)
@@ -48,8 +49,9 @@ def cross_entropy_backward(
 ) -> Float[Tensor, "N V"]:
     """Gradient by the logits of torch.nn.functional.cross_entropy, the mean over rows that count.
 
-    logits: unnormalised, of any finite size, left as they are. targets: int64; rows whose target is
-    ignore_index do not count: their gradient is zero. Zeros if no row counts.
+    logits: unnormalised, of any finite size, left as they are. targets: int64; rows
+    whose target is ignore_index do not count: their gradient is zero. Zeros if no row
+    counts.
     """
     counts = targets != ignore_index
     gradient = logits.softmax(dim=-1)
@@ -61,11 +63,12 @@ def cross_entropy_backward(
 class StraightThroughRound(torch.autograd.Function):
     """Round to the nearest whole number between low and high; backward as if nothing had been done.
 
-    forward: x to the nearest whole number (halves to the even one), clamped to [low, high].
-    backward: the incoming gradient where x rounds to a value inside [low, high], ends included;
-    zero elsewhere (where x was clamped, or is NaN), even if the incoming gradient is infinite.
-    Saves one byte an element. Source: the straight-through estimator of Bengio, Léonard and
-    Courville (2013), with the clipping of torch.fake_quantize_per_tensor_affine.
+    forward: x to the nearest whole number (halves to the even one), clamped to [low,
+    high]. backward: the incoming gradient where x rounds to a value inside [low, high],
+    ends included; zero elsewhere (where x was clamped, or is NaN), even if the incoming
+    gradient is infinite. Saves one byte an element. Source: the straight-through
+    estimator of Bengio, Léonard and Courville (2013), with the clipping of
+    torch.fake_quantize_per_tensor_affine.
     """
 
     @staticmethod
@@ -85,8 +88,9 @@ class StraightThroughRound(torch.autograd.Function):
 class SiLU(torch.autograd.Function):
     """x · sigmoid(x), which saves its input and nothing else.
 
-    The derivative is s · (1 + x · (1 - s)) with s = sigmoid(x), recomputed in backward. It can be
-    differentiated again. Source: Hendrycks and Gimpel (2016); Elfwing et al. (2017).
+    The derivative is s · (1 + x · (1 - s)) with s = sigmoid(x), recomputed in backward.
+    It can be differentiated again. Source: Hendrycks and Gimpel (2016); Elfwing et al.
+    (2017).
     """
 
     @staticmethod
@@ -108,11 +112,11 @@ def hessian_vector_product(
 ) -> Float[Tensor, "..."]:
     """H v, for the Hessian H of f at x, at the cost of a few backward passes.
 
-    f: returns a tensor of one element, and may use other tensors that require grad: their .grad is
-    left alone. It is called at x and nowhere else. x, v: of one shape, and left as they are (x gets
-    neither requires_grad nor grad). The Hessian itself, with numel² elements, is never built. Zeros
-    where f is linear or constant. Needs no grad, and works under torch.no_grad(). Source:
-    Pearlmutter (1994).
+    f: returns a tensor of one element, and may use other tensors that require grad:
+    their .grad is left alone. It is called at x and nowhere else. x, v: of one shape,
+    and left as they are (x gets neither requires_grad nor grad). The Hessian itself,
+    with numel² elements, is never built. Zeros where f is linear or constant. Needs no
+    grad, and works under torch.no_grad(). Source: Pearlmutter (1994).
     """
     x = x.detach().requires_grad_()
     with torch.enable_grad():
@@ -134,10 +138,11 @@ def per_sample_gradients(
 ) -> Float[Tensor, "N ..."]:
     """Gradient by w of each row's own loss, stacked: result[i] belongs to x[i], y[i].
 
-    loss_fn(w, x, y): the mean loss over the rows of x and y, which come as a batch even if it is of
-    one; it may use other tensors that require grad, whose .grad is left alone. w: left as it is. No
-    Python loop over the rows. Needs no grad. This is what clipping each sample's gradient, as
-    differentially private training does, starts from.
+    loss_fn(w, x, y): the mean loss over the rows of x and y, which come as a batch even
+    if it is of one; it may use other tensors that require grad, whose .grad is left
+    alone. w: left as it is. No Python loop over the rows. Needs no grad. This is what
+    clipping each sample's gradient, as differentially private training does, starts
+    from.
     """
 
     def loss_of_one(w: Tensor, row: Tensor, target: Tensor) -> Tensor:
@@ -156,9 +161,10 @@ def gradient_accumulation(
 ) -> Float[Tensor, ""]:
     """Add to w.grad the gradient of the loss on all N rows, seeing `micro_batch` rows at a time.
 
-    loss_fn(w, x, y): the mean loss over the rows of x and y. w: a leaf that requires grad; what
-    w.grad holds already stays in the sum. The last micro-batch may be smaller. Returns the mean
-    loss over all rows, detached. Memory: one micro-batch's graph at a time.
+    loss_fn(w, x, y): the mean loss over the rows of x and y. w: a leaf that requires
+    grad; what w.grad holds already stays in the sum. The last micro-batch may be
+    smaller. Returns the mean loss over all rows, detached. Memory: one micro-batch's
+    graph at a time.
     """
     total = w.new_zeros(())
     for rows, targets in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
@@ -171,9 +177,9 @@ def gradient_accumulation(
 def saved_bytes(f: Callable[[Tensor], Tensor], x: Float[Tensor, "..."]) -> int:
     """Bytes that autograd saves for backward while it computes f(x), where x requires grad.
 
-    x: left as it is. Each storage counts once, however many saved tensors view it, and counts
-    whole, however little of it they see. What f computes on the way and drops counts as well.
-    Result: bytes.
+    x: left as it is. Each storage counts once, however many saved tensors view it, and
+    counts whole, however little of it they see. What f computes on the way and drops
+    counts as well. Result: bytes.
     """
     storages = {}
 

@@ -21,10 +21,11 @@ Array = np.ndarray
 class Node:
     """What is recorded of one operation, or of a leaf.
 
-    name: of the operation. inputs: the node of each of its inputs, in order; None for an input that
-    needs no gradient. vjp: vjp(grad, *saved) returns a tuple, a gradient for each input; None for a
-    leaf. saved: what vjp needs besides the gradient; None once backward has used it. grad: of a leaf,
-    the sum of all gradients that have reached it; None before.
+    name: of the operation. inputs: the node of each of its inputs, in order; None for
+    an input that needs no gradient. vjp: vjp(grad, *saved) returns a tuple, a gradient
+    for each input; None for a leaf. saved: what vjp needs besides the gradient; None
+    once backward has used it. grad: of a leaf, the sum of all gradients that have
+    reached it; None before.
     """
 
     name: str
@@ -40,8 +41,8 @@ class Node:
 def relu_vjp(grad: Float[Array, "*shape"], y: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Gradient with respect to x, given y = relu(x), that is max(x, 0), and the gradient with respect to y.
 
-    grad where y is above 0, and 0 elsewhere, even if grad is infinite or NaN there. Result: a new
-    array of grad's dtype. grad, y: left as they are.
+    grad where y is above 0, and 0 elsewhere, even if grad is infinite or NaN there.
+    Result: a new array of grad's dtype. grad, y: left as they are.
     """
     return np.where(y > 0, grad, 0)
 
@@ -49,9 +50,9 @@ def relu_vjp(grad: Float[Array, "*shape"], y: Float[Array, "*shape"]) -> Float[A
 def broadcast_vjp(grad: Float[Array, "..."], shape: tuple[int, ...]) -> Float[Array, "..."]:
     """Sum of grad over the axes along which an array of `shape` was repeated to reach grad's shape.
 
-    This is the gradient with respect to that array, if grad is the one with respect to its broadcast
-    copy. shape: broadcasts to grad's shape, so it has no more axes; sizes may be 0. grad: left as it
-    is. Result: has `shape` and grad's dtype.
+    This is the gradient with respect to that array, if grad is the one with respect to
+    its broadcast copy. shape: broadcasts to grad's shape, so it has no more axes; sizes
+    may be 0. grad: left as it is. Result: has `shape` and grad's dtype.
     """
     if grad.shape == shape:
         return grad
@@ -65,8 +66,9 @@ def mul_vjp(
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Gradients with respect to a and to b of a * b, the product element by element.
 
-    a, b: of shapes that broadcast against each other; grad has the shape of the result. All of one
-    dtype, and left as they are. Returns a pair: the first has a's shape, the second b's.
+    a, b: of shapes that broadcast against each other; grad has the shape of the result.
+    All of one dtype, and left as they are. Returns a pair: the first has a's shape, the
+    second b's.
     """
     da, db = np.asarray(grad * b), np.asarray(grad * a)
     return broadcast_vjp(da, a.shape), broadcast_vjp(db, b.shape)
@@ -77,9 +79,9 @@ def matmul_vjp(
 ) -> tuple[Float[Array, "... n k"], Float[Array, "... k m"]]:
     """Gradients with respect to a and to b of a @ b.
 
-    a, b: of two axes or more. The axes before the last two broadcast against each other, and grad has
-    the shape of the result. Sizes may be 0. All of one dtype, and left as they are. Returns a pair:
-    the first has a's shape, the second b's.
+    a, b: of two axes or more. The axes before the last two broadcast against each
+    other, and grad has the shape of the result. Sizes may be 0. All of one dtype, and
+    left as they are. Returns a pair: the first has a's shape, the second b's.
     """
     da = grad @ b.swapaxes(-1, -2)
     db = a.swapaxes(-1, -2) @ grad
@@ -91,8 +93,8 @@ def log_softmax_vjp(
 ) -> Float[Array, "*batch V"]:
     """Gradient with respect to x, given y = log_softmax(x) over the last axis and the gradient with respect to y.
 
-    y may be -inf, where x was. grad, y: left as they are. No (V, V) Jacobian is made: not more than
-    8 arrays of y's size are in memory at once.
+    y may be -inf, where x was. grad, y: left as they are. No (V, V) Jacobian is made:
+    not more than 8 arrays of y's size are in memory at once.
     """
     return grad - np.exp(y) * grad.sum(axis=-1, keepdims=True)
 
@@ -102,9 +104,10 @@ def index_vjp(
 ) -> Float[Array, "*shape"]:
     """Gradient with respect to x of x[index], where x has `shape`.
 
-    index: whatever NumPy takes: integers, slices, None, arrays of integers or bools, or a tuple of
-    these. An element that is taken several times gets the sum, one that is not taken gets 0. grad, index:
-    left as they are. Result: a new array of grad's dtype.
+    index: whatever NumPy takes: integers, slices, None, arrays of integers or bools, or
+    a tuple of these. An element that is taken several times gets the sum, one that is
+    not taken gets 0. grad, index: left as they are. Result: a new array of grad's
+    dtype.
     """
     full = np.zeros(shape, grad.dtype)
     np.add.at(full, index, grad)
@@ -117,8 +120,9 @@ def index_vjp(
 def topological_order(root: Node) -> list[Node]:
     """All nodes that root depends on, itself included: each once, and before the nodes of its inputs.
 
-    Of a node only `inputs` is read; it may hold None, or the same node twice. No recursion, and no
-    node is visited once for every way to it: takes a chain of 20,000 nodes, or 60 diamonds in a row.
+    Of a node only `inputs` is read; it may hold None, or the same node twice. No
+    recursion, and no node is visited once for every way to it: takes a chain of 20,000
+    nodes, or 60 diamonds in a row.
     """
     order: list[Node] = []
     seen: set[Node] = set()
@@ -137,12 +141,13 @@ def topological_order(root: Node) -> list[Node]:
 def backward(root: Node, grad: Array) -> None:
     """Add to `.grad` of every leaf that root depends on the gradient that reaches it, if root's is `grad`.
 
-    A node's VJP is called once, as vjp(grad, *saved), when all gradients of its result have been added.
-    Its tuple may hold the same array twice, or None where the input is None. No array is changed in
-    place: grad, what a vjp returns, a leaf's earlier .grad. The array that a leaf gets is its own, shared with nobody.
-    Takes a chain of 10,000 nodes.
-    Memory: once a node's vjp has run, `saved` is None, and its gradient is kept no longer; only leaves
-    keep theirs. Raises RuntimeError at a node whose `saved` is None already: backward has passed there before.
+    A node's VJP is called once, as vjp(grad, *saved), when all gradients of its result
+    have been added. Its tuple may hold the same array twice, or None where the input is
+    None. No array is changed in place: grad, what a vjp returns, a leaf's earlier
+    .grad. The array that a leaf gets is its own, shared with nobody. Takes a chain of
+    10,000 nodes. Memory: once a node's vjp has run, `saved` is None, and its gradient
+    is kept no longer; only leaves keep theirs. Raises RuntimeError at a node whose
+    `saved` is None already: backward has passed there before.
     """
     arrived = {root: grad}
     for node in topological_order(root):
@@ -172,9 +177,9 @@ def mlp_backward(
     """Gradients of a two-layer classifier's loss, derived by hand.
 
     logits = relu(x @ w1 + b1) @ w2 + b2, and the loss is the mean over the N rows of
-    -log_softmax(logits)[row, targets[row]]. targets: from 0 to V - 1. Logits may be of any finite size.
-    All arrays are left as they are.
-    Returns the gradients with respect to "w1", "b1", "w2" and "b2", in x's dtype.
+    -log_softmax(logits)[row, targets[row]]. targets: from 0 to V - 1. Logits may be of
+    any finite size. All arrays are left as they are. Returns the gradients with respect
+    to "w1", "b1", "w2" and "b2", in x's dtype.
     """
     h = np.maximum(x @ w1 + b1, 0)
     logits = h @ w2 + b2
@@ -196,14 +201,15 @@ def vjp_error(
 ) -> float:
     """How far a VJP is from central differences, along one direction.
 
-    f: from arrays to an array. vjp(grad, *inputs) returns a tuple, a gradient for each input.
-    directions: an array u for each input x, of its shape. A step to f's inputs x + eps·u and one to x - eps·u change
-    the weighted sum of f's elements, with `grad` as weights, at a rate; the gradients predict one,
-    the sum over all inputs of vjp's gradient times u. Returns the distance of the two rates, a float.
+    f: from arrays to an array. vjp(grad, *inputs) returns a tuple, a gradient for each
+    input. directions: an array u for each input x, of its shape. A step to f's inputs x
+    + eps·u and one to x - eps·u change the weighted sum of f's elements, with `grad` as
+    weights, at a rate; the gradients predict one, the sum over all inputs of vjp's
+    gradient times u. Returns the distance of the two rates, a float.
 
-    All in float64, whatever the inputs' dtype: f and vjp get float64 arrays. The inputs are left as
-    they are. Costs two calls of f and one of vjp. Raises ValueError if vjp does not return one gradient
-    for each input, of its shape.
+    All in float64, whatever the inputs' dtype: f and vjp get float64 arrays. The inputs
+    are left as they are. Costs two calls of f and one of vjp. Raises ValueError if vjp
+    does not return one gradient for each input, of its shape.
     """
     points = [np.asarray(x, dtype=np.float64) for x in inputs]
     above = f(*(x + eps * u for x, u in zip(points, directions, strict=True)))

@@ -18,10 +18,10 @@ from torch import Tensor
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of the result when tensors of these shapes are broadcast against one another.
 
-    Shapes are aligned at their last axes, and an axis that is missing in front counts as 1. On each
-    axis all sizes other than 1 must be equal, and that is the size of the result; where all are 1, it
-    is 1. No shape at all gives (). Raises ValueError where sizes other than 1 differ. Source: PyTorch
-    documentation, "Broadcasting semantics".
+    Shapes are aligned at their last axes, and an axis that is missing in front counts
+    as 1. On each axis all sizes other than 1 must be equal, and that is the size of the
+    result; where all are 1, it is 1. No shape at all gives (). Raises ValueError where
+    sizes other than 1 differ. Source: PyTorch documentation, "Broadcasting semantics".
     """
     ndim = max(map(len, shapes), default=0)
     aligned = [(1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes]
@@ -47,9 +47,9 @@ def batched_outer(
 def unbroadcast(grad: Float[Tensor, "..."], shape: tuple[int, ...]) -> Float[Tensor, "..."]:
     """Sum of grad over the axes along which a tensor of `shape` was repeated to reach grad's shape.
 
-    This is the gradient with respect to that tensor, if grad is the one with respect to its
-    broadcast copy. shape: broadcasts to grad's shape, so it has no more axes. Result: has `shape`
-    and grad's dtype.
+    This is the gradient with respect to that tensor, if grad is the one with respect to
+    its broadcast copy. shape: broadcasts to grad's shape, so it has no more axes.
+    Result: has `shape` and grad's dtype.
     """
     aligned = (1,) * (grad.ndim - len(shape)) + tuple(shape)
     repeated = [axis for axis, size in enumerate(aligned) if size == 1]
@@ -59,9 +59,9 @@ def unbroadcast(grad: Float[Tensor, "..."], shape: tuple[int, ...]) -> Float[Ten
 def grouped_query_expand(x: Shaped[Tensor, "B kv T D"], G: int) -> Shaped[Tensor, "B kv G T D"]:
     """View of keys or values in which the G query heads of a group share one head of x.
 
-    x: T may be 0. G: query heads for each head of x, at least 1. Result: result[b, n, g] is x[b, n]
-    for every g, so query head h = n * G + g of group n reads x[:, n]. Source: Ainslie et al. (2023),
-    section 2.
+    x: T may be 0. G: query heads for each head of x, at least 1. Result: result[b, n,
+    g] is x[b, n] for every g, so query head h = n * G + g of group n reads x[:, n].
+    Source: Ainslie et al. (2023), section 2.
     """
     return x[:, :, None].expand(-1, -1, G, -1, -1)
 
@@ -71,9 +71,10 @@ def attention_scores(
 ) -> Float[Tensor, "B H T S"]:
     """Scaled products of all queries with all keys, where groups of query heads share a key head.
 
-    H is a multiple of kv: query head h reads the key head h // (H // kv). B and S may be 0. Result:
-    scores[b, h, t, s] = (q[b, t, h] · k[b, s, h // (H // kv)]) / √D. Source: Vaswani et al. (2017),
-    equation 1; the groups, Ainslie et al. (2023), section 2.
+    H is a multiple of kv: query head h reads the key head h // (H // kv). B and S may
+    be 0. Result: scores[b, h, t, s] = (q[b, t, h] · k[b, s, h // (H // kv)]) / √D.
+    Source: Vaswani et al. (2017), equation 1; the groups, Ainslie et al. (2023),
+    section 2.
     """
     grouped = q.unflatten(2, (k.size(2), -1))  # (B, T, kv, G, D)
     scores = torch.einsum("btngd,bsnd->bngts", grouped, k)
@@ -98,10 +99,10 @@ def patchify(
 ) -> Float[Tensor, "B patches features"]:
     """Images cut into square patches, each flattened into a vector: the tokens of a vision model.
 
-    Patches are in row-major order, from the upper left. Within a patch the row varies slowest, then
-    the column, and the channel varies fastest: features = size · size · C. Raises ValueError where
-    `size` does not divide height and width. Source: Dosovitskiy et al. (2021), section 3.1.
-    B may be 0.
+    Patches are in row-major order, from the upper left. Within a patch the row varies
+    slowest, then the column, and the channel varies fastest: features = size · size ·
+    C. Raises ValueError where `size` does not divide height and width. Source:
+    Dosovitskiy et al. (2021), section 3.1. B may be 0.
     """
     if images.size(-2) % size or images.size(-1) % size:
         raise ValueError(f"patches of {size} do not fill an image of {tuple(images.shape[-2:])}")
@@ -113,10 +114,10 @@ def rope_rotate(
 ) -> Float[Tensor, "B T H D"]:
     """Each pair of features turned by its position's angle, the same one in every head.
 
-    D is even, half = D / 2, and feature i is paired with feature i + D / 2. B and T may be 0. cos,
-    sin: of the angle of position t and pair i, in float32 or wider. Result: (a, b) becomes
-    (a cos - b sin, a sin + b cos), in x's dtype. Source: Su et al. (2021), section 3.4.2; the
-    pairing is that of GPT-NeoX and of Llama in Transformers.
+    D is even, half = D / 2, and feature i is paired with feature i + D / 2. B and T may
+    be 0. cos, sin: of the angle of position t and pair i, in float32 or wider. Result:
+    (a, b) becomes (a cos - b sin, a sin + b cos), in x's dtype. Source: Su et al.
+    (2021), section 3.4.2; the pairing is that of GPT-NeoX and of Llama in Transformers.
     """
     a, b = x.chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]  # (T, 1, half)
@@ -126,11 +127,12 @@ def rope_rotate(
 def einsum(equation: str, *operands: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Einstein summation by permuting, broadcasting, one product and one sum.
 
-    equation: a letter for each axis, "ik,kj->ij": operands separated by commas, then `->` and the
-    result's letters. Spaces are ignored. No letter stands twice in one operand or in the result, and
-    each letter of the result stands in an operand. Letters that the result lacks are summed over.
-    operands: one or more, of one dtype. Raises ValueError where their number is not the equation's.
-    Source: `numpy.einsum`, explicit mode.
+    equation: a letter for each axis, "ik,kj->ij": operands separated by commas, then
+    `->` and the result's letters. Spaces are ignored. No letter stands twice in one
+    operand or in the result, and each letter of the result stands in an operand.
+    Letters that the result lacks are summed over. operands: one or more, of one dtype.
+    Raises ValueError where their number is not the equation's. Source: `numpy.einsum`,
+    explicit mode.
     """
     inputs, output = equation.replace(" ", "").split("->")
     summed = sorted(set(inputs) - set(output) - {","})

@@ -19,8 +19,8 @@ from .pretraining import distribute
 def units(model: GPT2) -> list[list[nn.Parameter]]:
     """The parameters that `distribute` shards together: the root's, then those of each block.
 
-    The root has what no block has: both embeddings and the last norm. The head is in it, too, since
-    its weight is the embedding's.
+    The root has what no block has: both embeddings and the last norm. The head is in
+    it, too, since its weight is the embedding's.
     """
     blocks = [list(block.parameters()) for block in model.transformer.h]
     within = {p for block in blocks for p in block}
@@ -49,10 +49,10 @@ def planned_bytes(
 ) -> tuple[int, int, int]:
     """What rank 0 of `world_size` would hold of a GPT-2, sharded by `distribute`.
 
-    No other process exists and no memory is touched: the process group is fake, its collectives
-    return at once, and the tensors have shapes and no numbers. Returns bytes of parameters and of
-    gradients after one forward and backward pass, and the peak of all tensors during it. Must not
-    run where there is a process group already.
+    No other process exists and no memory is touched: the process group is fake, its
+    collectives return at once, and the tensors have shapes and no numbers. Returns
+    bytes of parameters and of gradients after one forward and backward pass, and the
+    peak of all tensors during it. Must not run where there is a process group already.
     """
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 

@@ -75,9 +75,9 @@ def format_size(size: int) -> str:
 def out_of_memory(allocator: "CachingAllocator", tried: int, allowed: int | None = None) -> str:
     """The message of torch's own OutOfMemoryError, with the allocator's bytes in it.
 
-    tried: the segment that was asked for, which may be more than the request. allowed: of the
-    device, where that is limited. Wording: malloc in CUDACachingAllocator.cpp. What torch says
-    there of processes on the device is left out: here is none.
+    tried: the segment that was asked for, which may be more than the request. allowed:
+    of the device, where that is limited. Wording: malloc in CUDACachingAllocator.cpp.
+    What torch says there of processes on the device is left out: here is none.
     """
     allocated, reserved = allocator.memory_allocated(), allocator.memory_reserved()
     limit = "" if allowed is None else f"{format_size(allowed)} allowed; "
@@ -95,12 +95,13 @@ def out_of_memory(allocator: "CachingAllocator", tried: int, allowed: int | None
 class CachingAllocator:
     """Hands out addresses of a device's memory and keeps what is freed, as torch does for CUDA.
 
-    Requests are rounded up to 512 B; up to 1 MiB in the small pool of their stream, above in its large
-    one. Best fit; of equals the lowest address. Else a new segment: 2 MiB (small), 20 MiB below 10 MiB,
-    or the size rounded up to 2 MiB. Segments follow one another from address 0; none is given twice.
-    Split if the rest is at least 512 B (small) or more than 1 MiB (large). What is freed merges with
-    free neighbours and stays reserved. A full device is asked again once the cache is emptied.
-    Source: DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp.
+    Requests are rounded up to 512 B; up to 1 MiB in the small pool of their stream,
+    above in its large one. Best fit; of equals the lowest address. Else a new segment:
+    2 MiB (small), 20 MiB below 10 MiB, or the size rounded up to 2 MiB. Segments follow
+    one another from address 0; none is given twice. Split if the rest is at least 512 B
+    (small) or more than 1 MiB (large). What is freed merges with free neighbours and
+    stays reserved. A full device is asked again once the cache is emptied. Source:
+    DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp.
     """
 
     def __init__(self, capacity: int):
@@ -219,12 +220,13 @@ class AllocatorConfig:
     """The options of PYTORCH_ALLOC_CONF that decide where a block lies; sizes in bytes.
 
     max_split_size: blocks of this size or more are never split; None for no limit.
-    max_non_split_rounding: by how much such a block may exceed the request that takes it.
-    large_segment_size: of segments that several requests of 1 to 10 MiB share. roundup_power2: parts into
-    which each power of two is divided, for sizes from 1 MiB, from 2 MiB, …, 0 for none.
-    garbage_collection_threshold: share of the allowed memory above which cached blocks are freed by
-    age, 0 for never. memory_fraction: of the capacity that may be reserved. Source: AllocatorConfig.h
-    (torch 2.13) and parseArgs in AllocatorConfig.cpp and CUDAAllocatorConfig.cpp.
+    max_non_split_rounding: by how much such a block may exceed the request that takes
+    it. large_segment_size: of segments that several requests of 1 to 10 MiB share.
+    roundup_power2: parts into which each power of two is divided, for sizes from 1 MiB,
+    from 2 MiB, …, 0 for none. garbage_collection_threshold: share of the allowed memory
+    above which cached blocks are freed by age, 0 for never. memory_fraction: of the
+    capacity that may be reserved. Source: AllocatorConfig.h (torch 2.13) and parseArgs
+    in AllocatorConfig.cpp and CUDAAllocatorConfig.cpp.
     """
 
     max_split_size: int | None = None
@@ -239,8 +241,9 @@ class AllocatorConfig:
     def parse(cls, text: str) -> "AllocatorConfig":
         """From a string such as "max_split_size_mb:200,expandable_segments:True".
 
-        Raises ValueError where torch does. Options of other parts of torch (pinned memory, the backend) are taken
-        and change nothing here; an unknown option raises.
+        Raises ValueError where torch does. Options of other parts of torch (pinned
+        memory, the backend) are taken and change nothing here; an unknown option
+        raises.
         """
         config = cls()
         large_first = sorted(options_of(text), key=lambda o: o[0] != "large_segment_size_mb")
@@ -341,7 +344,8 @@ def power_of_two(n: int) -> int:
 class ExpandableSegment:
     """Addresses set aside for one stream and pool; pages of them are backed by memory when needed.
 
-    Source: ExpandableSegment in CUDACachingAllocator.cpp: 1⅛ of the device's memory in addresses.
+    Source: ExpandableSegment in CUDACachingAllocator.cpp: 1⅛ of the device's memory in
+    addresses.
     """
 
     start: int
@@ -357,8 +361,9 @@ class CudaAllocator(CachingAllocator):
     """`CachingAllocator` with what torch's has besides: options, events, expandable segments, a trace.
 
     One device, no CUDA graphs and no private pools. `snapshot` gives what
-    torch.cuda.memory._snapshot gives. Each method follows the one of DeviceCachingAllocator in
-    c10/cuda/CUDACachingAllocator.cpp that its docstring names.
+    torch.cuda.memory._snapshot gives. Each method follows the one of
+    DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp that its docstring
+    names.
     """
 
     def __init__(self, capacity: int, conf: str | AllocatorConfig = ""):
@@ -778,7 +783,8 @@ Request = tuple[Any, ...]  # ("alloc", key, bytes[, stream]), ("free", key) or (
 def replay(requests: Iterable[Request], allocator: CachingAllocator) -> list[tuple[int, int]]:
     """Bytes allocated and reserved after each request. `key` names an allocation while it lives.
 
-    Raises torch.OutOfMemoryError where the allocator does, KeyError for a key that is not alive.
+    Raises torch.OutOfMemoryError where the allocator does, KeyError for a key that is
+    not alive.
     """
     addresses: dict[Any, int] = {}
     after = []
@@ -797,8 +803,9 @@ def replay(requests: Iterable[Request], allocator: CachingAllocator) -> list[tup
 def recorded_requests(step: Callable[[], object]) -> list[Request]:
     """What torch asks of its CPU allocator while step() runs, kernels' scratch memory included.
 
-    Keys are the addresses. What was alive before and is freed within is left out. Source: the
-    allocation events of torch.profiler with profile_memory=True, in the order of their time stamps.
+    Keys are the addresses. What was alive before and is freed within is left out.
+    Source: the allocation events of torch.profiler with profile_memory=True, in the
+    order of their time stamps.
     """
     from torch._C._profiler import _EventType
 
@@ -869,9 +876,10 @@ class Agreement:
 def agreement(recording: dict[str, Any], capacity: int = 8 * GIB) -> Agreement:
     """The simulator beside what a GPU's allocator did, request by request.
 
-    recording: laid out as in `course_utils.recordings`: `events` of torch's trace, from an empty
-    allocator on, or `operations` with the allocator's counters `after` each. capacity: of the
-    simulated device: enough that no request fails, and no more than the recorded one has.
+    recording: laid out as in `course_utils.recordings`: `events` of torch's trace, from
+    an empty allocator on, or `operations` with the allocator's counters `after` each.
+    capacity: of the simulated device: enough that no request fails, and no more than
+    the recorded one has.
     """
     found = Agreement()
     if "operations" in recording:
@@ -907,9 +915,9 @@ def compare_operations(
 def compare_events(recording: dict[str, Any], allocator: CudaAllocator, found: Agreement) -> None:
     """Each address handed out, the bytes after each request, and the counters at each phase's end.
 
-    Segments are put where the recording has them. A free that was not completed at once waited for
-    another stream: it is completed here where it was there. Segments that went back to the device
-    did so in empty_cache: no request failed.
+    Segments are put where the recording has them. A free that was not completed at once
+    waited for another stream: it is completed here where it was there. Segments that
+    went back to the device did so in empty_cache: no request failed.
     """
     events = recording["events"]
     ends = {phase["events"]: phase for phase in recording.get("phases", ())}

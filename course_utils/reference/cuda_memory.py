@@ -34,8 +34,8 @@ Trace = list[dict[str, Any]]
 class CheckpointedBlock(Block):
     """GPT-2's block, with its forward pass called through a checkpoint.
 
-    How a block is called is no setting of GPT-2, so a model whose blocks are computed again takes this
-    one: `Parts(block=partial(CheckpointedBlock, through=checkpoint))`.
+    How a block is called is no setting of GPT-2, so a model whose blocks are computed
+    again takes this one: `Parts(block=partial(CheckpointedBlock, through=checkpoint))`.
     """
 
     def __init__(
@@ -57,13 +57,14 @@ class CheckpointedBlock(Block):
 class MemoryTrace(TorchDispatchMode):
     """Records what operations allocate, and when it is freed: `with MemoryTrace() as trace: …`.
 
-    entries: the trace. live: bytes alive now that were made within the block. mark(name): notes a
-    moment, as an entry whose action is "snapshot". claim(tenant, tensors): says whose memory the
-    blocks of these tensors are, on their entries' "tenant". A block is known by a number of its own
-    in "addr", since fake tensors and those on the meta device, which work too, have no address.
+    entries: the trace. live: bytes alive now that were made within the block.
+    mark(name): notes a moment, as an entry whose action is "snapshot". claim(tenant,
+    tensors): says whose memory the blocks of these tensors are, on their entries'
+    "tenant". A block is known by a number of its own in "addr", since fake tensors and
+    those on the meta device, which work too, have no address.
 
-    It sees operations and their results: not the scratch memory inside a kernel, nor what was made
-    before the block.
+    It sees operations and their results: not the scratch memory inside a kernel, nor
+    what was made before the block.
     """
 
     def __init__(self) -> None:
@@ -155,8 +156,9 @@ def _frames(depth: int = 6) -> list[dict[str, Any]]:
 def traced_step(model: nn.Module, optimizer: Optimizer) -> Iterator[MemoryTrace]:
     """A MemoryTrace of one training step that knows whose memory is whose.
 
-    Claims what autograd saves for "activations", gradients as they arrive for "gradients" and what
-    an optimizer step leaves in its state for "optimizer state". What nobody claims is temporary.
+    Claims what autograd saves for "activations", gradients as they arrive for
+    "gradients" and what an optimizer step leaves in its state for "optimizer state".
+    What nobody claims is temporary.
     """
     trace = MemoryTrace()
 
@@ -202,11 +204,11 @@ def play(trace: Trace, allocator: Any) -> None:
 def peak_memory(trace: list[dict[str, Any]]) -> tuple[int, list[int]]:
     """Most bytes taken at once, and by which blocks.
 
-    trace: entries as in `torch.cuda.memory._snapshot()["device_traces"][0]`, of one device. A block
-    is taken from its "alloc" to its "free_completed"; other actions change nothing. An address can
-    be used again. What is freed without having been allocated in the trace was there before it
-    began, and does not count.
-    Returns the bytes and the addresses of the blocks taken at the first moment of the peak, in the
+    trace: entries as in `torch.cuda.memory._snapshot()["device_traces"][0]`, of one
+    device. A block is taken from its "alloc" to its "free_completed"; other actions
+    change nothing. An address can be used again. What is freed without having been
+    allocated in the trace was there before it began, and does not count. Returns the
+    bytes and the addresses of the blocks taken at the first moment of the peak, in the
     order of their allocation; (0, []) for a trace without "alloc".
     """
     taken: dict[int, int] = {}
@@ -226,12 +228,13 @@ def peak_memory(trace: list[dict[str, Any]]) -> tuple[int, list[int]]:
 def find_leak(trace: list[dict[str, Any]]) -> list[tuple[str, int]]:
     """Where memory is allocated that more and more of stays, and how many bytes more.
 
-    trace: entries as in `peak_memory`, with a "snapshot" entry at the end of each training step. A
-    place is "filename:line" of the innermost frame (frames[0]), "?" for an "alloc" without frames.
-    It leaks if the bytes alive that were allocated there grow from every snapshot to the next. The
-    first step warms up: what it leaves (optimizer state, say) is where counting begins.
-    Returns (place, bytes at the last snapshot minus bytes at the first), the most bytes first and
-    equal ones by place; [] for fewer than two snapshots.
+    trace: entries as in `peak_memory`, with a "snapshot" entry at the end of each
+    training step. A place is "filename:line" of the innermost frame (frames[0]), "?"
+    for an "alloc" without frames. It leaks if the bytes alive that were allocated there
+    grow from every snapshot to the next. The first step warms up: what it leaves
+    (optimizer state, say) is where counting begins. Returns (place, bytes at the last
+    snapshot minus bytes at the first), the most bytes first and equal ones by place; []
+    for fewer than two snapshots.
     """
     alive: Counter[str] = Counter()
     born: dict[int, tuple[str, int]] = {}
@@ -281,13 +284,15 @@ def training_step_timeline(
 ) -> list[tuple[str, int, int, int, int]]:
     """Run one training step and say, moment by moment, how many bytes each of four tenants takes.
 
-    The step: loss_fn(model(x), target), backward, optimizer.step(), optimizer.zero_grad().
-    Rows are (moment, parameters, gradients, optimizer state, activations), in bytes. Moments:
-    "start"; "forward <name>" after each call of a module without children, by its name in
-    `named_modules`; "loss"; "gradient <name>" as the gradient of each parameter is there; "step";
-    "zero_grad". Optimizer state: every tensor in optimizer.state. Activations: the storages that
-    autograd holds for the backward pass at that moment, each counted whole and once; those of
-    parameters and buffers are not among them. No hook stays behind, not even where the step raises.
+    The step: loss_fn(model(x), target), backward, optimizer.step(),
+    optimizer.zero_grad(). Rows are (moment, parameters, gradients, optimizer state,
+    activations), in bytes. Moments: "start"; "forward <name>" after each call of a
+    module without children, by its name in `named_modules`; "loss"; "gradient <name>"
+    as the gradient of each parameter is there; "step"; "zero_grad". Optimizer state:
+    every tensor in optimizer.state. Activations: the storages that autograd holds for
+    the backward pass at that moment, each counted whole and once; those of parameters
+    and buffers are not among them. No hook stays behind, not even where the step
+    raises.
     """
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     sizes: dict[int, int] = {}
@@ -391,12 +396,13 @@ def _all_of(contexts: Iterable[AbstractContextManager[Any]]) -> Iterator[None]:
 def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """function(*args, **kwargs), keeping for backward only its tensor arguments.
 
-    What the function saves is dropped. Backward runs it once more, when it first needs something
-    of that, with the random numbers and the autocast of the first time and without moving the
-    generator. Arguments need not be tensors, nor require grad, and can be keywords; calls nest, and
-    an outer one drops the tensors that inner ones were given by position; parameters that the
-    function uses get their gradients. Without grad mode it only calls the function.
-    Source: Chen et al. (2016); the method is torch.utils.checkpoint's with use_reentrant=False.
+    What the function saves is dropped. Backward runs it once more, when it first needs
+    something of that, with the random numbers and the autocast of the first time and
+    without moving the generator. Arguments need not be tensors, nor require grad, and
+    can be keywords; calls nest, and an outer one drops the tensors that inner ones were
+    given by position; parameters that the function uses get their gradients. Without
+    grad mode it only calls the function. Source: Chen et al. (2016); the method is
+    torch.utils.checkpoint's with use_reentrant=False.
     """
     given = [*args, *kwargs.values()]
     places = [i for i, value in enumerate(given) if isinstance(value, Tensor)]
@@ -444,9 +450,9 @@ def checkpoint_every_sqrt(
 ) -> Float[Tensor, "*shape"]:
     """Call the n layers one after the other, in checkpointed segments of about √n layers.
 
-    Then about √n inputs of segments are kept, and in backward the activations of one segment at a
-    time, about √n more; each layer runs at most twice. No layers: x itself.
-    Source: Chen et al. (2016), section 4.
+    Then about √n inputs of segments are kept, and in backward the activations of one
+    segment at a time, about √n more; each layer runs at most twice. No layers: x
+    itself. Source: Chen et al. (2016), section 4.
     """
     size = math.ceil(math.sqrt(len(layers)))
 
@@ -468,9 +474,10 @@ def step_in_backward(
 ) -> dict[str, Optimizer]:
     """Give each parameter an optimizer of its own that steps as soon as its gradient is there.
 
-    make: an optimizer for a list of one parameter. The gradient is dropped at once, so that few are
-    alive together; accumulating over micro-batches and clipping by the norm of all are no longer
-    possible. Returns the optimizers by the parameters' names; the hooks stay on the model.
+    make: an optimizer for a list of one parameter. The gradient is dropped at once, so
+    that few are alive together; accumulating over micro-batches and clipping by the
+    norm of all are no longer possible. Returns the optimizers by the parameters' names;
+    the hooks stay on the model.
     """
     optimizers = {n: make([p]) for n, p in model.named_parameters() if p.requires_grad}
 
@@ -490,9 +497,10 @@ def step_in_backward(
 def largest_batch(step: Callable[[int], Any], limit: int = 1024) -> int:
     """The largest batch, up to `limit`, with which a step fits into memory.
 
-    step(batch) runs one training step; it raises torch.OutOfMemoryError where the batch does not
-    fit, and whatever fits leaves room for all smaller batches. Other exceptions are passed on.
-    Runs at most 2·log2(limit) + 2 steps. Returns 0 if not even one sample fits.
+    step(batch) runs one training step; it raises torch.OutOfMemoryError where the batch
+    does not fit, and whatever fits leaves room for all smaller batches. Other
+    exceptions are passed on. Runs at most 2·log2(limit) + 2 steps. Returns 0 if not
+    even one sample fits.
     """
 
     def fits(batch: int) -> bool:
@@ -515,7 +523,8 @@ def largest_batch(step: Callable[[int], Any], limit: int = 1024) -> int:
 def bytes_by_tenant(trace: Trace) -> dict[str, list[int]]:
     """For each tenant, its bytes after every entry of the trace: what the timeline draws.
 
-    A block without a "tenant" is temporary. What was there before the trace began does not count.
+    A block without a "tenant" is temporary. What was there before the trace began does
+    not count.
     """
     alive: dict[int, tuple[str, int]] = {}
     now: Counter[str] = Counter()

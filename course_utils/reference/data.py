@@ -26,10 +26,11 @@ def collate_padded(
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
     """Inputs and targets of a batch of sequences of different lengths, both int64 and (B, T).
 
-    sequences: at least one, each of at least one token, in any integer dtype. A row of the inputs is
-    a sequence without its last token, a row of the targets the same sequence without its first. T is
-    the length of the longest row; shorter ones are filled at their end, inputs with `pad`, targets
-    with -100, which cross_entropy leaves out. A sequence may contain `pad` as a token of its own.
+    sequences: at least one, each of at least one token, in any integer dtype. A row of
+    the inputs is a sequence without its last token, a row of the targets the same
+    sequence without its first. T is the length of the longest row; shorter ones are
+    filled at their end, inputs with `pad`, targets with -100, which cross_entropy
+    leaves out. A sequence may contain `pad` as a token of its own.
     """
     T = max(map(len, sequences)) - 1
     inputs = torch.full((len(sequences), T), pad)
@@ -47,10 +48,11 @@ def get_batch(
     """Random windows of a token file: inputs and targets, both int64 and (batch_size, context).
 
     data: 1-D, unsigned integers, as a rule a read-only np.memmap. The windows begin at
-    `torch.randint(n, (batch_size,), generator=generator)`, one call, where n is the number of
-    beginnings that leave room for the inputs and for the target after the last of them. Of data no
-    more is read than is returned. The results share no memory with each other or with data. Raises
-    ValueError if data has fewer than context + 1 tokens. Source: nanoGPT, train.py.
+    `torch.randint(n, (batch_size,), generator=generator)`, one call, where n is the
+    number of beginnings that leave room for the inputs and for the target after the
+    last of them. Of data no more is read than is returned. The results share no memory
+    with each other or with data. Raises ValueError if data has fewer than context + 1
+    tokens. Source: nanoGPT, train.py.
     """
     n = len(data) - context
     if n < 1:
@@ -69,13 +71,13 @@ def pack_documents(
 ) -> Iterator[tuple[Int[Tensor, "T"], Int[Tensor, "T"]]]:
     """Rows of `context` tokens without padding, and for each token the number of its document.
 
-    Each document is followed by the token `end`, which belongs to it; then all of them are one
-    stream, cut every `context` tokens. A document may go on in the next row. Yields pairs of int64
-    tensors, (T,) each: tokens and document numbers, counted from 0 over the whole stream. What is
-    left at the end and fills no row is dropped.
+    Each document is followed by the token `end`, which belongs to it; then all of them
+    are one stream, cut every `context` tokens. A document may go on in the next row.
+    Yields pairs of int64 tensors, (T,) each: tokens and document numbers, counted from
+    0 over the whole stream. What is left at the end and fills no row is dropped.
 
-    documents: any iterable, even an endless one. No document is taken before the row that it begins
-    in, or completes, is asked for; none is changed.
+    documents: any iterable, even an endless one. No document is taken before the row
+    that it begins in, or completes, is asked for; none is changed.
     """
     tokens: list[int] = []
     numbers: list[int] = []
@@ -90,9 +92,9 @@ def pack_documents(
 def document_positions(numbers: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
     """Position of each token in its document, as far as the row shows it: 0, 1, 2, … and from 0 again.
 
-    numbers: of each token's document, as `pack_documents` gives them: equal within a document, and
-    larger in the next. A document that began in an earlier row counts from the beginning of this
-    row. Returns int64, (B, T), on the same device.
+    numbers: of each token's document, as `pack_documents` gives them: equal within a
+    document, and larger in the next. A document that began in an earlier row counts
+    from the beginning of this row. Returns int64, (B, T), on the same device.
     """
     place = torch.arange(numbers.size(1), device=numbers.device).expand(numbers.shape)
     begins = torch.ones_like(numbers, dtype=torch.bool)
@@ -103,9 +105,9 @@ def document_positions(numbers: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
 def document_mask(numbers: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
     """Which token may attend to which: to itself and those before it, of its own document.
 
-    numbers: of each token's document. Returns a bool mask, (B, 1, T, T), with queries on the third
-    axis, keys on the last, and one axis for all heads; True means may attend, as
-    `scaled_dot_product_attention` has it.
+    numbers: of each token's document. Returns a bool mask, (B, 1, T, T), with queries
+    on the third axis, keys on the last, and one axis for all heads; True means may
+    attend, as `scaled_dot_product_attention` has it.
     """
     T = numbers.size(1)
     same = numbers[:, None, :, None] == numbers[:, None, None, :]
@@ -127,11 +129,12 @@ def shard_indices(
 ) -> list[int]:
     """Indices of a data set that a rank sees in an epoch: those of torch's DistributedSampler.
 
-    The order of the epoch is 0 … length − 1, or with shuffle `torch.randperm` of a generator seeded
-    with seed + epoch. All ranks get equally many. If world_size does not divide length, the order is
-    continued from its own beginning, over and over where it must be, up to the next multiple; with
-    drop_last it is cut at the last multiple instead. Of the result rank r gets places r,
-    r + world_size, r + 2 · world_size, … Raises ValueError unless 0 ≤ rank < world_size.
+    The order of the epoch is 0 … length − 1, or with shuffle `torch.randperm` of a
+    generator seeded with seed + epoch. All ranks get equally many. If world_size does
+    not divide length, the order is continued from its own beginning, over and over
+    where it must be, up to the next multiple; with drop_last it is cut at the last
+    multiple instead. Of the result rank r gets places r, r + world_size, r + 2 ·
+    world_size, … Raises ValueError unless 0 ≤ rank < world_size.
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}")
@@ -146,12 +149,13 @@ def shard_indices(
 def shuffled_window(items: Iterable[Item], size: int, generator: torch.Generator) -> Iterator[Item]:
     """The items of a stream in an order shuffled as far as a buffer of `size` items allows.
 
-    The buffer is filled; then an item of it, each as likely as any other, is given out, and the next
-    of the stream takes its place, again and again. When the stream ends, the buffer is emptied in
-    the same way. Each item is given out once. At any time at most `size` items have been taken from
-    the stream and not been given out, so the stream may be endless. Random numbers come from
-    `generator` alone. Raises ValueError, at the latest when the first item is asked for, if size is
-    below 1. Source: tf.data's shuffle.
+    The buffer is filled; then an item of it, each as likely as any other, is given out,
+    and the next of the stream takes its place, again and again. When the stream ends,
+    the buffer is emptied in the same way. Each item is given out once. At any time at
+    most `size` items have been taken from the stream and not been given out, so the
+    stream may be endless. Random numbers come from `generator` alone. Raises
+    ValueError, at the latest when the first item is asked for, if size is below 1.
+    Source: tf.data's shuffle.
     """
     if size < 1:
         raise ValueError(f"a buffer holds at least one item; came {size}")
@@ -167,11 +171,12 @@ def shuffled_window(items: Iterable[Item], size: int, generator: torch.Generator
 class ShardedStream(IterableDataset[Item]):
     """A stream of which every worker of every rank gives its own part, and nobody the same item.
 
-    Item i (from 0) belongs to rank i % world_size. Of a rank's items, in their order, the j-th
-    belongs to the worker number j % num_workers; without workers the process itself gives all of
-    them. Which worker it is, an object learns when it is iterated: it was made in another process.
-    It can be iterated again and again, also by several iterators at once, and takes no more of the
-    source than it takes to reach the item that is asked for.
+    Item i (from 0) belongs to rank i % world_size. Of a rank's items, in their order,
+    the j-th belongs to the worker number j % num_workers; without workers the process
+    itself gives all of them. Which worker it is, an object learns when it is iterated:
+    it was made in another process. It can be iterated again and again, also by several
+    iterators at once, and takes no more of the source than it takes to reach the item
+    that is asked for.
     """
 
     def __init__(self, source: Callable[[], Iterable[Item]], rank: int = 0, world_size: int = 1):
@@ -194,7 +199,7 @@ class ShardedStream(IterableDataset[Item]):
 class ResumableSampler(Sampler[int]):
     """A rank's indices in an epoch, from wherever the run has got to.
 
-    A loader with workers asks for indices long before they are used. The training loop says what it used.
+    A loader with workers asks for indices long before the training loop uses them.
     """
 
     def __init__(self, length: int, *, rank: int = 0, world_size: int = 1, seed: int = 0):
@@ -207,8 +212,8 @@ class ResumableSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         """This rank's indices from the position to the end of the epoch; asking for them changes nothing.
 
-        `order[position:]` is dealt out to the ranks in turn. If it does not come out even, it is continued
-        with the order's own beginning: every rank gets as many. At position 0: DistributedSampler's.
+        `order[position:]` is dealt out to the ranks in turn, continued with the order's
+        beginning until every rank gets as many: at position 0, DistributedSampler's.
         """
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.length, generator=generator).tolist()

@@ -30,8 +30,9 @@ def _broadcast(tensors: Iterable[Tensor], src: int) -> None:
 def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
     """Give every rank the parameters and buffers of rank `src`.
 
-    Trainable, frozen and buffers of every kind, those that are not saved included. They change in
-    place, since optimizers and views hold on to their memory, and need not be contiguous.
+    Trainable, frozen and buffers of every kind, those that are not saved included. They
+    change in place, since optimizers and views hold on to their memory, and need not be
+    contiguous.
     """
     _broadcast([*module.parameters(), *module.buffers()], src)
 
@@ -39,9 +40,10 @@ def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
 def average_gradients(params: Iterable[nn.Parameter]) -> None:
     """Replace every gradient by its mean over the ranks: one all-reduce for each parameter.
 
-    A parameter without gradient on this rank may have one on another, so it takes part with zeros,
-    and has a gradient afterwards. Frozen parameters are left alone. Each gradient travels in its own
-    dtype. Divides before it adds: the mean of float16 gradients fits where their sum may not.
+    A parameter without gradient on this rank may have one on another, so it takes part
+    with zeros, and has a gradient afterwards. Frozen parameters are left alone. Each
+    gradient travels in its own dtype. Divides before it adds: the mean of float16
+    gradients fits where their sum may not.
     """
     for p in params:
         if p.requires_grad:
@@ -54,11 +56,12 @@ def average_gradients(params: Iterable[nn.Parameter]) -> None:
 class GradientBuckets:
     """Parameters grouped into buckets, so that one message carries the gradients of many.
 
-    buckets: lists of parameters, in the order in which their gradients are expected: the reverse of
-    `params`. A bucket is full as soon as it holds cap_bytes or more; it has one dtype, since it
-    travels as one flat tensor, so each dtype fills a bucket of its own. Full buckets come first, in
-    the order in which they were filled, then what is left, in the order in which it was begun.
-    Frozen parameters are left out. Source: Li et al. (2020), section 3.2.3.
+    buckets: lists of parameters, in the order in which their gradients are expected:
+    the reverse of `params`. A bucket is full as soon as it holds cap_bytes or more; it
+    has one dtype, since it travels as one flat tensor, so each dtype fills a bucket of
+    its own. Full buckets come first, in the order in which they were filled, then what
+    is left, in the order in which it was begun. Frozen parameters are left out. Source:
+    Li et al. (2020), section 3.2.3.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], cap_bytes: int = 25 * 2**20):
@@ -96,12 +99,13 @@ class GradientBuckets:
 class DistributedDataParallel(nn.Module):
     """A module whose gradients, after `backward`, are the means over all ranks.
 
-    At the start every rank gets rank 0's parameters and buffers; later, before every forward outside
-    of `no_sync`, rank 0's buffers. A bucket's all-reduce starts as soon as all of its gradients are
-    there, while backward goes on with the layers below, but never before that of an earlier bucket:
-    all ranks must send in one order. When backward returns, the means are in place. A parameter
-    that a backward did not reach counts as zeros. Of the backwards that follow a forward only the
-    first communicates; that of `.module` itself stays local, after a forward without gradients
+    At the start every rank gets rank 0's parameters and buffers; later, before every
+    forward outside of `no_sync`, rank 0's buffers. A bucket's all-reduce starts as soon
+    as all of its gradients are there, while backward goes on with the layers below, but
+    never before that of an earlier bucket: all ranks must send in one order. When
+    backward returns, the means are in place. A parameter that a backward did not reach
+    counts as zeros. Of the backwards that follow a forward only the first communicates;
+    that of `.module` itself stays local, after a forward without gradients
     (`torch.no_grad`) too. Source: Li et al. (2020), Algorithm 1.
     """
 
@@ -162,9 +166,9 @@ def no_sync_step(
 ) -> Float[Tensor, ""]:
     """One step on several micro-batches, whose gradients are communicated once, with the last.
 
-    The loss is the mean squared error over all elements of the micro-batches' outputs; the batches
-    may differ in size. It is returned, this rank's, detached. Gradients from before are dropped,
-    those of this step stay.
+    The loss is the mean squared error over all elements of the micro-batches' outputs;
+    the batches may differ in size. It is returned, this rank's, detached. Gradients
+    from before are dropped, those of this step stay.
     """
     optimizer.zero_grad()
     samples = sum(len(x) for x, _ in batches)
@@ -181,11 +185,13 @@ def no_sync_step(
 def save_on_rank_zero(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Rank 0 writes the model's state_dict to `path`; when a rank returns, the file is there.
 
-    The names are those of the bare model, whether or not torch's DistributedDataParallel wraps it.
-    A file of that name is replaced in one step, so that a failure or a kill in the middle leaves it
-    as it was: what is moved into place was written in the same folder, since another may be on
-    another disk. Nothing is written by other ranks, and nothing else stays behind. Raises OSError,
-    on every rank, if rank 0 cannot write the file: on a full disk, in a folder that does not exist.
+    The names are those of the bare model, whether or not torch's
+    DistributedDataParallel wraps it. A file of that name is replaced in one step, so
+    that a failure or a kill in the middle leaves it as it was: what is moved into place
+    was written in the same folder, since another may be on another disk. Nothing is
+    written by other ranks, and nothing else stays behind. Raises OSError, on every
+    rank, if rank 0 cannot write the file: on a full disk, in a folder that does not
+    exist.
     """
     failure: list[str | None] = [None]
     if dist.get_rank() == 0:

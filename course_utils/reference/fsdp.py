@@ -37,9 +37,9 @@ def shard_flat(
 ) -> Float[Tensor, " share"]:
     """One rank's share of several tensors laid end to end.
 
-    tensors: of one dtype, any shapes. They are flattened, joined in order and padded with zeros at
-    the end until `world_size` divides the length; rank r keeps the r-th of the equal parts. The
-    share has memory of its own, so that the rest can be freed.
+    tensors: of one dtype, any shapes. They are flattened, joined in order and padded
+    with zeros at the end until `world_size` divides the length; rank r keeps the r-th
+    of the equal parts. The share has memory of its own, so that the rest can be freed.
     """
     flat = torch.cat([t.reshape(-1) for t in tensors])
     size = share(flat.numel(), world_size)
@@ -54,8 +54,8 @@ def unshard_flat(
 ) -> list[Float[Tensor, "..."]]:
     """The tensors again, from the shares of all ranks in order.
 
-    shapes: of the tensors, in the order in which they were joined. The padding is dropped. The
-    results are views of one flat tensor.
+    shapes: of the tensors, in the order in which they were joined. The padding is
+    dropped. The results are views of one flat tensor.
     """
     flat = torch.cat(list(shards))
     sizes = [prod(shape) for shape in shapes]
@@ -106,11 +106,12 @@ def bytes_per_rank(
 ) -> tuple[int, int, int]:
     """Bytes that each rank keeps of the parameters, of the gradients and of the optimizer's state.
 
-    numels: elements of each unit. stage: 0 (DDP, nothing is sharded) or ZeRO's: 1 shards the
-    optimizer's state, 2 the gradients too, 3 the parameters too. element_bytes: bytes of each for
-    one element; 4, 4, 8 is AdamW in float32, and 2, 2, 12 the mixed precision of the paper. What is
-    sharded is padded, unit by unit; what is not is not. Raises ValueError for another stage.
-    Source: Rajbhandari et al. (2020), sections 3 and 5.
+    numels: elements of each unit. stage: 0 (DDP, nothing is sharded) or ZeRO's: 1
+    shards the optimizer's state, 2 the gradients too, 3 the parameters too.
+    element_bytes: bytes of each for one element; 4, 4, 8 is AdamW in float32, and 2, 2,
+    12 the mixed precision of the paper. What is sharded is padded, unit by unit; what
+    is not is not. Raises ValueError for another stage. Source: Rajbhandari et al.
+    (2020), sections 3 and 5.
     """
     if stage not in (0, 1, 2, 3):
         raise ValueError(f"the stage is 0, 1, 2 or 3; came {stage}")
@@ -129,10 +130,10 @@ def bytes_sent_per_step(
 ) -> int:
     """Bytes that each rank sends in one step, with ring collectives.
 
-    An all-gather or a reduce-scatter of a unit sends n − 1 shares. Stages 0 to 2 take two of them
-    for each unit (an all-reduce is a reduce-scatter and an all-gather), stage 3 takes three:
-    parameters are gathered for the forward pass and again for the backward pass. Source:
-    Rajbhandari et al. (2020), section 7.
+    An all-gather or a reduce-scatter of a unit sends n − 1 shares. Stages 0 to 2 take
+    two of them for each unit (an all-reduce is a reduce-scatter and an all-gather),
+    stage 3 takes three: parameters are gathered for the forward pass and again for the
+    backward pass. Source: Rajbhandari et al. (2020), section 7.
     """
     shares = sum(share(numel, world_size) for numel in numels)
     return (3 if stage == 3 else 2) * (world_size - 1) * shares * element_bytes
@@ -144,11 +145,12 @@ def bytes_sent_per_step(
 class ZeroOneOptimizer:
     """Any elementwise optimizer, each rank of which keeps and steps only its share (ZeRO-1).
 
-    `step` averages the gradients over the ranks, so that each rank holds the mean of its share;
-    lets the optimizer step on that share; and gathers the parameters, which change in place. It
-    takes one reduce-scatter and one all-gather, and leaves nothing behind but the share's state. A parameter without gradient counts as one of
-    zeros; one that is frozen when this is built (requires_grad is False) is left alone. Source:
-    Rajbhandari et al. (2020), section 5.1.
+    `step` averages the gradients over the ranks, so that each rank holds the mean of
+    its share; lets the optimizer step on that share; and gathers the parameters, which
+    change in place. It takes one reduce-scatter and one all-gather, and leaves nothing
+    behind but the share's state. A parameter without gradient counts as one of zeros;
+    one that is frozen when this is built (requires_grad is False) is left alone.
+    Source: Rajbhandari et al. (2020), section 5.1.
     """
 
     def __init__(
@@ -190,9 +192,9 @@ class ZeroOneOptimizer:
 class FullyShardedLinear(torch.autograd.Function):
     """A linear layer whose weight and bias exist whole only while they are used (ZeRO-3).
 
-    `FullyShardedLinear.apply(x, shard, out_features, group)`; the shard is this rank's share of
-    (weight, bias), as `shard_flat` makes it. Takes one all-gather forward; one all-gather and one
-    reduce-scatter backward. Source: Zhao et al. (2023), section 3.2.
+    `FullyShardedLinear.apply(x, shard, out_features, group)`; the shard is this rank's
+    share of (weight, bias), as `shard_flat` makes it. Takes one all-gather forward; one
+    all-gather and one reduce-scatter backward. Source: Zhao et al. (2023), section 3.2.
     """
 
     @staticmethod
@@ -226,12 +228,13 @@ class FullyShardedLinear(torch.autograd.Function):
 class FullySharded(nn.Module):
     """Any module as one unit of ZeRO-3: its parameters are gathered for use and freed after it.
 
-    module: returns one tensor; its parameters are equal on every rank. Modules within it that are
-    FullySharded already stay units of their own; this unit is the rest. reshard_after_forward: free
-    after the forward pass (and gather again for the backward pass), or only after the backward
-    pass. on_event: called with "gather", "free" or "reduce-scatter" when these happen. What is freed
-    is the memory behind a flat tensor; the tensor, and the views of it that autograd saved, stay.
-    Source: Zhao et al. (2023), sections 3 and 4.
+    module: returns one tensor; its parameters are equal on every rank. Modules within
+    it that are FullySharded already stay units of their own; this unit is the rest.
+    reshard_after_forward: free after the forward pass (and gather again for the
+    backward pass), or only after the backward pass. on_event: called with "gather",
+    "free" or "reduce-scatter" when these happen. What is freed is the memory behind a
+    flat tensor; the tensor, and the views of it that autograd saved, stay. Source: Zhao
+    et al. (2023), sections 3 and 4.
     """
 
     module: nn.Module
@@ -334,10 +337,11 @@ def reshard_state_dict(
 ) -> dict[str, Tensor]:
     """What one of `world_size` ranks loads of a checkpoint that other ranks saved.
 
-    shards: what each rank saved, in order: of every tensor its rows, cut as `torch.chunk` cuts
-    them (`rows_of`), empty where it had none; a tensor without axes, such as a count of steps, was
-    saved whole by every rank. Returns the rows of the rank among `world_size`, in memory of their
-    own. Only rows that it keeps are copied: no tensor is put together whole.
+    shards: what each rank saved, in order: of every tensor its rows, cut as
+    `torch.chunk` cuts them (`rows_of`), empty where it had none; a tensor without axes,
+    such as a count of steps, was saved whole by every rank. Returns the rows of the
+    rank among `world_size`, in memory of their own. Only rows that it keeps are copied:
+    no tensor is put together whole.
     """
     loaded = {}
     for name, first in shards[0].items():

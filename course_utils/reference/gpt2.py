@@ -61,10 +61,11 @@ CONFIGS = {
 class CausalSelfAttention(nn.Module):
     """softmax(q kᵀ / √d) v in n_head heads; a position attends to itself and to earlier ones.
 
-    Submodules: `c_attn`, an nn.Linear from D to 3 D that gives the queries, keys and values of all
-    heads, in this order; `c_proj`, from D to D, for the result; `resid_dropout` after it. In train
-    mode config.dropout is that of the attention weights, too. No (T, T) tensor for each head is made:
-    the fused path of `F.scaled_dot_product_attention`.
+    Submodules: `c_attn`, an nn.Linear from D to 3 D that gives the queries, keys and
+    values of all heads, in this order; `c_proj`, from D to D, for the result;
+    `resid_dropout` after it. In train mode config.dropout is that of the attention
+    weights, too. No (T, T) tensor for each head is made: the fused path of
+    `F.scaled_dot_product_attention`.
     """
 
     def __init__(self, config: GPT2Config) -> None:
@@ -92,7 +93,8 @@ class CausalSelfAttention(nn.Module):
 class MLP(nn.Module):
     """Up to 4 D features, GELU (its tanh form), and down again.
 
-    Submodules: `c_fc`, an nn.Linear from D to 4 D; `c_proj`, from 4 D to D; `dropout` after it.
+    Submodules: `c_fc`, an nn.Linear from D to 4 D; `c_proj`, from 4 D to D; `dropout`
+    after it.
     """
 
     def __init__(self, config: GPT2Config) -> None:
@@ -112,8 +114,8 @@ class MLP(nn.Module):
 class Parts:
     """What a GPT-2 is built from: replace one to run your own in its place.
 
-    layer_norm: called with (n_embd, eps). attention, mlp: called with the config. block: called with
-    the config and these parts; None is `Block`.
+    layer_norm: called with (n_embd, eps). attention, mlp: called with the config.
+    block: called with the config and these parts; None is `Block`.
     """
 
     layer_norm: Any = nn.LayerNorm
@@ -185,9 +187,10 @@ class Pretrained(nn.Module):
     ) -> Model:
         """The model of a Hugging Face checkpoint, in eval mode.
 
-        source: a folder with config.json and *.safetensors, or a transformers GPT2LMHeadModel.
-        Raises FileNotFoundError (which file), and ValueError for a torn file, for a config that is
-        not GPT-2's and for tensors that do not fit, naming each of them.
+        source: a folder with config.json and *.safetensors, or a transformers
+        GPT2LMHeadModel. Raises FileNotFoundError (which file), and ValueError for a
+        torn file, for a config that is not GPT-2's and for tensors that do not fit,
+        naming each of them.
         """
         if isinstance(source, nn.Module):
             settings: dict[str, Any] = source.config.to_dict()  # type: ignore[operator, union-attr]
@@ -202,7 +205,7 @@ class Pretrained(nn.Module):
 class GPT2(Pretrained):
     """Token ids in, logits of the next token out. The head's weight is the token embedding's.
 
-    Submodules: `transformer`; `lm_head`, an nn.Linear from D to V without bias. `config` is kept.
+    Submodules: `transformer`; `lm_head`, nn.Linear from D to V, no bias. `config` stays.
     """
 
     def __init__(self, config: GPT2Config, parts: Parts = Parts()) -> None:
@@ -219,7 +222,7 @@ class GPT2(Pretrained):
     ) -> Float[Tensor, "B T V"]:
         """Logits after each position. mask: False where a token is padding, to which nobody attends.
 
-        Raises ValueError for more positions than embeddings, IndexError for an id not in 0 … V − 1.
+        Raises ValueError for more positions than embeddings, IndexError for ids < 0, ≥ V.
         """
         return self.lm_head(self.transformer(ids, mask))
 
@@ -239,10 +242,11 @@ def attention_mask(mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
 def init_weights(model: nn.Module, n_layer: int) -> None:
     """GPT-2's initialisation, whatever there was: normal with σ = 0.02, biases zero, norms one and zero.
 
-    In place, of every parameter, also of one that requires no gradient, and of a norm of whatever
-    class: what has one axis and is no bias is a norm's weight. The two projections that write
-    to the residual stream of each block have σ / √(2 L), so that its variance does not grow with depth
-    (Radford et al. 2019, section 2.3, scale by 1/√N).
+    In place, of every parameter, also of one that requires no gradient, and of a norm
+    of whatever class: what has one axis and is no bias is a norm's weight. The two
+    projections that write to the residual stream of each block have σ / √(2 L), so that
+    its variance does not grow with depth (Radford et al. 2019, section 2.3, scale by
+    1/√N).
     """
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
@@ -257,7 +261,8 @@ def init_weights(model: nn.Module, n_layer: int) -> None:
 def gpt2_parameter_count(config: GPT2Config) -> dict[str, int]:
     """How many numbers each part holds; the tied head adds none.
 
-    Keys: "wte", "wpe", "attention" and "mlp" of all blocks, "layer_norm", and their sum, "total".
+    Keys: "wte", "wpe", "attention" and "mlp" of all blocks, "layer_norm", and their
+    sum, "total".
     """
     D, L = config.n_embd, config.n_layer
     count = {
@@ -291,8 +296,8 @@ def generate(
 ) -> Int[Tensor, "B longer"]:
     """The ids and n more, each drawn from the softmax of the last logits / temperature.
 
-    temperature 0 takes the likeliest. top_k: draw among the k likeliest. Only the last C ids are
-    looked at. The model is left in the mode that it was in.
+    temperature 0 takes the likeliest. top_k: draw among the k likeliest. Only the last
+    C ids are looked at. The model is left in the mode that it was in.
     """
     was_training = model.training
     model.eval()
@@ -323,8 +328,8 @@ def load_hf_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Copy a published checkpoint's tensors into a GPT2, or raise ValueError before any is copied.
 
     state: by name, with or without the prefix `transformer.`, with or without the tied
-    `lm_head.weight`. The error names every tensor that is missing, unknown or of another shape, and
-    says so if the head's weight is not the embedding's.
+    `lm_head.weight`. The error names every tensor that is missing, unknown or of
+    another shape, and says so if the head's weight is not the embedding's.
     """
     given = {full_name(name): x for name, x in state.items() if not name.endswith(NOT_WEIGHTS)}
     given = {name: x.mT if name.endswith(TRANSPOSED) else x for name, x in given.items()}

@@ -20,11 +20,12 @@ DEFAULT = "default"
 class LoRALinear(nn.Module):
     """A frozen layer y = x Wᵀ + b and, beside it, a trained update of low rank: y + s · x Aᵀ Bᵀ.
 
-    base_layer: an nn.Linear, or a `Conv1D` of transformers, which holds W as (in, out); it no longer
-    trains, and what it returns is not written to. lora_A: (r, in), starts as nn.Linear's weights do.
-    lora_B: (out, r), starts at zero, so that nothing changes at first. Both are where W is and of its
-    dtype. scaling: s = α / r; with rslora α / √r (Kalajdzievski, 2023). merged: False until `merge`
-    adds the update to W; then the base layer alone is the answer. Source: Hu et al. (2021), section 4.1.
+    base_layer: an nn.Linear, or a `Conv1D` of transformers, which holds W as (in, out);
+    it no longer trains, and what it returns is not written to. lora_A: (r, in), starts
+    as nn.Linear's weights do. lora_B: (out, r), starts at zero, so that nothing changes
+    at first. Both are where W is and of its dtype. scaling: s = α / r; with rslora α /
+    √r (Kalajdzievski, 2023). merged: False until `merge` adds the update to W; then the
+    base layer alone is the answer. Source: Hu et al. (2021), section 4.1.
     """
 
     def __init__(
@@ -83,8 +84,9 @@ def is_target(name: str, targets: Sequence[str]) -> bool:
 def lora_parameter_count(model: nn.Module, targets: Sequence[str], r: int) -> int:
     """How many numbers adapters of rank r on these layers would train.
 
-    targets: "c_attn" means each nn.Linear, and each layer whose class is called `Conv1D`, whose
-    dotted name is that or ends in ".c_attn"; one that matches no layer adds nothing. The model is not changed.
+    targets: "c_attn" means each nn.Linear, and each layer whose class is called
+    `Conv1D`, whose dotted name is that or ends in ".c_attn"; one that matches no layer
+    adds nothing. The model is not changed.
     """
     return sum(
         r * sum(weight_of(layer).shape)
@@ -103,9 +105,10 @@ def inject_lora(
 ) -> nn.Module:
     """Freeze the model and put a LoRALinear in place of every layer of these names; in place.
 
-    targets: "c_attn" means each nn.Linear, and each layer whose class is called `Conv1D`, whose
-    dotted name is that or ends in ".c_attn". An adapter is in its layer's mode, train or eval. Returns the model. Raises ValueError
-    for a target that matches no such layer, for r < 1, and for a dropout that is no probability; then
+    targets: "c_attn" means each nn.Linear, and each layer whose class is called
+    `Conv1D`, whose dotted name is that or ends in ".c_attn". An adapter is in its
+    layer's mode, train or eval. Returns the model. Raises ValueError for a target that
+    matches no such layer, for r < 1, and for a dropout that is no probability; then
     nothing is changed.
     """
     found = [(name, layer) for name, layer in linear_layers(model) if is_target(name, targets)]
@@ -204,8 +207,9 @@ def add_adapter(
 ) -> nn.Module:
     """One more adapter on every layer that has one, and make it the active one; in place.
 
-    It is in its layer's mode, train or eval. Raises ValueError for a name that is taken, while an
-    adapter is merged, and for what LoRALinear refuses; then nothing is changed.
+    It is in its layer's mode, train or eval. Raises ValueError for a name that is
+    taken, while an adapter is merged, and for what LoRALinear refuses; then nothing is
+    changed.
     """
     check_unmerged(model)
     if adapter in adapter_names(model):
@@ -301,9 +305,9 @@ def masked_instruction_loss(
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy in nats, float32, of the answers' tokens, each predicted by the one before it.
 
-    ids[b], of any integer type: a prompt of prompt_lengths[b] ≥ 1 tokens, an answer up to position
-    lengths[b], then padding. Every answer token of the batch counts the same. Raises ValueError if
-    there is none.
+    ids[b], of any integer type: a prompt of prompt_lengths[b] ≥ 1 tokens, an answer up
+    to position lengths[b], then padding. Every answer token of the batch counts the
+    same. Raises ValueError if there is none.
     """
     position = torch.arange(1, ids.size(1), device=ids.device)
     answer = (position >= prompt_lengths[:, None]) & (position < lengths[:, None])
@@ -343,10 +347,10 @@ def nf4_quantize(
 ) -> tuple[UInt8[Tensor, " half"], Float[Tensor, " blocks"]]:
     """(codes, scales): each number as the nearest of NF4's sixteen, times its block's scale.
 
-    A block is block_size numbers in row-major order (the last may be shorter), its scale the largest
-    magnitude in it, float32. A byte holds two codes, the first in its high half; an odd last one is
-    paired with zero's. Halfway between two values either will do. Raises ValueError for an odd
-    block_size, or one below 2.
+    A block is block_size numbers in row-major order (the last may be shorter), its
+    scale the largest magnitude in it, float32. A byte holds two codes, the first in its
+    high half; an odd last one is paired with zero's. Halfway between two values either
+    will do. Raises ValueError for an odd block_size, or one below 2.
     """
     if block_size <= 0 or block_size % 2:
         raise ValueError(f"a block holds an even number of values, at least 2; came {block_size}")
@@ -377,9 +381,10 @@ def double_quantize(
 ) -> tuple[Int[Tensor, " blocks"], Float[Tensor, " outer"], Float[Tensor, ""]]:
     """(codes, outer, mean): NF4's scales in eight bits each.
 
-    Their mean is taken off, and each block_size of what is left becomes int8 with one float32 scale:
-    32 bits for 64 weights become 8 / 64 + 32 / (64 · 256) ≈ 0.127 bits a weight in place of 0.5
-    (Dettmers et al. 2023, section 3, which uses an 8-bit float where this uses int8).
+    Their mean is taken off, and each block_size of what is left becomes int8 with one
+    float32 scale: 32 bits for 64 weights become 8 / 64 + 32 / (64 · 256) ≈ 0.127 bits a
+    weight in place of 0.5 (Dettmers et al. 2023, section 3, which uses an 8-bit float
+    where this uses int8).
     """
     mean = scales.mean()
     blocks = F.pad(scales - mean, (0, -scales.numel() % block_size)).view(-1, block_size)

@@ -26,8 +26,9 @@ GIB = 2**30
 class Attention(CausalSelfAttention):
     """GPT-2's attention with its core, from q, k and v to the heads' results, as a method of its own.
 
-    The budget asks two things of the core for which GPT-2's own attention has no place: that it makes
-    the (T, T) scores, and that it alone is computed again. It has no dropout, as the budget has none.
+    The budget asks two things of the core for which GPT-2's own attention has no place:
+    that it makes the (T, T) scores, and that it alone is computed again. It has no
+    dropout, as the budget has none.
     """
 
     future: Tensor | None
@@ -83,8 +84,8 @@ def gpt2_of(
 ) -> GPT2:
     """The GPT-2 that the budget is about. The arguments are those of `step_memory` that shape it.
 
-    With the defaults it is `gpt2.GPT2` as it stands; else it has `Attention`, `CheckpointedBlock` or a
-    head with a weight of its own.
+    With the defaults it is `gpt2.GPT2` as it stands; else it has `Attention`,
+    `CheckpointedBlock` or a head with a weight of its own.
     """
     parts = Parts()
     if checkpointing == "block":
@@ -136,7 +137,8 @@ class StepMemory:
 def parameter_count(n_layer: int, n_embd: int, vocab: int, context: int, tied: bool = True) -> int:
     """Parameters of `gpt2_of`: V·C + T·C + L·(12·C² + 13·C) + 2·C, and V·C more for an own head.
 
-    A block has 3·C² + C² + 4·C² + 4·C² weights, 3·C + C + 4·C + C biases, and 4·C in two LayerNorms.
+    A block has 3·C² + C² + 4·C² + 4·C² weights, 3·C + C + 4·C + C biases, and 4·C in
+    two LayerNorms.
     """
     embeddings = (vocab + context) * n_embd + (0 if tied else vocab * n_embd)
     return embeddings + n_layer * block_parameters(n_embd) + 2 * n_embd
@@ -167,47 +169,51 @@ def step_memory(
 ) -> StepMemory:
     """Bytes on one rank while a GPT-2 is trained (`gpt2_of`), by tenant.
 
-    L = n_layer, C = n_embd, H = n_head, V = vocab, T = context (every sequence is that long),
-    B = batch on each rank. precision: "fp32"; "bf16 mixed", float32 parameters under autocast;
-    "bf16", everything. state_dtype: of the optimizer's state, "fp32" or "bf16", by default the
-    parameters' own, as torch has it. checkpointing: "none"; "block", each block keeps its input
-    alone; "selective", the attention between q, k, v and its output is computed again. attention:
-    "flash", or "scores": the (T, T) matrices are made. zero, world_size: the ZeRO stage and over
-    how many ranks. device: "cuda" or "cpu", which differ in one thing, see the LayerNorms. Raises
-    ValueError for settings there are none of.
+    L = n_layer, C = n_embd, H = n_head, V = vocab, T = context (every sequence is that
+    long), B = batch on each rank. precision: "fp32"; "bf16 mixed", float32 parameters
+    under autocast; "bf16", everything. state_dtype: of the optimizer's state, "fp32" or
+    "bf16", by default the parameters' own, as torch has it. checkpointing: "none";
+    "block", each block keeps its input alone; "selective", the attention between q, k,
+    v and its output is computed again. attention: "flash", or "scores": the (T, T)
+    matrices are made. zero, world_size: the ZeRO stage and over how many ranks. device:
+    "cuda" or "cpu", which differ in one thing, see the LayerNorms. Raises ValueError
+    for settings there are none of.
 
-    With P parameters (`parameter_count`) of p bytes each, and c bytes for what is multiplied
-    (fp32: 4, 4; bf16 mixed: 4, 2; bf16: 2, 2):
+    With P parameters (`parameter_count`) of p bytes each, and c bytes for what is
+    multiplied (fp32: 4, 4; bf16 mixed: 4, 2; bf16: 2, 2):
 
-    - parameters p·P, gradients p·P, optimizer state 0, 1 or 2 times P of its dtype. The counts of
-      steps are left out: torch keeps them on the CPU. ZeRO (Rajbhandari et al. 2020, section 5)
-      shards the state (stage 1), the gradients too (2), the parameters too (3): of each a rank has
-      ⌈P / world_size⌉.
-    - weight copies, mixed only: autocast's bfloat16 copies of the weights that Linears multiply with
-      stay for backward, 2·12·C² a block and 2·V·C for the head. A block that is checkpointed
-      makes its own again. In stage 3 weights are gathered when they are needed, and none stay.
+    - parameters p·P, gradients p·P, optimizer state 0, 1 or 2 times P of its dtype. The
+      counts of steps are left out: torch keeps them on the CPU. ZeRO (Rajbhandari et
+      al. 2020, section 5) shards the state (stage 1), the gradients too (2), the
+      parameters too (3): of each a rank has ⌈P / world_size⌉.
+    - weight copies, mixed only: autocast's bfloat16 copies of the weights that Linears
+      multiply with stay for backward, 2·12·C² a block and 2·V·C for the head. A block
+      that is checkpointed makes its own again. In stage 3 weights are gathered when
+      they are needed, and none stay.
     - buffers: for "scores" the mask, T².
-    - activations, what autograd keeps. In each block the inputs of two LayerNorms, 2·p·BTC, their
-      means and reciprocal deviations, 4·BT·s with s = 4 (in bf16 on the CPU 2: it keeps them in the
-      input's dtype); the inputs of the projection to q, k, v and of the MLP, 2·c·BTC; q, k and v,
-      3·c·BTC; the attention's output, c·BTC; input and output of GELU, 8·c·BTC. Flash attention
-      adds the logarithm of each row's sum, 4·BHT (Dao 2023, section 3.1); scores add the
-      softmax in float32, 4·BHT², and where c < 4 its copy for the product, c·BHT². "selective" has
-      neither of the two; "block" has p·BTC a block. Around the blocks: tokens and targets 16·BT,
-      positions 8·T, the last LayerNorm p·BTC + 2·s·BT, the head's input c·BTC, and 4 bytes, the
-      sum of weights in the loss. In "bf16" a block's 16·c·BTC are the 34 of Korthikanti et al. 2022
-      (section 4.1; in units of BTC bytes) without the 2 of dropout's masks, and "selective" is
-      their section 5.
+    - activations, what autograd keeps. In each block the inputs of two LayerNorms,
+      2·p·BTC, their means and reciprocal deviations, 4·BT·s with s = 4 (in bf16 on the
+      CPU 2: it keeps them in the input's dtype); the inputs of the projection to q, k,
+      v and of the MLP, 2·c·BTC; q, k and v, 3·c·BTC; the attention's output, c·BTC;
+      input and output of GELU, 8·c·BTC. Flash attention adds the logarithm of each
+      row's sum, 4·BHT (Dao 2023, section 3.1); scores add the softmax in float32,
+      4·BHT², and where c < 4 its copy for the product, c·BHT². "selective" has neither
+      of the two; "block" has p·BTC a block. Around the blocks: tokens and targets
+      16·BT, positions 8·T, the last LayerNorm p·BTC + 2·s·BT, the head's input c·BTC,
+      and 4 bytes, the sum of weights in the loss. In "bf16" a block's 16·c·BTC are the
+      34 of Korthikanti et al. 2022 (section 4.1; in units of BTC bytes) without the 2
+      of dropout's masks, and "selective" is their section 5.
     - logits: c·BTV, and the log-probabilities in float32 that the loss keeps, 4·BTV.
-    - temporaries: the largest of three. The loss's two gradients as backward begins, 8·BTV. What one
-      block computes again. With a tied head, as backward ends, the gradients of its weight by its two
-      uses, beside their sum: 2·p·VC. In stage 3 also the parameters of the largest unit in c bytes
-      each: of a block, or of all that is in no block.
+    - temporaries: the largest of three. The loss's two gradients as backward begins,
+      8·BTV. What one block computes again. With a tied head, as backward ends, the
+      gradients of its weight by its two uses, beside their sum: 2·p·VC. In stage 3 also
+      the parameters of the largest unit in c bytes each: of a block, or of all that is
+      in no block.
 
-    What a real GPU has besides: its context, the libraries' workspaces, what the caching allocator
-    rounds up and holds in vain; a few bytes of random state for each flash attention, whose sums
-    some kernels pad; further temporaries of backward and of the optimizer; ZeRO's buckets and
-    what it gathers ahead.
+    What a real GPU has besides: its context, the libraries' workspaces, what the
+    caching allocator rounds up and holds in vain; a few bytes of random state for each
+    flash attention, whose sums some kernels pad; further temporaries of backward and of
+    the optimizer; ZeRO's buckets and what it gathers ahead.
     """
     for name, value, known in (
         ("precision", precision, PRECISIONS),

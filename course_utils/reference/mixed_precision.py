@@ -69,9 +69,10 @@ def run_under_autocast(
 ) -> torch.dtype:
     """Run one of OPERATIONS under autocast to `low`, and say what dtype came out.
 
-    inputs: the dtype of each input. device: on "cpu" the operation really runs. For "cuda" nothing
-    is computed and no GPU is needed: fake tensors, which have a device, a shape and a dtype but no
-    numbers, go through torch's own CUDA autocast rules and stop there.
+    inputs: the dtype of each input. device: on "cpu" the operation really runs. For
+    "cuda" nothing is computed and no GPU is needed: fake tensors, which have a device,
+    a shape and a dtype but no numbers, go through torch's own CUDA autocast rules and
+    stop there.
     """
     function = OPERATIONS[op]
     if device == "cpu":
@@ -95,10 +96,11 @@ def autocast_dtype(
 ) -> torch.dtype:
     """Dtype of the result of `op` under `torch.autocast(device, dtype=low)`.
 
-    op: a name of the chapter's table ("linear", "softmax", "add", …). inputs: the dtype of each
-    tensor it is given, floating point. low: bfloat16 or float16. device: "cpu" or "cuda".
-    Autocast leaves an operation alone if one of its inputs is float64. Source: PyTorch
-    documentation, "Automatic Mixed Precision package", autocast op reference.
+    op: a name of the chapter's table ("linear", "softmax", "add", …). inputs: the dtype
+    of each tensor it is given, floating point. low: bfloat16 or float16. device: "cpu"
+    or "cuda". Autocast leaves an operation alone if one of its inputs is float64.
+    Source: PyTorch documentation, "Automatic Mixed Precision package", autocast op
+    reference.
     """
     widest = reduce(torch.promote_types, inputs)
     if widest == torch.float64:
@@ -113,11 +115,12 @@ def loss_scale_history(
 ) -> tuple[list[float], list[bool]]:
     """The loss scale at each step of a run in FP16, and which of its steps were skipped.
 
-    largest: for each step the largest |gradient|, before scaling; it may be inf or NaN. A step is
-    skipped if that times the scale is not finite in float16, rounding included, and the scale
-    halves for the next one. It doubles after `growth_interval` good steps in a row. Returns
-    (scales, skipped); scales[i] is the one that step i was run with. Source: the rule of
-    torch.amp.GradScaler; loss scaling itself: Micikevicius et al. (2018), section 3.2.
+    largest: for each step the largest |gradient|, before scaling; it may be inf or NaN.
+    A step is skipped if that times the scale is not finite in float16, rounding
+    included, and the scale halves for the next one. It doubles after `growth_interval`
+    good steps in a row. Returns (scales, skipped); scales[i] is the one that step i was
+    run with. Source: the rule of torch.amp.GradScaler; loss scaling itself:
+    Micikevicius et al. (2018), section 3.2.
     """
     scale, good = init_scale, 0
     scales, skipped = [], []
@@ -136,7 +139,7 @@ def loss_scale_history(
 class GradScaler:
     """Dynamic loss scaling by the rule of torch.amp.GradScaler, for factors that are powers of two.
 
-    Grows after `growth_interval` good updates in a row, backs off after one with inf or NaN.
+    Grows after `growth_interval` good updates in a row, backs off after an inf or NaN.
     """
 
     def __init__(
@@ -211,9 +214,10 @@ def amp_step(
 ) -> Float[Tensor, ""]:
     """One optimizer step from a loss, with loss scaling and clipping by the global norm.
 
-    loss: unscaled, with its graph. max_norm: bound on the norm of the *true* gradients of all of
-    the optimizer's parameters. Returns that norm before clipping. What `.grad` holds beforehand
-    plays no part. A step with an inf or NaN gradient changes no parameter and lowers the scale.
+    loss: unscaled, with its graph. max_norm: bound on the norm of the *true* gradients
+    of all of the optimizer's parameters. Returns that norm before clipping. What
+    `.grad` holds beforehand plays no part. A step with an inf or NaN gradient changes
+    no parameter and lowers the scale.
     """
     params = [p for group in optimizer.param_groups for p in group["params"]]
     optimizer.zero_grad()
@@ -233,9 +237,9 @@ def bf16_master_step(
 ) -> None:
     """One step of gradient descent on a BF16 weight that has an FP32 master copy, in place.
 
-    weight: the bfloat16 parameter that the model computes with. master: the same in float32, which
-    the update goes to. grad: bfloat16, left alone. Afterwards `weight` is `master` rounded.
-    Source: Micikevicius et al. (2018), section 3.1.
+    weight: the bfloat16 parameter that the model computes with. master: the same in
+    float32, which the update goes to. grad: bfloat16, left alone. Afterwards `weight`
+    is `master` rounded. Source: Micikevicius et al. (2018), section 3.1.
     """
     with torch.no_grad():
         master.sub_(lr * grad.to(master.dtype))
@@ -261,10 +265,11 @@ def fp8_scaled_matmul(
 ) -> Float[Tensor, "M N"]:
     """a @ b with both factors rounded to FP8, each with one scale for the whole tensor.
 
-    dtype: float8_e4m3fn or float8_e5m2. amax_a, amax_b: the largest |value| to make room for, as
-    remembered from earlier steps; None: the tensor's own. What lies beyond saturates at the
-    largest finite value. Scales are powers of two (`power_of_two_scale`). Products are summed in
-    float32; the result has the dtype of a. Source: Micikevicius et al. (2022).
+    dtype: float8_e4m3fn or float8_e5m2. amax_a, amax_b: the largest |value| to make
+    room for, as remembered from earlier steps; None: the tensor's own. What lies beyond
+    saturates at the largest finite value. Scales are powers of two
+    (`power_of_two_scale`). Products are summed in float32; the result has the dtype of
+    a. Source: Micikevicius et al. (2022).
     """
     limit = torch.finfo(dtype).max
 

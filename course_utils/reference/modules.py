@@ -16,8 +16,8 @@ from torch import Tensor, nn
 def count_parameters(module: nn.Module) -> tuple[int, int]:
     """How many numbers the parameters of a module hold: in total, and those that are trained.
 
-    A parameter with several names (tied weights) counts once; buffers do not count. A parameter is
-    trained if it requires a gradient.
+    A parameter with several names (tied weights) counts once; buffers do not count. A
+    parameter is trained if it requires a gradient.
     """
     sizes = [(p.numel(), p.requires_grad) for p in module.parameters()]
     return sum(n for n, _ in sizes), sum(n for n, trained in sizes if trained)
@@ -26,8 +26,9 @@ def count_parameters(module: nn.Module) -> tuple[int, int]:
 class Linear(nn.Module):
     """y = x Wᵀ + b, on the last axis of x.
 
-    Parameters: `weight` (out_features, in_features) and `bias` (out_features), which is None where
-    bias=False. Both start uniform on ±1/√in_features, as torch.nn.Linear's do.
+    Parameters: `weight` (out_features, in_features) and `bias` (out_features), which is
+    None where bias=False. Both start uniform on ±1/√in_features, as torch.nn.Linear's
+    do.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
@@ -73,10 +74,10 @@ class Embedding(nn.Module):
 class LayerNorm(nn.Module):
     """(x − mean) / √(variance + eps) · weight + bias, each vector of the last axis by itself.
 
-    Parameters: `weight` and `bias` (normalized_shape), ones and zeros at first; bias=False leaves
-    `bias` None. The variance is the biased one. Of a float16 or bfloat16 x, mean and variance are
-    taken in float32; that is good enough for a wider x, too. Source: Ba, Kiros and Hinton (2016),
-    section 3.
+    Parameters: `weight` and `bias` (normalized_shape), ones and zeros at first;
+    bias=False leaves `bias` None. The variance is the biased one. Of a float16 or
+    bfloat16 x, mean and variance are taken in float32; that is good enough for a wider
+    x, too. Source: Ba, Kiros and Hinton (2016), section 3.
     """
 
     def __init__(self, normalized_shape: int, eps: float = 1e-5, bias: bool = True) -> None:
@@ -98,9 +99,10 @@ class LayerNorm(nn.Module):
 class RMSNorm(nn.Module):
     """x / √(mean of x² + eps) · weight, each vector of the last axis by itself.
 
-    Parameter: `weight` (normalized_shape), ones at first. No mean is subtracted and nothing is
-    added. Of a float16 or bfloat16 x, the mean is taken in float32; that is good enough for a wider
-    x, too. Source: Zhang and Sennrich (2019), equation 4; eps under the root as in Llama.
+    Parameter: `weight` (normalized_shape), ones at first. No mean is subtracted and
+    nothing is added. Of a float16 or bfloat16 x, the mean is taken in float32; that is
+    good enough for a wider x, too. Source: Zhang and Sennrich (2019), equation 4; eps
+    under the root as in Llama.
     """
 
     def __init__(self, normalized_shape: int, eps: float = 1e-6) -> None:
@@ -119,11 +121,12 @@ class RMSNorm(nn.Module):
 class BatchNorm1d(nn.Module):
     """(x − mean) / √(variance + eps) · weight + bias, each channel over the batch.
 
-    Parameters: `weight`, `bias` (num_features), ones and zeros at first. Buffers: `running_mean`,
-    `running_var` (num_features), zeros and ones, and `num_batches_tracked`, int64. In train mode
-    the batch's own mean and biased variance normalise, and the buffers move: running ← (1 −
-    momentum) · running + momentum · batch's, with the *unbiased* variance. In eval mode the
-    buffers normalise and stay. Source: Ioffe and Szegedy (2015), algorithms 1 and 2.
+    Parameters: `weight`, `bias` (num_features), ones and zeros at first. Buffers:
+    `running_mean`, `running_var` (num_features), zeros and ones, and
+    `num_batches_tracked`, int64. In train mode the batch's own mean and biased variance
+    normalise, and the buffers move: running ← (1 − momentum) · running + momentum ·
+    batch's, with the *unbiased* variance. In eval mode the buffers normalise and stay.
+    Source: Ioffe and Szegedy (2015), algorithms 1 and 2.
     """
 
     running_mean: Tensor
@@ -143,7 +146,8 @@ class BatchNorm1d(nn.Module):
     def forward(self, x: Float[Tensor, "N C *length"]) -> Float[Tensor, "N C *length"]:
         """x: (N, C) or (N, C, L). Returns the same shape.
 
-        Raises ValueError in train mode if a channel has a single value: it has no unbiased variance.
+        Raises ValueError in train mode if a channel has a single value: it has no
+        unbiased variance.
         """
         per_channel = (1, -1) + (1,) * (x.ndim - 2)
         if self.training:
@@ -170,8 +174,9 @@ class BatchNorm1d(nn.Module):
 class Dropout(nn.Module):
     """In train mode zeroes each element with probability p and divides the others by 1 − p.
 
-    In eval mode it returns x. The mask is drawn from torch's generator. Source: Srivastava et al.
-    (2014), section 10 for the scaling in training ("inverted" dropout).
+    In eval mode it returns x. The mask is drawn from torch's generator. Source:
+    Srivastava et al. (2014), section 10 for the scaling in training ("inverted"
+    dropout).
     """
 
     def __init__(self, p: float = 0.5) -> None:
@@ -195,9 +200,10 @@ class Dropout(nn.Module):
 class MultiHeadSelfAttention(nn.Module):
     """softmax(q kᵀ / √d) v in n_head heads, each on its own d = d_model / n_head features.
 
-    Submodules: `qkv`, an nn.Linear(d_model, 3 · d_model) that gives the queries, keys and values of
-    all heads, in this order, and `proj`, an nn.Linear(d_model, d_model) for the result. bias: of
-    both. No other parameters. Source: Vaswani et al. (2017), section 3.2.2.
+    Submodules: `qkv`, an nn.Linear(d_model, 3 · d_model) that gives the queries, keys
+    and values of all heads, in this order, and `proj`, an nn.Linear(d_model, d_model)
+    for the result. bias: of both. No other parameters. Source: Vaswani et al. (2017),
+    section 3.2.2.
     """
 
     def __init__(self, d_model: int, n_head: int, causal: bool = True, bias: bool = True) -> None:
@@ -215,8 +221,8 @@ class MultiHeadSelfAttention(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """x: (B, T, D), on any device; B may be 0. Returns the same shape.
 
-        mask: True where a query may attend to a key, broadcast against (B, n_head, T, T), and
-        combined with the causal one. Each query must have a key left.
+        mask: True where a query may attend to a key, broadcast against (B, n_head, T,
+        T), and combined with the causal one. Each query must have a key left.
         """
         B, T, D = x.shape
         heads = self.qkv(x).view(B, T, 3, self.n_head, D // self.n_head)
@@ -235,8 +241,9 @@ class MultiHeadSelfAttention(nn.Module):
 def tie_weights(embedding: nn.Embedding, head: nn.Linear) -> None:
     """Make the embedding's weight the head's too: one parameter with two names.
 
-    embedding: (V, D). head: from D to V features; its own weight is given up, its bias stays.
-    Raises ValueError if the shapes differ, and then changes nothing. Source: Press and Wolf (2017).
+    embedding: (V, D). head: from D to V features; its own weight is given up, its bias
+    stays. Raises ValueError if the shapes differ, and then changes nothing. Source:
+    Press and Wolf (2017).
     """
     if head.weight.shape != embedding.weight.shape:
         raise ValueError(
@@ -248,10 +255,10 @@ def tie_weights(embedding: nn.Embedding, head: nn.Linear) -> None:
 def freeze_except(module: nn.Module, names: Sequence[str]) -> None:
     """Train the parameters of this name, or in a submodule of this name, and freeze all others.
 
-    names: dotted, as in named_parameters: "head" means all of the submodule `head` (and nothing of
-    `head2`), "head.bias" one parameter. A parameter with several names (tied weights) is trained if
-    any of them is listed. Raises ValueError for a name that no parameter has or lies in, and then
-    changes nothing.
+    names: dotted, as in named_parameters: "head" means all of the submodule `head` (and
+    nothing of `head2`), "head.bias" one parameter. A parameter with several names (tied
+    weights) is trained if any of them is listed. Raises ValueError for a name that no
+    parameter has or lies in, and then changes nothing.
     """
     every = list(module.named_parameters(remove_duplicate=False))
     listed = {

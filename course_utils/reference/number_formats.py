@@ -56,8 +56,8 @@ NV_BLOCK = 16
 def float_fields(bits: int, exponent_bits: int, mantissa_bits: int) -> tuple[int, int, int]:
     """Sign, exponent and mantissa of a bit pattern, each as the integer that is stored.
 
-    bits: the pattern, an integer from 0 to 2^(1 + exponent_bits + mantissa_bits) - 1: the sign in its
-    highest bit, then the exponent, the mantissa in its lowest bits.
+    bits: the pattern, an integer from 0 to 2^(1 + exponent_bits + mantissa_bits) - 1:
+    the sign in its highest bit, then the exponent, the mantissa in its lowest bits.
     Source: IEEE 754-2019, section 3.4.
     """
     sign = bits >> (exponent_bits + mantissa_bits)
@@ -70,12 +70,12 @@ def decode_float(
 ) -> float:
     """The number that a bit pattern stands for, as a Python float.
 
-    The bias is 2^(exponent_bits - 1) - 1. An exponent field of 0 means a subnormal number: no
-    leading one, and the exponent of the smallest normal number. Zeros and infinities have a sign,
-    too. specials: "ieee": the largest exponent field means infinity where the mantissa is 0, else
-    NaN. "fn": exponent and mantissa all ones means NaN, all else is a number. "finite": every
-    pattern is a number. Source: IEEE 754-2019, section 3.4; OCP Microscaling Formats (MX) v1.0,
-    section 5.
+    The bias is 2^(exponent_bits - 1) - 1. An exponent field of 0 means a subnormal
+    number: no leading one, and the exponent of the smallest normal number. Zeros and
+    infinities have a sign, too. specials: "ieee": the largest exponent field means
+    infinity where the mantissa is 0, else NaN. "fn": exponent and mantissa all ones
+    means NaN, all else is a number. "finite": every pattern is a number. Source: IEEE
+    754-2019, section 3.4; OCP Microscaling Formats (MX) v1.0, section 5.
     """
     sign, exponent, mantissa = float_fields(bits, exponent_bits, mantissa_bits)
     last, bias = 2**exponent_bits - 1, 2 ** (exponent_bits - 1) - 1
@@ -96,8 +96,9 @@ def float_limits(
 ) -> tuple[float, float, float, float]:
     """(largest, smallest normal, smallest subnormal, epsilon) of a format, from its bits alone.
 
-    All four are positive and finite. Epsilon is the step from 1 to the next larger number. specials:
-    "ieee", "fn" or "finite", as for `decode_float`. mantissa_bits: at least 1.
+    All four are positive and finite. Epsilon is the step from 1 to the next larger
+    number. specials: "ieee", "fn" or "finite", as for `decode_float`. mantissa_bits: at
+    least 1.
     """
     bias = 2 ** (exponent_bits - 1) - 1
     epsilon = 2.0**-mantissa_bits
@@ -110,10 +111,10 @@ def float_limits(
 def ulp(x: float, exponent_bits: int, mantissa_bits: int) -> float:
     """The unit in the last place of x in a format: what the last mantissa bit is worth there.
 
-    x: finite, within the format's range; it need not be a number of the format. Between 2^k and
-    2^(k+1) the step is 2^(k - mantissa_bits), whatever the sign; below the smallest normal number,
-    and at 0, it stays that of the smallest normal number. Source: Muller et al. (2018), Handbook of
-    Floating-Point Arithmetic, chapter 2.
+    x: finite, within the format's range; it need not be a number of the format. Between
+    2^k and 2^(k+1) the step is 2^(k - mantissa_bits), whatever the sign; below the
+    smallest normal number, and at 0, it stays that of the smallest normal number.
+    Source: Muller et al. (2018), Handbook of Floating-Point Arithmetic, chapter 2.
     """
     smallest = 2 - 2 ** (exponent_bits - 1)
     exponent = frexp(x)[1] - 1 if x else smallest
@@ -123,8 +124,8 @@ def ulp(x: float, exponent_bits: int, mantissa_bits: int) -> float:
 def encode_bfloat16(x: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
     """The 16 bits of each float32 number in BF16, rounded to nearest, ties to even.
 
-    x: float32. Result: bit patterns from 0 to 65535 as int32. What rounds beyond the largest finite
-    number becomes an infinity. Every NaN becomes 0x7FC0.
+    x: float32. Result: bit patterns from 0 to 65535 as int32. What rounds beyond the
+    largest finite number becomes an infinity. Every NaN becomes 0x7FC0.
 
     Source: `round_to_nearest_even`, torch/headeronly/util/BFloat16.h.
     """
@@ -139,11 +140,12 @@ def stochastic_round(
 ) -> Float[Tensor, "*shape"]:
     """Round float32 to one of the two bfloat16 neighbours, by random numbers that are given.
 
-    x: float32, no NaN. u: float32, uniform in [0, 1), one number for each element. Let a and b be
-    the bfloat16 numbers around x, a the one nearer to zero, and p = (x - a) / (b - a). The result
-    is b where u < p, else a; so its mean over many u is x. What is a bfloat16 number already stays
-    as it is. Beyond the largest finite number, b is an infinity, and counts as ±2^128 in p.
-    Result: bfloat16. Source: Gupta et al. (2015), section 3.
+    x: float32, no NaN. u: float32, uniform in [0, 1), one number for each element. Let
+    a and b be the bfloat16 numbers around x, a the one nearer to zero, and p = (x - a)
+    / (b - a). The result is b where u < p, else a; so its mean over many u is x. What
+    is a bfloat16 number already stays as it is. Beyond the largest finite number, b is
+    an infinity, and counts as ±2^128 in p. Result: bfloat16. Source: Gupta et al.
+    (2015), section 3.
     """
     bits = x.float().view(torch.int32)
     fraction = (bits & 0xFFFF) / 2**16
@@ -154,9 +156,9 @@ def stochastic_round(
 def kahan_sum(x: Float[Tensor, "n *rest"]) -> Float[Tensor, "*rest"]:
     """Sum along the first axis with compensation, all of it in the dtype of x.
 
-    Beside the running total it keeps what rounding has taken from it so far, and hands that to the
-    next term. Result: the dtype of x; zeros where n = 0. Source: Kahan (1965), "Further remarks on
-    reducing truncation errors".
+    Beside the running total it keeps what rounding has taken from it so far, and hands
+    that to the next term. Result: the dtype of x; zeros where n = 0. Source: Kahan
+    (1965), "Further remarks on reducing truncation errors".
     """
     total = lost = x.new_zeros(x.shape[1:])
     for term in x:
@@ -170,8 +172,10 @@ def kahan_sum(x: Float[Tensor, "n *rest"]) -> Float[Tensor, "*rest"]:
 def logsumexp(x: Float[Tensor, "*shape"], dim: int = -1) -> Float[Tensor, "*rest"]:
     """log(sum(exp(x))) along `dim`, for numbers of any size.
 
-    Result: without the axis `dim`, in the dtype of x. It is -inf where all numbers along `dim` are
-    -inf, or where that axis has length 0; +inf where the largest is +inf; NaN where one is NaN.
+    Result: without the axis `dim`, in the dtype of x. It is -inf where all numbers
+    along `dim` are
+    -inf, or where that axis has length 0; +inf where the largest is +inf; NaN where one
+    is NaN.
 
     The gradient with respect to x is softmax(x) along `dim`.
     """
@@ -185,10 +189,10 @@ def logsumexp(x: Float[Tensor, "*shape"], dim: int = -1) -> Float[Tensor, "*rest
 def quantize_e4m3(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Each number rounded to the nearest one that FP8 E4M3 has, ties to even.
 
-    x: float32. Result: float32, numbers that E4M3 can represent: normal ones from 2^-6 to 448,
-    below them multiples of 2^-9. What lies beyond ±448, infinities too, becomes ±448. A NaN stays
-    NaN. No cast to an FP8 dtype is allowed, which is checked. Source: Micikevicius et al. (2022),
-    section 3.
+    x: float32. Result: float32, numbers that E4M3 can represent: normal ones from 2^-6
+    to 448, below them multiples of 2^-9. What lies beyond ±448, infinities too, becomes
+    ±448. A NaN stays NaN. No cast to an FP8 dtype is allowed, which is checked. Source:
+    Micikevicius et al. (2022), section 3.
     """
     x = x.clamp(-448.0, 448.0)
     exponent = torch.frexp(x).exponent - 1
@@ -201,12 +205,13 @@ def quantize_mxfp8(
 ) -> tuple[UInt8[Tensor, "*batch n"], UInt8[Tensor, "*batch blocks"]]:
     """x in MXFP8: blocks of 32 neighbours in E4M3 that share a power of two as their scale.
 
-    x: float32, finite, n a multiple of 32; it may be empty. Blocks lie along the last axis. A
-    block's scale is 2^e with e = floor(log2(largest |x|)) - 8, where 8 is the largest exponent of
-    E4M3. Where that is below -127, and for a block of zeros, e is -127. x / scale is clamped to
-    ±448 and rounded as torch casts to float8_e4m3fn; the sign of a zero is kept. Returns what goes
-    to memory, as uint8: the bytes of the elements and those of the scales, e + 127. Raises
-    ValueError where n is no multiple of 32. Source: OCP Microscaling Formats (MX) v1.0, section 6.3.
+    x: float32, finite, n a multiple of 32; it may be empty. Blocks lie along the last
+    axis. A block's scale is 2^e with e = floor(log2(largest |x|)) - 8, where 8 is the
+    largest exponent of E4M3. Where that is below -127, and for a block of zeros, e is
+    -127. x / scale is clamped to ±448 and rounded as torch casts to float8_e4m3fn; the
+    sign of a zero is kept. Returns what goes to memory, as uint8: the bytes of the
+    elements and those of the scales, e + 127. Raises ValueError where n is no multiple
+    of 32. Source: OCP Microscaling Formats (MX) v1.0, section 6.3.
     """
     if x.size(-1) % MX_BLOCK:
         raise ValueError(f"{x.size(-1)} numbers do not fall into blocks of {MX_BLOCK}")
@@ -248,10 +253,11 @@ def quantize_nvfp4(
 ) -> tuple[UInt8[Tensor, "*batch n"], UInt8[Tensor, "*batch blocks"], Float[Tensor, ""]]:
     """x in NVFP4: blocks of 16 neighbours in E2M1, each with a scale in E4M3, and one in FP32 for all.
 
-    x: float32, finite, n a multiple of 16. Returns the patterns of the elements (0 to 15, one a
-    byte), the bytes of the block scales, and the scale of the whole tensor, largest |x| / (6 · 448),
-    1 for a tensor of zeros. Raises ValueError where n is no multiple of 16. Source: NVIDIA (2025),
-    "Pretraining Large Language Models with NVFP4".
+    x: float32, finite, n a multiple of 16. Returns the patterns of the elements (0 to
+    15, one a byte), the bytes of the block scales, and the scale of the whole tensor,
+    largest |x| / (6 · 448), 1 for a tensor of zeros. Raises ValueError where n is no
+    multiple of 16. Source: NVIDIA (2025), "Pretraining Large Language Models with
+    NVFP4".
     """
     if x.size(-1) % NV_BLOCK:
         raise ValueError(f"{x.size(-1)} numbers do not fall into blocks of {NV_BLOCK}")
@@ -277,7 +283,8 @@ def dequantize_nvfp4(
 def pairwise_sum(x: Float[Tensor, "n *rest"]) -> Float[Tensor, "*rest"]:
     """Sum along the first axis in the dtype of x, by adding halves: log2(n) roundings deep.
 
-    Zeros where n = 0. Source: Higham (2002), Accuracy and Stability of Numerical Algorithms, 4.1.
+    Zeros where n = 0. Source: Higham (2002), Accuracy and Stability of Numerical
+    Algorithms, 4.1.
     """
     if len(x) == 0:
         return x.new_zeros(x.shape[1:])

@@ -21,11 +21,12 @@ from torch.optim.optimizer import Optimizer, ParamsT
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum, in the form of `torch.optim.SGD`.
 
-    b ← momentum·b + (1 − dampening)·g, from b = g at the first step; p ← p − lr·b, or with Nesterov's
-    momentum p ← p − lr·(g + momentum·b). Weight decay adds weight_decay·p to g. Parameters change in
-    place, one at a time; one without gradient stays as it is; gradients are left alone. Without
-    momentum there is no state. Raises ValueError for nesterov unless momentum is above 0 and dampening
-    is 0. Source: Sutskever et al. (2013), section 2.
+    b ← momentum·b + (1 − dampening)·g, from b = g at the first step; p ← p − lr·b, or
+    with Nesterov's momentum p ← p − lr·(g + momentum·b). Weight decay adds
+    weight_decay·p to g. Parameters change in place, one at a time; one without gradient
+    stays as it is; gradients are left alone. Without momentum there is no state. Raises
+    ValueError for nesterov unless momentum is above 0 and dampening is 0. Source:
+    Sutskever et al. (2013), section 2.
     """
 
     def __init__(
@@ -77,10 +78,11 @@ class SGD(Optimizer):
 class AdaGrad(Optimizer):
     """Each coordinate's step, divided by the root of the sum of all its squared gradients.
 
-    s ← s + g²; p ← p − lr·g / (√s + eps). Weight decay adds weight_decay·p to g. Parameters change
-    in place; one without gradient stays as it is; gradients are left alone. State for each parameter:
-    one tensor of its shape, and at most single numbers besides. Equal to `torch.optim.Adagrad` with
-    lr_decay = 0. Source: Duchi et al. (2011).
+    s ← s + g²; p ← p − lr·g / (√s + eps). Weight decay adds weight_decay·p to g.
+    Parameters change in place; one without gradient stays as it is; gradients are left
+    alone. State for each parameter: one tensor of its shape, and at most single numbers
+    besides. Equal to `torch.optim.Adagrad` with lr_decay = 0. Source: Duchi et al.
+    (2011).
     """
 
     def __init__(
@@ -116,11 +118,12 @@ class AdaGrad(Optimizer):
 class RMSProp(Optimizer):
     """AdaGrad that forgets: a moving average in place of the sum.
 
-    v ← alpha·v + (1 − alpha)·g²; with d = g / (√v + eps), p ← p − lr·d, or with momentum
-    b ← momentum·b + d and p ← p − lr·b. Weight decay adds weight_decay·p to g. Parameters change in
-    place; one without gradient stays as it is; gradients are left alone. State for each parameter:
-    one tensor of its shape, two with momentum, and at most single numbers besides. Equal to
-    `torch.optim.RMSprop` with centered = False. Source: Tieleman and Hinton (2012).
+    v ← alpha·v + (1 − alpha)·g²; with d = g / (√v + eps), p ← p − lr·d, or with
+    momentum b ← momentum·b + d and p ← p − lr·b. Weight decay adds weight_decay·p to g.
+    Parameters change in place; one without gradient stays as it is; gradients are left
+    alone. State for each parameter: one tensor of its shape, two with momentum, and at
+    most single numbers besides. Equal to `torch.optim.RMSprop` with centered = False.
+    Source: Tieleman and Hinton (2012).
     """
 
     def __init__(
@@ -171,13 +174,14 @@ class RMSProp(Optimizer):
 class Adam(Optimizer):
     """Moving averages of the gradient and of its square, both corrected for their start at zero.
 
-    m ← β₁·m + (1 − β₁)·g; v ← β₂·v + (1 − β₂)·g²; p ← p − lr·m̂ / (√v̂ + eps), where
-    m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ), and t counts the steps of this parameter from 1. Weight
-    decay adds weight_decay·p to g. Parameters change in place, one at a time; one without gradient
-    stays as it is; gradients are left alone. State for each parameter, named as torch names it, so that
-    its checkpoints load: `exp_avg` (m), `exp_avg_sq` (v) and `step` (t, a float32 tensor). Such a
-    checkpoint brings further options into the groups, which `step` ignores. Source: Kingma and Ba
-    (2015), Algorithm 1.
+    m ← β₁·m + (1 − β₁)·g; v ← β₂·v + (1 − β₂)·g²; p ← p − lr·m̂ / (√v̂ + eps), where m̂
+    = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ), and t counts the steps of this parameter from
+    1. Weight decay adds weight_decay·p to g. Parameters change in place, one at a time;
+    one without gradient stays as it is; gradients are left alone. State for each
+    parameter, named as torch names it, so that its checkpoints load: `exp_avg` (m),
+    `exp_avg_sq` (v) and `step` (t, a float32 tensor). Such a checkpoint brings further
+    options into the groups, which `step` ignores. Source: Kingma and Ba (2015),
+    Algorithm 1.
     """
 
     def __init__(
@@ -226,10 +230,11 @@ class Adam(Optimizer):
 class AdamW(Optimizer):
     """Adam whose weight decay does not pass through the averages.
 
-    First p ← (1 − lr·weight_decay)·p, then Adam's step from the gradient alone. Parameters change in
-    place, one at a time; one without gradient stays as it is, undecayed; gradients are left alone. State
-    for each parameter: `exp_avg`, `exp_avg_sq` and `step`, as in Adam. Equal to `torch.optim.AdamW`,
-    whose checkpoints load, with further options in the groups, which `step` ignores. Source: Loshchilov
+    First p ← (1 − lr·weight_decay)·p, then Adam's step from the gradient alone.
+    Parameters change in place, one at a time; one without gradient stays as it is,
+    undecayed; gradients are left alone. State for each parameter: `exp_avg`,
+    `exp_avg_sq` and `step`, as in Adam. Equal to `torch.optim.AdamW`, whose checkpoints
+    load, with further options in the groups, which `step` ignores. Source: Loshchilov
     and Hutter (2019), Algorithm 2, with the decay multiplied by lr.
     """
 
@@ -278,10 +283,10 @@ class AdamW(Optimizer):
 class ForeachAdamW(Optimizer):
     """AdamW in which each operation runs once for all parameters of a group, not once for each.
 
-    The same arguments, steps and state as AdamW (`exp_avg`, `exp_avg_sq` and `step`, a float32 tensor).
-    Each operation on a list (`torch._foreach_mul_` and its kin) takes all tensors at once, so the number
-    of operations does not grow with the number of parameters. Source: `_multi_tensor_adam`,
-    torch/optim/adam.py.
+    The same arguments, steps and state as AdamW (`exp_avg`, `exp_avg_sq` and `step`, a
+    float32 tensor). Each operation on a list (`torch._foreach_mul_` and its kin) takes
+    all tensors at once, so the number of operations does not grow with the number of
+    parameters. Source: `_multi_tensor_adam`, torch/optim/adam.py.
     """
 
     def __init__(
@@ -461,9 +466,10 @@ def newton_schulz(
 ) -> Float[Tensor, "n m"]:
     """x with its singular values pushed towards 1: roughly U Vᵀ where x = U S Vᵀ.
 
-    Divides x by its Frobenius norm (at least eps), then repeats x ← a·x + b·(x xᵀ) x + c·(x xᵀ)² x
-    with a, b, c = 3.4445, -4.7750, 2.0315. A tall matrix is transposed first and back at the end,
-    so that x xᵀ has the smaller size. dtype: that of x. Source: Jordan et al. (2024), Muon.
+    Divides x by its Frobenius norm (at least eps), then repeats x ← a·x + b·(x xᵀ) x +
+    c·(x xᵀ)² x with a, b, c = 3.4445, -4.7750, 2.0315. A tall matrix is transposed
+    first and back at the end, so that x xᵀ has the smaller size. dtype: that of x.
+    Source: Jordan et al. (2024), Muon.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = x.size(0) > x.size(1)
@@ -478,10 +484,10 @@ def newton_schulz(
 class Muon(Optimizer):
     """Momentum whose update is made orthogonal: for the weight matrices inside a model.
 
-    b ← momentum·b + (1 − momentum)·g; u = newton_schulz of b, or with nesterov of
-    (1 − momentum)·g + momentum·b, in bfloat16; p ← (1 − lr·weight_decay)·p − lr·√max(1, n / m)·u for
-    an (n, m) parameter. Raises ValueError for a parameter that is no matrix. Equal to
-    `torch.optim.Muon`. Source: Jordan et al. (2024).
+    b ← momentum·b + (1 − momentum)·g; u = newton_schulz of b, or with nesterov of (1 −
+    momentum)·g + momentum·b, in bfloat16; p ← (1 − lr·weight_decay)·p − lr·√max(1, n /
+    m)·u for an (n, m) parameter. Raises ValueError for a parameter that is no matrix.
+    Equal to `torch.optim.Muon`. Source: Jordan et al. (2024).
     """
 
     def __init__(
@@ -530,9 +536,10 @@ class Muon(Optimizer):
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Two param groups: matrices, which decay, and vectors and scalars, which do not.
 
-    A trainable parameter with two or more axes (weights, embeddings) goes into the first group, with
-    weight_decay; the rest (biases, gains of norms) into the second, with 0. Each parameter comes once,
-    tied or not; frozen ones (requires_grad False) not at all. Source: nanoGPT, `configure_optimizers`.
+    A trainable parameter with two or more axes (weights, embeddings) goes into the
+    first group, with weight_decay; the rest (biases, gains of norms) into the second,
+    with 0. Each parameter comes once, tied or not; frozen ones (requires_grad False)
+    not at all. Source: nanoGPT, `configure_optimizers`.
     """
     params = [p for p in model.parameters() if p.requires_grad]
     return [
@@ -544,8 +551,9 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 def optimizer_state_bytes(optimizer: Optimizer) -> int:
     """Bytes of memory behind all tensors in `optimizer.state`.
 
-    Tensors may sit in lists, tuples and dicts of the state, at any depth. A storage counts in full,
-    and once, however many tensors view it. What is no tensor counts nothing.
+    Tensors may sit in lists, tuples and dicts of the state, at any depth. A storage
+    counts in full, and once, however many tensors view it. What is no tensor counts
+    nothing.
     """
     storages = {}
     for tensor in _tensors(list(optimizer.state.values())):

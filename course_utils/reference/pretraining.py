@@ -179,8 +179,9 @@ def get_batch(
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
     """This rank's rows of the batch that all ranks train on in this step: inputs and next bytes.
 
-    Every rank draws all `batch` positions and keeps each world_size-th, from its rank on. The numbers
-    depend on seed and step alone, so the step is all that a checkpoint must know of the data.
+    Every rank draws all `batch` positions and keeps each world_size-th, from its rank
+    on. The numbers depend on seed and step alone, so the step is all that a checkpoint
+    must know of the data.
     """
     generator = torch.Generator().manual_seed(1_000_003 * seed + step)
     starts = torch.randint(len(text) - context, (batch,), generator=generator)[rank::world_size]
@@ -203,8 +204,9 @@ def micro_batches(x: Int[Tensor, "B T"], y: Int[Tensor, "B T"], size: int) -> Ba
 def distribute(model: GPT2, strategy: str, mesh: DeviceMesh | None = None) -> nn.Module:
     """The model, on its device, as the strategy has it: one process's own, copied, or sharded.
 
-    With fsdp each block is a unit, and the root has the rest: the head's weight is the embedding's,
-    needed first and last, and the root is whole all the while. mesh: for fsdp, if not all ranks.
+    With fsdp each block is a unit, and the root has the rest: the head's weight is the
+    embedding's, needed first and last, and the root is whole all the while. mesh: for
+    fsdp, if not all ranks.
     """
     device = model.lm_head.weight.device
     if strategy == "fsdp":
@@ -258,7 +260,8 @@ def training_step(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """One update from all micro-batches: this rank's mean loss, and the norm of the whole gradient.
 
-    The gradient is that of the mean over every sequence of every rank, however they are split.
+    The gradient is that of the mean over every sequence of every rank, however they are
+    split.
     """
     sequences = sum(len(x) for x, _ in batches)
     total = torch.zeros((), device=batches[0][0].device)
@@ -307,9 +310,9 @@ def over_all_ranks(x: Float[Tensor, ""], world_size: int) -> float:
 class Report:
     """What is known after a step: mean losses in nats a token, over all processes.
 
-    loss: of the step's own batch, before its update. validation: None where it was not measured.
-    norm: of the gradient before clipping. mfu: the share of what the device's own matrix product
-    reaches, None before that was measured.
+    loss: of the step's own batch, before its update. validation: None where it was not
+    measured. norm: of the gradient before clipping. mfu: the share of what the device's
+    own matrix product reaches, None before that was measured.
     """
 
     step: int
@@ -344,9 +347,9 @@ def tell(report: Report) -> None:
 def flops_per_token(config: GPT2Config, T: int) -> int:
     """FLOPs of training on one token: forward and twice that backward; 2 a multiplication and addition.
 
-    6 for each parameter of a matrix product (the tied head's once, no embedding) and 12 L D T for
-    q kᵀ and its product with v, without the factor ½ that a causal kernel may save. Source:
-    Chowdhery et al. (2022), appendix B.
+    6 for each parameter of a matrix product (the tied head's once, no embedding) and 12
+    L D T for q kᵀ and its product with v, without the factor ½ that a causal kernel may
+    save. Source: Chowdhery et al. (2022), appendix B.
     """
     D, L = config.n_embd, config.n_layer
     return 6 * (12 * L * D * D + config.vocab_size * D) + 12 * L * D * T
@@ -374,8 +377,9 @@ WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 def save(path: Path, step: int, model: nn.Module, optimizer: Optimizer) -> None:
     """Write `path`, whole or not at all. Every rank must call it: with fsdp, gathering is collective.
 
-    The names and shapes are those of the bare model whatever the strategy, so each can load it. The file
-    holds the whole model: past some size, write a distributed checkpoint instead (chapter 18).
+    The names and shapes are those of the bare model whatever the strategy, so each can
+    load it. The file holds the whole model: past some size, write a distributed
+    checkpoint instead (chapter 18).
     """
     weights, state = get_state_dict(model, optimizer, options=WHOLE)
     if dist.get_rank() == 0:
@@ -403,9 +407,10 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer) -> int:
 def pretrain(settings: Settings, watch: Callable[[Report], None] = tell) -> GPT2:
     """Train until settings.steps, from the checkpoint if there is one. Returns the model.
 
-    watch: called on every rank with each Report, every log_every steps and after an evaluation. A
-    process group must be there; see `main`. Raises ValueError for settings that cannot be run, before
-    the first step, and FloatingPointError when loss or gradient is no longer finite, with nothing saved.
+    watch: called on every rank with each Report, every log_every steps and after an
+    evaluation. A process group must be there; see `main`. Raises ValueError for
+    settings that cannot be run, before the first step, and FloatingPointError when loss
+    or gradient is no longer finite, with nothing saved.
     """
     s, rank, world_size = settings, dist.get_rank(), dist.get_world_size()
     config = check(s, world_size)

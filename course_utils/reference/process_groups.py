@@ -25,10 +25,10 @@ deprecated there, `dist.reduce_scatter_tensor`."""
 def rank_of(node: int, local_rank: int, local_world_sizes: Sequence[int]) -> int:
     """Global rank of one process of a job.
 
-    node: which machine, from 0. local_rank: which process on it, from 0. local_world_sizes: how
-    many processes each machine runs, in the order of the machines; they may differ. Raises
-    ValueError where the job has no such machine, or the machine no such process. Source: how
-    torch.distributed.elastic assigns ranks.
+    node: which machine, from 0. local_rank: which process on it, from 0.
+    local_world_sizes: how many processes each machine runs, in the order of the
+    machines; they may differ. Raises ValueError where the job has no such machine, or
+    the machine no such process. Source: how torch.distributed.elastic assigns ranks.
     """
     if not 0 <= node < len(local_world_sizes):
         raise ValueError(f"node {node} of a job with {len(local_world_sizes)} nodes")
@@ -42,16 +42,19 @@ def all_reduce_time(
 ) -> float:
     """Seconds that an all-reduce takes by the α-β model: a message of b bytes takes α + b·β.
 
-    n_bytes: of the tensor on each rank. alpha: seconds a message. beta: seconds a byte. A rank can
-    send one message and receive another at the same time; additions are free. algorithm:
+    n_bytes: of the tensor on each rank. alpha: seconds a message. beta: seconds a byte.
+    A rank can send one message and receive another at the same time; additions are
+    free. algorithm:
 
-    - "root": n − 1 ranks send their tensor to rank 0, one after the other; it sends the sum to each.
-    - "tree": ⌈log2 n⌉ rounds that halve the ranks with a partial sum, and as many back, each with
-      the whole tensor.
-    - "ring": reduce-scatter, then all-gather: n − 1 steps each, with an n-th of the tensor a step.
+    - "root": n − 1 ranks send their tensor to rank 0, one after the other; it sends the
+    sum to each.
+    - "tree": ⌈log2 n⌉ rounds that halve the ranks with a partial sum, and as many back,
+      each with the whole tensor.
+    - "ring": reduce-scatter, then all-gather: n − 1 steps each, with an n-th of the
+    tensor a step.
 
-    One rank alone needs no message. Raises ValueError for another algorithm and for a world size
-    below 1. Source: Thakur, Rabenseifner and Gropp (2005).
+    One rank alone needs no message. Raises ValueError for another algorithm and for a
+    world size below 1. Source: Thakur, Rabenseifner and Gropp (2005).
     """
     if world_size < 1:
         raise ValueError(f"a world of {world_size} ranks")
@@ -68,10 +71,11 @@ def all_reduce_time(
 def tree_broadcast(x: Shaped[Tensor, "*shape"], root: int = 0) -> None:
     """Overwrite `x` on every rank with the root's, in ⌈log2 n⌉ rounds of messages.
 
-    In each round every rank that has the data sends it to one that has not: their number doubles.
-    x: the same shape and dtype on every rank, with any strides; on the root it stays as it is.
-    A round is one message from each rank at most, of what it had before. Point-to-point messages
-    only. Source: the binomial tree in Thakur, Rabenseifner and Gropp (2005).
+    In each round every rank that has the data sends it to one that has not: their
+    number doubles. x: the same shape and dtype on every rank, with any strides; on the
+    root it stays as it is. A round is one message from each rank at most, of what it
+    had before. Point-to-point messages only. Source: the binomial tree in Thakur,
+    Rabenseifner and Gropp (2005).
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     place = (rank - root) % world_size  # the root's is 0
@@ -90,7 +94,8 @@ def tree_broadcast(x: Shaped[Tensor, "*shape"], root: int = 0) -> None:
 def exchange(out: Tensor, to: int, into: Tensor, source: int) -> None:
     """Send `out` to rank `to` and receive `into` from rank `source`, both at once.
 
-    Since neither waits for the other, a ring of such exchanges cannot deadlock. Both contiguous.
+    Since neither waits for the other, a ring of such exchanges cannot deadlock. Both
+    contiguous.
     """
     operations = [dist.P2POp(dist.isend, out, to), dist.P2POp(dist.irecv, into, source)]
     for work in dist.batch_isend_irecv(operations):
@@ -102,9 +107,9 @@ def all_gather_by_p2p(
 ) -> Shaped[Tensor, " all"]:
     """The shards of all ranks one after the other, on every rank.
 
-    shard: one axis, any stride; it is left alone. sizes: how many elements each rank brings; they
-    may differ, and be 0. Passed on around the ring in n − 1 steps: no rank sends, or receives,
-    more than all shards but one. Point-to-point messages only.
+    shard: one axis, any stride; it is left alone. sizes: how many elements each rank
+    brings; they may differ, and be 0. Passed on around the ring in n − 1 steps: no rank
+    sends, or receives, more than all shards but one. Point-to-point messages only.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
@@ -122,10 +127,11 @@ def reduce_scatter_by_p2p(
 ) -> Shaped[Tensor, " own"]:
     """This rank's piece of the sum of all ranks' `x`.
 
-    x: one axis, any stride, the same length and dtype on every rank; it is left alone. sizes: how
-    many elements of the sum each rank is to get, in the order of the ranks; they may differ, and be
-    0. Partial sums go around the ring in n − 1 steps: no rank sends, or receives, more than all
-    pieces but one. Point-to-point messages only.
+    x: one axis, any stride, the same length and dtype on every rank; it is left alone.
+    sizes: how many elements of the sum each rank is to get, in the order of the ranks;
+    they may differ, and be
+    0. Partial sums go around the ring in n − 1 steps: no rank sends, or receives, more
+    than all pieces but one. Point-to-point messages only.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
@@ -142,10 +148,11 @@ def reduce_scatter_by_p2p(
 def ring_all_reduce(x: Shaped[Tensor, "*shape"]) -> None:
     """Overwrite `x` on every rank with the sum over all ranks.
 
-    x: the same shape and dtype on every rank, any strides, any number of elements. A reduce-scatter
-    and an all-gather around the ring, in place: 2(n − 1) messages from each rank, 2(n − 1)/n of x's
-    bytes, and no more memory than a chunk (a copy of x where it is not contiguous). Chunks are
-    those of `tensor_split`. Point-to-point messages only. Source: Patarasuk and Yuan (2009).
+    x: the same shape and dtype on every rank, any strides, any number of elements. A
+    reduce-scatter and an all-gather around the ring, in place: 2(n − 1) messages from
+    each rank, 2(n − 1)/n of x's bytes, and no more memory than a chunk (a copy of x
+    where it is not contiguous). Chunks are those of `tensor_split`. Point-to-point
+    messages only. Source: Patarasuk and Yuan (2009).
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
@@ -168,8 +175,8 @@ def ring_all_reduce(x: Shaped[Tensor, "*shape"]) -> None:
 def ring_schedule(world_size: int) -> list[tuple[str, list[int]]]:
     """The steps of `ring_all_reduce`: for each, its phase and which chunk each rank sends.
 
-    phase: "reduce-scatter" (the receiver adds) or "all-gather" (the receiver overwrites). Always to
-    the right neighbour.
+    phase: "reduce-scatter" (the receiver adds) or "all-gather" (the receiver
+    overwrites). Always to the right neighbour.
     """
     n, ranks = world_size, range(world_size)
     adding = [("reduce-scatter", [(r - step - 1) % n for r in ranks]) for step in range(n - 1)]
@@ -180,7 +187,8 @@ def ring_schedule(world_size: int) -> list[tuple[str, list[int]]]:
 def fit_alpha_beta(n_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
     """α (seconds) and β (seconds a byte) of the line through measured times.
 
-    Least squares of the *relative* error: otherwise the largest messages alone would decide.
+    Least squares of the *relative* error: otherwise the largest messages alone would
+    decide.
     """
     times = torch.tensor(seconds, dtype=torch.float64)
     sizes = torch.tensor(n_bytes, dtype=torch.float64)
@@ -202,8 +210,8 @@ doc/PERFORMANCE.md."""
 def bus_bandwidth(collective: str, n_bytes: int, seconds: float, world_size: int) -> float:
     """Bytes a second that each link had to carry: algorithm bandwidth times the bus factor.
 
-    collective: a name of BUS_FACTOR. n_bytes: of the whole tensor (for all-gather the result, for
-    reduce-scatter the argument). Unlike n_bytes / seconds it can be compared between world sizes,
-    and with what a link is rated at.
+    collective: a name of BUS_FACTOR. n_bytes: of the whole tensor (for all-gather the
+    result, for reduce-scatter the argument). Unlike n_bytes / seconds it can be
+    compared between world sizes, and with what a link is rated at.
     """
     return n_bytes / seconds * BUS_FACTOR[collective](world_size)

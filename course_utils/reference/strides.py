@@ -14,8 +14,9 @@ from torch import Tensor
 def flat_index(index: tuple[int, ...], stride: tuple[int, ...], offset: int = 0) -> int:
     """Position in storage of the element at `index`.
 
-    index: one entry per axis, counted from 0. stride: elements to skip for one step along each axis.
-    offset: position of the tensor's first element. Source: Harris et al. (2020), Fig. 1a.
+    index: one entry per axis, counted from 0. stride: elements to skip for one step
+    along each axis. offset: position of the tensor's first element. Source: Harris et
+    al. (2020), Fig. 1a.
     """
     return offset + sum(i * s for i, s in zip(index, stride, strict=True))
 
@@ -23,8 +24,8 @@ def flat_index(index: tuple[int, ...], stride: tuple[int, ...], offset: int = 0)
 def unflatten_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Index of the element that comes at `position` (from 0) in row-major order.
 
-    shape: sizes of the axes; the last one turns fastest. Raises IndexError where `shape` has no
-    such element.
+    shape: sizes of the axes; the last one turns fastest. Raises IndexError where
+    `shape` has no such element.
     """
     if not 0 <= position < prod(shape):
         raise IndexError(f"position {position} is outside of {prod(shape)} elements")
@@ -38,8 +39,9 @@ def unflatten_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of a freshly made row-major tensor of this shape.
 
-    One step along an axis skips everything inside it. A size of zero counts as one, as in torch, so
-    that no stride is zero. Source: `empty_tensor_restride`, c10/core/TensorImpl.h.
+    One step along an axis skips everything inside it. A size of zero counts as one, as
+    in torch, so that no stride is zero. Source: `empty_tensor_restride`,
+    c10/core/TensorImpl.h.
     """
     strides, step = [], 1
     for size in reversed(shape):
@@ -51,9 +53,9 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def is_contiguous(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     """Do the elements, taken in row-major order, lie side by side in storage?
 
-    shape, stride: of a tensor, in elements. The stride of an axis of size one is never used, so any
-    will do; a tensor without elements is contiguous. Source: `_compute_contiguous`,
-    c10/core/Contiguity.h.
+    shape, stride: of a tensor, in elements. The stride of an axis of size one is never
+    used, so any will do; a tensor without elements is contiguous. Source:
+    `_compute_contiguous`, c10/core/Contiguity.h.
     """
     if 0 in shape:
         return True
@@ -72,9 +74,10 @@ def view_strides(
 ) -> tuple[int, ...] | None:
     """Strides of the view, or None where it must copy.
 
-    shape, stride: of the tensor at hand (elements, not bytes). new_shape: same number of elements.
-    The stride given to an axis of size one, or to any axis of an empty tensor, is never used: all
-    values are right. Source: `computeStride`, aten/src/ATen/TensorUtils.cpp.
+    shape, stride: of the tensor at hand (elements, not bytes). new_shape: same number
+    of elements. The stride given to an axis of size one, or to any axis of an empty
+    tensor, is never used: all values are right. Source: `computeStride`,
+    aten/src/ATen/TensorUtils.cpp.
     """
     if 0 in shape:
         return (1,) * len(new_shape)
@@ -100,7 +103,8 @@ def view_strides(
 def transpose_view(x: Shaped[Tensor, "..."], dim0: int, dim1: int) -> Shaped[Tensor, "..."]:
     """View of x with the axes dim0 and dim1 swapped.
 
-    dim0, dim1: axes of x; negative ones count from the end. Result: x's storage, 0 new bytes.
+    dim0, dim1: axes of x; negative ones count from the end. Result: x's storage, 0 new
+    bytes.
     """
     shape, stride = list(x.shape), list(x.stride())
     for per_axis in (shape, stride):
@@ -111,9 +115,10 @@ def transpose_view(x: Shaped[Tensor, "..."], dim0: int, dim1: int) -> Shaped[Ten
 def broadcast_view(x: Shaped[Tensor, "..."], shape: tuple[int, ...]) -> Shaped[Tensor, "..."]:
     """View of x with `shape`, repeating its elements without storing them again.
 
-    Axes are matched from the right; new axes, and axes of size one that grow, get stride 0.
-    Raises ValueError where an axis of another size would have to grow, or x has more axes than
-    `shape`. Source: `inferExpandGeometry`, aten/src/ATen/ExpandUtils.cpp.
+    Axes are matched from the right; new axes, and axes of size one that grow, get
+    stride 0. Raises ValueError where an axis of another size would have to grow, or x
+    has more axes than `shape`. Source: `inferExpandGeometry`,
+    aten/src/ATen/ExpandUtils.cpp.
     """
     new = len(shape) - x.ndim  # axes in front, as if x had them with size one
     sizes, steps = (1,) * new + tuple(x.shape), (0,) * new + x.stride()
@@ -129,8 +134,9 @@ def sliding_windows(
 ) -> Shaped[Tensor, "*batch n size"]:
     """View of all the windows of `size` neighbours along the last axis, `step` apart.
 
-    Result: windows[..., i, j] = x[..., i * step + j], as many as fit whole: n = (L - size) // step
-    + 1. Raises ValueError where size or step is below one or size is above L.
+    Result: windows[..., i, j] = x[..., i * step + j], as many as fit whole: n = (L -
+    size) // step + 1. Raises ValueError where size or step is below one or size is
+    above L.
     """
     *batch, length = x.shape
     *outer, inner = x.stride()
@@ -145,8 +151,8 @@ def diagonal_view(
 ) -> Shaped[Tensor, "*batch diagonal"]:
     """View of the diagonal x[..., i, i + offset] of each matrix.
 
-    offset: 0 is the main diagonal, k > 0 lies k columns to the right, k < 0 lies -k rows down. A
-    diagonal that misses the matrix is empty.
+    offset: 0 is the main diagonal, k > 0 lies k columns to the right, k < 0 lies -k
+    rows down. A diagonal that misses the matrix is empty.
     """
     *batch, n, m = x.shape
     *outer, row, column = x.stride()
@@ -159,10 +165,11 @@ def diagonal_view(
 def toeplitz_view(x: Shaped[Tensor, "*batch n p"]) -> Shaped[Tensor, "*batch n m"]:
     """View that reads each row of x one place further left than the row above: the relative shift.
 
-    x: scores by relative position, p = n + m - 1 of them in a row. Result:
-    T[..., i, j] = x[..., i, j - i + n - 1], so equal rows give a Toeplitz matrix. Raises ValueError
-    unless 1 <= n <= p, and where the view would need a negative stride, which torch lacks. Source:
-    the skewing of Huang et al. (2018), section 3.4.1, without its padding and copy.
+    x: scores by relative position, p = n + m - 1 of them in a row. Result: T[..., i, j]
+    = x[..., i, j - i + n - 1], so equal rows give a Toeplitz matrix. Raises ValueError
+    unless 1 <= n <= p, and where the view would need a negative stride, which torch
+    lacks. Source: the skewing of Huang et al. (2018), section 3.4.1, without its
+    padding and copy.
     """
     *batch, n, p = x.shape
     *outer, row, column = x.stride()
@@ -191,8 +198,8 @@ def cache_lines(x: Tensor, line: int = 64) -> int:
 def cache_misses(x: Tensor, lines: int, line: int = 64) -> int:
     """Loads from memory when x is read in row-major order through a cache of `lines` lines.
 
-    The cache forgets the line that was used longest ago (LRU) and holds `lines` lines of `line`
-    bytes; the storage is taken to begin at a line's border.
+    The cache forgets the line that was used longest ago (LRU) and holds `lines` lines
+    of `line` bytes; the storage is taken to begin at a line's border.
     """
     cached: dict[int, None] = {}
     misses = 0

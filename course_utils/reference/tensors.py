@@ -23,8 +23,8 @@ def last_token_states(
 ) -> Float[Tensor, "B D"]:
     """Hidden state of the last real token of each right-padded sequence.
 
-    hidden: one state a position. lengths: real tokens in each row, 1 ≤ lengths ≤ T. B may be 0.
-    This is the pooling of GPT-style classifiers and reward models.
+    hidden: one state a position. lengths: real tokens in each row, 1 ≤ lengths ≤ T. B
+    may be 0. This is the pooling of GPT-style classifiers and reward models.
     """
     rows = torch.arange(hidden.size(0), device=hidden.device)
     return hidden[rows, lengths - 1]
@@ -33,8 +33,8 @@ def last_token_states(
 def padding_to_attention_mask(padding: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 1 T"]:
     """Mask that broadcasts against attention scores (B, heads, queries, keys).
 
-    padding: True at padding. B may be 0. Returns True at the keys that may be attended to, the
-    convention of torch.nn.functional.scaled_dot_product_attention.
+    padding: True at padding. B may be 0. Returns True at the keys that may be attended
+    to, the convention of torch.nn.functional.scaled_dot_product_attention.
     """
     return ~padding[:, None, None, :]
 
@@ -42,8 +42,9 @@ def padding_to_attention_mask(padding: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1
 def causal_mask(T: int, S: int) -> Bool[Tensor, "{T} {S}"]:
     """Which of S keys each of T queries may attend to: those at its own position and before.
 
-    T, S: numbers of queries and keys, 0 ≤ T ≤ S. The queries are the *last* T of the S positions, as
-    they are when earlier keys come from a cache. Returns True where attention is allowed.
+    T, S: numbers of queries and keys, 0 ≤ T ≤ S. The queries are the *last* T of the S
+    positions, as they are when earlier keys come from a cache. Returns True where
+    attention is allowed.
     """
     return torch.ones(T, S, dtype=torch.bool).tril(diagonal=S - T)
 
@@ -51,9 +52,10 @@ def causal_mask(T: int, S: int) -> Bool[Tensor, "{T} {S}"]:
 def masked_mean(x: Float[Tensor, "B T D"], keep: Bool[Tensor, "B T"]) -> Float[Tensor, "B D"]:
     """Mean over the positions with keep=True; zeros for a row that keeps none.
 
-    x: one vector a position. B may be 0. What stands at the other positions has no influence, even
-    NaN or infinity. Half precision is summed in float32, since float16 ends at 65,504; the result
-    has x's dtype. This is the mean pooling of sentence encoders.
+    x: one vector a position. B may be 0. What stands at the other positions has no
+    influence, even NaN or infinity. Half precision is summed in float32, since float16
+    ends at 65,504; the result has x's dtype. This is the mean pooling of sentence
+    encoders.
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
     total = torch.where(keep[:, :, None], x, 0.0).sum(dim=1, dtype=dtype)
@@ -66,7 +68,8 @@ def one_hot_by_scatter(
 ) -> Float[Tensor, "B T {vocab_size}"]:
     """Rows of zeros with a single 1.0 at each id, float32, on the device of ids.
 
-    ids: int64, 0 ≤ ids < vocab_size. B may be 0. Makes no tensor larger than the result.
+    ids: int64, 0 ≤ ids < vocab_size. B may be 0. Makes no tensor larger than the
+    result.
     """
     zeros = torch.zeros(*ids.shape, vocab_size, device=ids.device)
     return zeros.scatter_(-1, ids[..., None], 1.0)
@@ -77,9 +80,10 @@ def gather_log_probs(
 ) -> Float[Tensor, "B T"]:
     """Log-probability, in nats, that the softmax of the logits gives to each target.
 
-    logits: unnormalised, of any finite size. targets: int64, 0 ≤ targets < V. B may be 0. Logits in half
-    precision are counted in float32, and so is the result; float64 stays float64. The negative of
-    its mean is the cross-entropy loss of a language model.
+    logits: unnormalised, of any finite size. targets: int64, 0 ≤ targets < V. B may be
+    0. Logits in half precision are counted in float32, and so is the result; float64
+    stays float64. The negative of its mean is the cross-entropy loss of a language
+    model.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     log_sum_exp = logits.logsumexp(dim=-1)
@@ -90,8 +94,9 @@ def gather_log_probs(
 def pairwise_sq_distances(x: Float[Tensor, "N D"], y: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
     """Squared Euclidean distance of every row of x to every row of y, never negative.
 
-    Uses |x - y|² = |x|² + |y|² - 2 x·y, so that the work is one matmul and no (N, M, D) tensor is
-    made. Rounding can push a tiny distance below zero: it is raised to zero. N may be 0.
+    Uses |x - y|² = |x|² + |y|² - 2 x·y, so that the work is one matmul and no (N, M, D)
+    tensor is made. Rounding can push a tiny distance below zero: it is raised to zero.
+    N may be 0.
     """
     x_sq = x.square().sum(dim=1)[:, None]
     y_sq = y.square().sum(dim=1)[None, :]
@@ -103,9 +108,9 @@ def xavier_uniform(
 ) -> Float[Tensor, "{fan_out} {fan_in}"]:
     """Weight of a linear layer, uniform on [-a, a] with a = gain · sqrt(6 / (fan_in + fan_out)).
 
-    fan_in, fan_out: features that come in and go out. generator: where the randomness comes from;
-    None means torch's global one. float32, no gradient. Source: Glorot and Bengio (2010),
-    equation 16; the gain is torch.nn.init's.
+    fan_in, fan_out: features that come in and go out. generator: where the randomness
+    comes from; None means torch's global one. float32, no gradient. Source: Glorot and
+    Bengio (2010), equation 16; the gain is torch.nn.init's.
     """
     bound = gain * math.sqrt(6.0 / (fan_in + fan_out))
     return bound * (2.0 * torch.rand(fan_out, fan_in, generator=generator) - 1.0)

@@ -33,9 +33,9 @@ def confusion_matrix(
 ) -> Int[Tensor, "classes classes"]:
     """How often each class was taken for each: counts[i, j] rows are of class i and predicted as j.
 
-    predicted, target: a class of each row, from 0 to n_classes − 1, of any integer dtype. The counts
-    are int64, on the device of `target`. A class without rows has zeros. No Python loop over the
-    rows.
+    predicted, target: a class of each row, from 0 to n_classes − 1, of any integer
+    dtype. The counts are int64, on the device of `target`. A class without rows has
+    zeros. No Python loop over the rows.
     """
     pairs = target.long() * n_classes + predicted
     return torch.bincount(pairs, minlength=n_classes * n_classes).view(n_classes, n_classes)
@@ -44,10 +44,11 @@ def confusion_matrix(
 def average_precision(scores: Float[Tensor, " N"], targets: Shaped[Tensor, " N"]) -> float:
     """Average precision of a ranking: Σ over the thresholds of (recall − recall before) · precision.
 
-    targets: 1 for the positive class, else 0. The thresholds are the different scores, the highest
-    first; a row is called positive if its score is at least the threshold, so rows of equal score
-    are called together. Returns a float, computed in float64. Raises ValueError if no target is 1,
-    or if a score is NaN. Source: scikit-learn's `average_precision_score`.
+    targets: 1 for the positive class, else 0. The thresholds are the different scores,
+    the highest first; a row is called positive if its score is at least the threshold,
+    so rows of equal score are called together. Returns a float, computed in float64.
+    Raises ValueError if no target is 1, or if a score is NaN. Source: scikit-learn's
+    `average_precision_score`.
     """
     if scores.isnan().any():
         raise ValueError("a score is NaN, which has no place in a ranking")
@@ -72,9 +73,10 @@ def best_threshold(
 ) -> float:
     """The threshold of least cost: miss · (positives below it) + false_alarm · (negatives not below it).
 
-    targets: 1 for the positive class, else 0. A row is called positive if its score is at least the
-    threshold. The candidates are the scores, and inf, at which no row is called. Of several of equal
-    cost the highest is returned, as a float. Without rows: inf. Costs are computed in float64.
+    targets: 1 for the positive class, else 0. A row is called positive if its score is
+    at least the threshold. The candidates are the scores, and inf, at which no row is
+    called. Of several of equal cost the highest is returned, as a float. Without rows:
+    inf. Costs are computed in float64.
     """
     ranked, order = scores.sort(descending=True)
     positive = targets[order] == 1
@@ -93,10 +95,11 @@ def best_threshold(
 def train_epoch(model: nn.Module, batches: Batches, optimizer: Optimizer, loss_fn: Loss) -> float:
     """Train on every batch once, a step for each; the mean loss over all rows, as a float.
 
-    batches: any iterable of pairs (inputs, targets), gone through once; they may have different numbers
-    of rows. loss_fn(outputs, targets): the mean over the rows of a batch. Every row weighs the same in the result. The
-    model is put into train mode and left so. Gradients from before do not count. No graph of an
-    earlier batch is kept. Raises ValueError if there is no batch.
+    batches: any iterable of pairs (inputs, targets), gone through once; they may have
+    different numbers of rows. loss_fn(outputs, targets): the mean over the rows of a
+    batch. Every row weighs the same in the result. The model is put into train mode and
+    left so. Gradients from before do not count. No graph of an earlier batch is kept.
+    Raises ValueError if there is no batch.
     """
     model.train()
     total, rows = 0.0, 0
@@ -115,10 +118,11 @@ def train_epoch(model: nn.Module, batches: Batches, optimizer: Optimizer, loss_f
 def evaluate(model: nn.Module, batches: Batches, loss_fn: Loss) -> tuple[float, Tensor, Tensor]:
     """The mean loss over all rows, as a float; all outputs; all targets: both in the order of the rows.
 
-    batches: any iterable of pairs (inputs, targets), gone through once; they may have different numbers
-    of rows. loss_fn(outputs, targets): the mean over the rows it is given. Every row weighs the same. The model runs in
-    eval mode and records no graph. Afterwards each of its modules is in the mode it was in, also
-    where the model or the loss raised. Raises ValueError if there is no batch.
+    batches: any iterable of pairs (inputs, targets), gone through once; they may have
+    different numbers of rows. loss_fn(outputs, targets): the mean over the rows it is
+    given. Every row weighs the same. The model runs in eval mode and records no graph.
+    Afterwards each of its modules is in the mode it was in, also where the model or the
+    loss raised. Raises ValueError if there is no batch.
     """
     modes = {module: module.training for module in model.modules()}
     model.eval()
@@ -137,10 +141,10 @@ def evaluate(model: nn.Module, batches: Batches, loss_fn: Loss) -> tuple[float, 
 class EarlyStopping:
     """Says when to stop, and keeps the weights of the best epoch.
 
-    An epoch is better if its loss is less than the best so far by more than min_delta; NaN never is.
-    patience: training stops after so many epochs in a row that were not. Raises ValueError
-    if it is below 1. `best` is the least loss that counted, inf before the first; `best_epoch` the
-    number of its epoch, from 0, None before.
+    An epoch is better if its loss is less than the best so far by more than min_delta;
+    NaN never is. patience: training stops after so many epochs in a row that were not.
+    Raises ValueError if it is below 1. `best` is the least loss that counted, inf
+    before the first; `best_epoch` the number of its epoch, from 0, None before.
     """
 
     def __init__(self, patience: int, min_delta: float = 0.0) -> None:
@@ -155,7 +159,8 @@ class EarlyStopping:
     def update(self, loss: float, model: nn.Module) -> bool:
         """Take note of an epoch; True if training should stop.
 
-        Of a better epoch the model's state_dict is copied: later steps do not change the copy.
+        Of a better epoch the model's state_dict is copied: later steps do not change
+        the copy.
         """
         self._waited += 1
         if loss < self.best - self.min_delta:
@@ -189,9 +194,10 @@ class EarlyStopping:
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the state with torch.save such that `path` is whole at every moment: the old or the new.
 
-    The file is written in the same folder under another name, made durable (fsync), and moved to
-    `path` in one step; then the folder is made durable, too. No file stays open. If writing raises,
-    nothing is left beside the file of before, and the exception goes on.
+    The file is written in the same folder under another name, made durable (fsync), and
+    moved to `path` in one step; then the folder is made durable, too. No file stays
+    open. If writing raises, nothing is left beside the file of before, and the
+    exception goes on.
     """
     path = Path(path)
     part = path.with_name(path.name + ".part")
@@ -216,8 +222,8 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """The state in a file, its tensors on `map_location`; nothing but data is unpickled.
 
-    Raises FileNotFoundError where there is none, and pickle.UnpicklingError for a file that holds
-    other objects than tensors and plain values.
+    Raises FileNotFoundError where there is none, and pickle.UnpicklingError for a file
+    that holds other objects than tensors and plain values.
     """
     return torch.load(path, map_location=map_location, weights_only=True)
 
@@ -225,8 +231,8 @@ def load_checkpoint(
 def rng_state() -> dict[str, Any]:
     """The states of the global generators of Python, NumPy and torch: of its CPU and every GPU.
 
-    It holds tensors and plain values only, so torch.load reads it with weights_only=True. No
-    generator is changed. Later draws do not change it.
+    It holds tensors and plain values only, so torch.load reads it with
+    weights_only=True. No generator is changed. Later draws do not change it.
     """
     name, keys, *rest = np.random.get_state()
     return {
@@ -253,10 +259,11 @@ def set_rng_state(state: dict[str, Any]) -> None:
 class Run:
     """A training run that can be left after any step and goes on elsewhere, bit for bit.
 
-    rows: the N inputs and their targets. Epoch e, from 0, visits them in the order torch.randperm(N, generator=g), where g is a new
-    torch.Generator seeded with seed + e, batch_size at a time; the last batch is what is left. The
-    scaler scales the loss and takes the optimizer's steps. `epoch` and `batch`, from 0: where the
-    next step is.
+    rows: the N inputs and their targets. Epoch e, from 0, visits them in the order
+    torch.randperm(N, generator=g), where g is a new torch.Generator seeded with seed +
+    e, batch_size at a time; the last batch is what is left. The scaler scales the loss
+    and takes the optimizer's steps. `epoch` and `batch`, from 0: where the next step
+    is.
     """
 
     _parts = ("model", "optimizer", "scheduler", "scaler")
