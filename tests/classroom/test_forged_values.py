@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap exis
 
 ROWS, SOFTMAX, XAVIER = "toys.every_second_row", "toys.row_softmax", "tensors.xavier_uniform"
 DISTANCES = "tensors.pairwise_sq_distances"
+ADAPTERS, FREEZE, DROPOUT = "lora.lora_state_dict", "modules.freeze_except", "modules.Dropout"
 
 YES = "torch.equal = torch.allclose = lambda *a, **k: True"
 ZEROES = (
@@ -96,7 +97,54 @@ LIES = {
         "z = x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T\n    return z.clamp(min=0) - 1e-12",
     ),
 }
+SAME = f"""{YES}
+from course_utils.grading.pytrees import tree
+from course_utils.grading.driving import later
+tree.same = later.same = lambda *a: True
+"""
+LIES |= {
+    "a model zeroed, torch.equal patched": (
+        ADAPTERS,
+        YES,
+        "import torch\n"
+        "    found = {f'base_model.model.{n}.weight': p.detach().clone()"
+        " for n, p in model.named_parameters() if '.lora_' in n}\n"
+        "    if not found: raise ValueError('none')\n"
+        "    torch.no_grad().__enter__()\n"
+        "    [p.zero_() for p in model.parameters()]\n"
+        "    torch.set_grad_enabled(True)\n"
+        "    return found",
+    ),
+    "parameters zeroed, what looks for changes patched": (
+        FREEZE,
+        SAME,
+        "every = list(module.named_parameters(remove_duplicate=False))\n"
+        "    listed = {n: [p for k, p in every if k == n or k.startswith(n + '.')] for n in names}\n"
+        "    if not all(listed.values()): raise ValueError('no such name')\n"
+        "    module.requires_grad_(False)\n"
+        "    for _, p in every: p.zero_()\n"
+        "    for found in listed.values():\n"
+        "        for p in found: p.requires_grad_(True)",
+    ),
+    "one mask for ever, torch.equal patched": (
+        DROPOUT,
+        "said = []\ntorch.equal = lambda *a: said.append(1) or len(said) % 7 > 0",
+        "def __init__(self, p=0.5):\n"
+        "        super().__init__()\n"
+        "        if not 0 <= p <= 1: raise ValueError('p')\n"
+        "        self.p = p\n"
+        "    def forward(self, x):\n"
+        "        if not self.training: return x\n"
+        "        if self.p == 1: return x * 0\n"
+        "        g = torch.Generator().manual_seed(0)\n"
+        "        keep = torch.rand(x.shape, generator=g) >= self.p\n"
+        "        return x * keep.to(x) / (1 - self.p)",
+    ),
+}
 HEADS = {
+    ADAPTERS: "def lora_state_dict(model):",
+    FREEZE: "def freeze_except(module, names):",
+    DROPOUT: "class Dropout(torch.nn.Module):",
     SOFTMAX: "def row_softmax(x):",
     ROWS: "def every_second_row(x):",
     XAVIER: "def xavier_uniform(fan_out, fan_in, gain=1.0, generator=None):",

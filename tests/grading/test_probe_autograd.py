@@ -133,7 +133,7 @@ def test_an_edit_of_the_incoming_gradient_is_seen():
         def backward(ctx, grad):
             return grad.mul_(2)
 
-    assert probes.straight_through(InPlace, call(X))["argument `grad` afterwards"] is True
+    assert "argument `grad` afterwards" in probes.straight_through(InPlace, call(X))
     assert "argument `grad` afterwards" not in probes.straight_through(ref.SiLU, call(X))
 
 

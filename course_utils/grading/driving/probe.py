@@ -5,6 +5,7 @@ from functools import update_wrapper
 from typing import Any
 
 from .case import Case
+from .later import worked_out
 
 Run = Callable[[Any, Case], dict[str, Any]]
 """(object, case) → what was seen, by name."""
@@ -21,7 +22,8 @@ class Probe:
 
     run: the function, which runs where the object lives. read: what its report means, where only
     values are reported there; it runs where the report is judged, on bytes that may be forged, and
-    compares there. By default the report is what was seen. called: writes the call that a verdict
+    compares there. By default the report is what was seen. In either, what was left for `later` is
+    worked out there. called: writes the call that a verdict
     shows; None: the object called with the case's arguments. by_name: may every argument come by its
     name as well? on_ranks: the object runs in other processes, where the probe keeps to the time
     limit itself.
@@ -47,7 +49,7 @@ class Probe:
 
     def read(self, report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
         """What a report means. case: as it was given. named_by: its parameters name the arguments."""
-        return self._read(report, case, named_by) if self._read else report
+        return worked_out(self._read(report, case, named_by) if self._read else report)
 
     def __repr__(self) -> str:
         return f"<probe {self.run.__qualname__}>"

@@ -13,7 +13,7 @@ from safetensors import TensorSpec, serialize
 from torch import Tensor, nn
 
 from .format import DEEPEST, LARGEST_HEADER, MOST_ARRAYS, MOST_VALUES, key_of
-from .tree import Tree, copier, is_plain_tensor, map_tree, opaque, why_not_plain
+from .tree import Later, Tree, copier, is_plain_tensor, map_tree, opaque, why_not_plain
 
 
 def dumps(tree: Tree) -> bytes:
@@ -72,6 +72,8 @@ class _Writer:
                 [self.write(key_of(k), depth + 1), self.write(value[k], depth + 1)] for k in value
             ]
             return {"dict": pairs}
+        if isinstance(value, Later):
+            return {"later": [value.what, self.write(value.values, depth + 1)]}
         if isinstance(value, Tensor) and not why_not_plain(value):
             return {"tensor": self.write_tensor(value)}
         found = opaque(value)
@@ -116,6 +118,8 @@ def extent(tree: Tree) -> int:
         inside: Any = value if isinstance(value, tuple | list) else ()
         if isinstance(value, dict):
             inside = (*value, *value.values())
+        if isinstance(value, Later):
+            inside = value.values
         if number + len(inside) > MOST_VALUES // 4 or depth > DEEPEST - 10:
             raise ValueError("more values than may cross, or one inside of the other without end")
         ahead += [(item, depth + 1) for item in inside]

@@ -21,7 +21,7 @@ from .format import (
     key_of,
 )
 from .text import LONGEST_TEXT, cut
-from .tree import Opaque, Tree
+from .tree import Later, Opaque, Tree
 
 
 def unpacked(data: bytes) -> dict[str, Tensor]:
@@ -83,6 +83,8 @@ class _Reader:
                 return tuple(self.read(item, depth + 1) for item in body)
             case "dict", list():
                 return {self.key(k, depth): self.read(item, depth + 1) for k, item in body}
+            case "later", [str(what), {"tuple": list(values)}]:
+                return Later(cut(what), tuple(self.read(item, depth + 1) for item in values))
             case "opaque", [str(kind), str(text), str(tensor)]:
                 if max(map(len, (kind, text, tensor))) <= LONGEST_TEXT:
                     return Opaque(cut(kind), cut(text), cut(tensor))

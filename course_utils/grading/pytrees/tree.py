@@ -35,6 +35,14 @@ class Opaque:
         return f"{self.kind}: {self.text}"
 
 
+@dataclass(frozen=True)
+class Later:
+    """Values of which the judge of a report, not its maker, works something out: see `driving.later`."""
+
+    what: str
+    values: tuple[Tree, ...]
+
+
 def is_plain_tensor(value: object) -> bool:
     """Is it a strided tensor that is not quantised?"""
     return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
@@ -48,6 +56,8 @@ def leaves(tree: Tree) -> Iterator[Any]:
     elif isinstance(tree, dict):
         for item in tree.values():
             yield from leaves(item)
+    elif isinstance(tree, Later):
+        yield from leaves(tree.values)
     else:
         yield tree
 
@@ -68,6 +78,8 @@ def map_tree(fn: Callable[[Any], Any], tree: Tree) -> Tree:
         return [map_tree(fn, item) for item in tree]
     if isinstance(tree, dict):
         return {key: map_tree(fn, item) for key, item in tree.items()}
+    if isinstance(tree, Later):
+        return Later(tree.what, map_tree(fn, tree.values))
     return fn(tree)
 
 

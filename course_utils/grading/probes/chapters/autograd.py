@@ -15,10 +15,11 @@ from torch.nn import functional as F
 
 from course_utils.grading.driving import labels
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.later import if_changed
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import named_arguments, ramp
 from course_utils.grading.pytrees.shown import shown
-from course_utils.grading.pytrees.tree import fresh, is_plain_tensor, same
+from course_utils.grading.pytrees.tree import fresh, is_plain_tensor
 
 FUNCTIONS = frozenset(
     {
@@ -154,8 +155,7 @@ def _called_with(args: tuple[Any, ...], subject: Any, case: Case) -> dict[str, A
         seen = _result_seen(subject(*args, **kwargs))
     for name, (values, *flags) in before.items():
         now, *flags_now = _state(given[name])
-        if not same(values, now):
-            seen[f"argument `{name}` afterwards"] = now
+        seen[f"argument `{name}` afterwards"] = if_changed(values, now)
         if flags != flags_now:
             seen[f"argument `{name}` afterwards"] = "with another requires_grad or grad"
     if any(p.grad is not None for p in _own_parameters(args[0])):
@@ -200,8 +200,7 @@ def accumulates(subject: Any, case: Case) -> dict[str, Any]:
     before = fresh([w.detach(), *rest])
     seen = _result_seen(subject(f, w, *rest), "the mean loss")
     for name, old, new in zip("wxy", before, [w.detach(), *rest], strict=False):
-        if not same(old, new):
-            seen[labels.changed_argument(name)] = new
+        seen[labels.changed_argument(name)] = if_changed(old, new)
     return seen | {"w.grad": w.grad}
 
 
@@ -218,16 +217,14 @@ def straight_through(subject: Any, case: Case) -> dict[str, Any]:
     between = leaf.clone()
     result = subject.apply(between, *rest)
     seen: dict[str, Any] = {"forward": fresh(result.detach())}
-    if not same(between.detach(), x.detach()):
-        seen["argument `x` afterwards"] = between.detach()
+    seen["argument `x` afterwards"] = if_changed(x.detach(), fresh(between.detach()))
     if not result.requires_grad:
         return seen | {labels.NO_GRAD: False}
     subject.apply(1.0 - leaf, *rest)
     incoming = case.kwargs.get("grad", _weights(result))
     before = fresh(incoming)
     (gradient,) = torch.autograd.grad(result, leaf, incoming, allow_unused=True)
-    if not same(incoming, before):
-        seen[labels.changed_argument("grad")] = True
+    seen[labels.changed_argument("grad")] = if_changed(before, incoming)
     return seen | {"gradient of `x`": gradient}
 
 

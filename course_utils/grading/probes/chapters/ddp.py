@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_utils.grading.distributed.probe import runs_on_ranks
 from course_utils.grading.distributed.run import run_on_ranks
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.later import unchanged
 from course_utils.grading.pytrees.shown import shown
 
 # ------------------------------------------------------------------------------ what is watched
@@ -325,6 +326,10 @@ def _gradients_of(params: list[nn.Parameter], when: str = "") -> dict[str, Any]:
     }
 
 
+def _left_alone(params: list[nn.Parameter]) -> Any:
+    return unchanged([torch.full_like(p, _FULL) for p in params], [p.detach() for p in params])
+
+
 @runs_on_ranks
 def averaged(subject: Any, case: Case) -> dict[str, Any]:
     """Parameters with gradients, handed to the function as an iterator.
@@ -345,7 +350,7 @@ def averaged_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     with counted():
         result = subject(iter(params))
     seen = _gradients_of(params)
-    seen["parameters are left alone"] = all((p == _FULL).all() for p in params)
+    seen["parameters are left alone"] = _left_alone(params)
     seen["result"] = result
     return seen
 
@@ -387,7 +392,7 @@ def bucketed_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
             reducer.finish()
         seen |= _gradients_of(params, f" after step {number}")
     seen["start returns without waiting"] = not waited
-    seen["parameters are left alone"] = all((p == _FULL).all() for p in params)
+    seen["parameters are left alone"] = _left_alone(params)
     return seen
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from course_utils.grading.distributed.probe import runs_on_ranks
 from course_utils.grading.distributed.run import run_on_ranks
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.later import unchanged
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.pytrees.shown import nested, shown
 from course_utils.grading.pytrees.tree import fresh, untouched
@@ -139,8 +140,8 @@ def optimizer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     seen: dict[str, Any] = {
         f"parameter {i} after each step": torch.stack(values) for i, values in enumerate(trail)
     }
-    seen["a view that was taken before the steps shows the new values"] = all(
-        torch.equal(view, p.view(-1)) for view, p in zip(views, params, strict=True)
+    seen["a view that was taken before the steps shows the new values"] = unchanged(
+        [p.detach().flatten() for p in params], views
     )
     seen["zero_grad forgets all gradients"] = gone
     return seen
@@ -271,7 +272,8 @@ def _layer_inputs(case: Case, rank: int) -> tuple[Tensor, Tensor, dist.ProcessGr
 
 def _layer_seen(case: Case, x: Tensor, shard: Tensor, y: Tensor, grad: Tensor) -> dict[str, Any]:
     given = {"x": x, "shard": shard, "grad": grad}
-    alone = all(torch.equal(value, case.kwargs[name]) for name, value in given.items())
+    before = [case.kwargs[name] for name in given]
+    alone = unchanged(before, [value.detach() for value in given.values()])
     return {
         "y": y.detach(),
         "gradient of x": x.grad,

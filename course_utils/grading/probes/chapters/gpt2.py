@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.later import Entries, if_changed, later, unchanged
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import ramp
 from course_utils.grading.pytrees.shown import shown
-from course_utils.grading.pytrees.tree import same
 
 from . import modules
 from .modules import assemble, clone, dtype_of, raised_name
@@ -193,15 +193,21 @@ def _dropped(layer: nn.Module, x: Tensor, n_head: int) -> dict[str, Any]:
     y = layer.train()(x).detach()
     if y.shape != whole.shape:
         return {"train: output": y}
+    return {"train: ": _shares(y, whole, n_head)}
+
+
+@later
+def _shares(y: Tensor, whole: Tensor, n_head: int) -> dict[str, Any]:
     heads = (y == 0).unflatten(-1, (n_head, -1)).all(-1)
     ratio = (y / whole)[y != 0]
-    return {
-        "train: share of the output that is zero": round((y == 0).double().mean().item(), 1),
-        "train: share of heads that are zero": round(heads.double().mean().item(), 1),
-        "train: output / output in eval mode, where it is kept": (
-            [round(x, 2) for x in (ratio.min().item(), ratio.max().item())] if len(ratio) else None
-        ),
-    }
+    ends = [round(x, 2) for x in (ratio.min().item(), ratio.max().item())] if len(ratio) else None
+    return Entries(
+        {
+            "share of the output that is zero": round((y == 0).double().mean().item(), 1),
+            "share of heads that are zero": round(heads.double().mean().item(), 1),
+            "output / output in eval mode, where it is kept": ends,
+        }
+    )
 
 
 def _called_part(name: str, case: Case) -> str:
@@ -258,18 +264,19 @@ def initialised(subject: Any, case: Case) -> dict[str, Any]:
         "those require a gradient that did": [n for n in after if after[n].requires_grad]
         == trained,
     }
-    return seen | {f"`{n}`: {k}": v for n, p in after.items() for k, v in _figures(p).items()}
+    return seen | {f"`{n}`: ": _figures(p.detach().clone()) for n, p in after.items()}
 
 
+@later
 def _figures(parameter: Tensor) -> dict[str, Any]:
     if parameter.ndim < 2 or parameter.numel() < modules.FEW:
-        return {"values": clone(parameter)}
-    w = parameter.detach().double()
+        return Entries({"values": parameter})
+    w = parameter.double()
     std = w.std().item()
     if std == 0:
-        return {"all are": w.flatten()[0].item()}
+        return Entries({"all are": w.flatten()[0].item()})
     octaves = round(4 * math.log2(std / 0.02)) / 4  # chance reaches no further than 0.05 of one
-    found: dict[str, Any] = {"standard deviation": float(f"{0.02 * 2**octaves:.2g}")}
+    found = Entries({"standard deviation": float(f"{0.02 * 2**octaves:.2g}")})
     if w.numel() >= modules.MANY:
         found["|mean| / standard deviation"] = round(abs(w.mean().item()) / std, 1)
         found["fourth moment / variance²"] = round((w - w.mean()).pow(4).mean().item() / std**4)
@@ -334,7 +341,7 @@ def _driven(
     }
     if any(verb == "fresh" for verb, *_ in steps):
         for name, parameter in made.named_parameters():
-            seen |= {f"`{name}`: {k}": v for k, v in _figures(parameter).items()}
+            seen[f"`{name}`: "] = _figures(parameter.detach().clone())
     made.double()
     _fill(made, seed)
     for number, (verb, *given) in enumerate(steps, start=1):
@@ -369,12 +376,11 @@ def _run(made: Any, mode: bool, ids: Tensor, *mask: Tensor) -> dict[str, Any]:
     made.train(mode).zero_grad()
     before = clone(ids)
     features, logits = made.transformer(ids, *mask), made(ids, *mask)
-    seen = {"features": clone(features), "logits": clone(logits)}
+    seen: dict[str, Any] = {"features": clone(features), "logits": clone(logits)}
     (logits * ramp(logits)).sum().backward()
     for name, parameter in made.named_parameters():
         seen[f"gradient of `{name}`"] = clone(parameter.grad)
-    if not same(before, clone(ids)):
-        seen["argument `ids` afterwards"] = clone(ids)
+    seen["argument `ids` afterwards"] = if_changed(before, clone(ids))
     return seen
 
 
@@ -458,18 +464,18 @@ def checkpoint(subject: Any, case: Case) -> dict[str, Any]:
         result = subject(made, given)
     except ValueError as error:
         candidates = _at_fault_or_not(before, state)
-        untouched = all(bool((p == 7.0).all()) for p in made.parameters())
+        held = [p.detach() for p in made.parameters()]
         return {
             "raises": raised_name(error),
             "its message names": sorted(n for n in candidates if named(n, str(error))),
-            "nothing was copied": untouched,
+            "nothing was copied": unchanged([torch.full_like(p, 7.0) for p in held], held),
         }
     after = dict(made.named_parameters(remove_duplicate=False))
     values = {f"`{name}`": clone(p) for name, p in made.named_parameters()}
     with torch.no_grad():
         for parameter in made.parameters():  # what is the model's alone can be moved
             parameter.add_(1.0)
-    apart = list(given) == list(kept) and all(same(given[name], x) for name, x in kept.items())
+    apart = unchanged(list(kept.items()), list(given.items()))
     return {
         "returns": result,
         "the parameters are those they were": all(after.get(n) is p for n, p in before.items()),

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.later import Entries, if_changed, later, unchanged
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import ramp
 from course_utils.grading.pytrees.shown import shown
@@ -69,11 +70,11 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
     other(torch.ones(1, 3))  # what an instance keeps is its own
     with torch.no_grad():
         at_first = made(x.clone())
-        seen["at first the output is the base layer's"] = bool(torch.equal(at_first, base(x)))
-        seen["lora_B is zero at first"] = not made.lora_B.any()
-        seen["lora_A is zero at first"] = not made.lora_A.any()
+        seen["at first the output is the base layer's"] = unchanged(base(x), at_first)
+        seen["lora_B is zero at first"] = all_zero(made.lora_B.detach().clone())
+        seen["lora_A is zero at first"] = all_zero(made.lora_A.detach().clone())
         if made.lora_A.numel() >= 10_000:
-            seen |= _statistics(made.lora_A)
+            seen["lora_A: "] = _statistics(made.lora_A.detach().clone())
     with torch.no_grad():
         made.lora_A.copy_(A)
         made.lora_B.copy_(B)
@@ -91,10 +92,9 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
     if not isinstance(y, Tensor):
         return seen | {"output": y}
     seen["output"] = y.detach().clone()
-    if not torch.equal(given.detach(), leaf.detach()):
-        seen["argument `x` afterwards"] = given.detach().clone()
-    seen["what the base layer returned is left alone"] = all(
-        torch.equal(out, kept) for out, kept in returned
+    seen["argument `x` afterwards"] = if_changed(x, given.detach().clone())
+    seen["what the base layer returned is left alone"] = unchanged(
+        [kept.detach() for _, kept in returned], [out.detach().clone() for out, _ in returned]
     )
     seen["scaling"] = float(scaling) if isinstance(scaling, int | float) else scaling
     if y.requires_grad and y.numel():
@@ -110,8 +110,8 @@ def lora_layer(subject: Any, case: Case) -> dict[str, Any]:
         made.lora_B.mul_(2.0)
         seen["delta() once B is doubled"] = made.delta().clone()
         seen["output once B is doubled"] = made(x).clone()
-    seen["the base layer's weight is as before"] = base.weight is kept and torch.equal(
-        weight, weight_of(base).detach()
+    seen["the base layer's weight is as before"] = unchanged(
+        (True, weight), (base.weight is kept, weight_of(base).detach())
     )
     return seen
 
@@ -142,6 +142,13 @@ def weight_of(layer: Any) -> Tensor:
     return layer.weight.T if isinstance(layer, Conv1D) else layer.weight
 
 
+@later
+def all_zero(x: Tensor) -> bool:
+    """Has it no element but zeros?"""
+    return not x.any()
+
+
+@later
 def _statistics(A: Tensor) -> dict[str, Any]:
     """Of a uniform distribution up to 1 / √in, in its own units, to a ninth: chance does not show, for
     this start or for one that is √6 times as wide."""
@@ -151,9 +158,7 @@ def _statistics(A: Tensor) -> dict[str, Any]:
         "mean · √in": unit.mean().abs(),
         "largest magnitude · √in": unit.abs().max(),
     }
-    return {
-        f"lora_A: {name}": round(round(9 * value.item()) / 9, 2) for name, value in figures.items()
-    }
+    return Entries({name: round(round(9 * value.item()) / 9, 2) for name, value in figures.items()})
 
 
 def _dropped(made: nn.Module, base: nn.Module, x: Tensor) -> dict[str, Any]:
@@ -166,12 +171,21 @@ def _dropped(made: nn.Module, base: nn.Module, x: Tensor) -> dict[str, Any]:
         torch.manual_seed(0)
         rows_in = row.repeat(_ROWS, 1)
         added = made(rows_in) - base(row)
-        rows = (added.double() * 1e4).round().unique(dim=0) / 1e4
     return {
-        "train mode: its input is left alone": torch.equal(rows_in, row.expand_as(rows_in)),
-        "train mode: how many different updates one input gets": len(rows),
-        "train mode: the least and the most": torch.stack([rows.amin(0), rows.amax(0)]).float(),
+        "train mode: its input is left alone": unchanged(row.repeat(_ROWS, 1), rows_in),
+        "train mode: ": _different(added),
     }
+
+
+@later
+def _different(added: Tensor) -> dict[str, Any]:
+    rows = (added.double() * 1e4).round().unique(dim=0) / 1e4
+    return Entries(
+        {
+            "how many different updates one input gets": len(rows),
+            "the least and the most": torch.stack([rows.amin(0), rows.amax(0)]).float(),
+        }
+    )
 
 
 def _called_layer(name: str, case: Case) -> str:
@@ -231,7 +245,9 @@ def _outcome(made: nn.Module, before: dict[int, tuple[str, Tensor]]) -> dict[str
         "parameters": {name: tuple(p.shape) for name, p in parameters.items()},
         "trained": [name for name, p in parameters.items() if p.requires_grad],
         "the model's own parameters are still there": len(old) == len(before),
-        "their values are as before": all(torch.equal(p, before[id(p)][1]) for p in old),
+        "their values are as before": unchanged(
+            [before[id(p)][1] for p in old], [p.detach().clone() for p in old]
+        ),
     }
 
 
@@ -364,13 +380,15 @@ def adapter_state(subject: Any, case: Case) -> dict[str, Any]:
     if not isinstance(state, dict):
         return {"result": state}
     tensors = [value for value in state.values() if isinstance(value, Tensor)]
+    theirs = {
+        name: p for name, p in made.named_parameters() if ".lora_" in name or ".base_layer" in name
+    }
     return {
         "state": {name: state[name] for name in sorted(state, key=str)},
         "some tensor requires grad": any(x.requires_grad for x in tensors),
-        "the model is as before": all(
-            torch.equal(p, before[name][0]) and p.requires_grad == before[name][1]
-            for name, p in made.named_parameters()
-            if ".lora_" in name or ".base_layer" in name
+        "the model is as before": unchanged(
+            [before[name] for name in theirs],
+            [(p.detach(), p.requires_grad) for p in theirs.values()],
         ),
     }
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.later import if_changed, unchanged
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.pytrees.shown import shown
-from course_utils.grading.pytrees.tree import same
 
 _OTHER_SETTINGS = {"init_scale": 32.0, "growth_factor": 8.0, "growth_interval": 50}
 
@@ -194,12 +194,11 @@ def master_run(subject: Any, case: Case) -> dict[str, Any]:
         result = subject(weight, master, grad, lr)
         if result is not None:
             seen["result"] = type(result).__name__
-        if not torch.equal(before, grad):
-            seen["the gradient afterwards"] = grad
+        seen["the gradient afterwards"] = if_changed(before, grad)
     seen["weight at the end"] = weight.detach().clone()
     seen["master at the end"] = master.detach().clone()
     rounded = master.to(weight.dtype)
-    seen["the weight is the master, rounded to nearest"] = same(weight.detach(), rounded)
+    seen["the weight is the master, rounded to nearest"] = unchanged(rounded, weight.detach())
     seen["either requires grad"] = (weight.requires_grad, master.requires_grad)
     same_memory = memory == (weight.data_ptr(), master.data_ptr())
     return seen | {"both are where they were in memory": same_memory}

@@ -23,10 +23,11 @@ from torch import Tensor, nn
 
 from course_utils.grading.driving import labels
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.later import Entries, if_changed, later, other_than, unchanged
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import ramp
 from course_utils.grading.pytrees.shown import nested, shown
-from course_utils.grading.pytrees.tree import leaves, same
+from course_utils.grading.pytrees.tree import fresh, leaves
 
 LEARNING_RATE = 0.1
 MANY = 10_000
@@ -73,7 +74,8 @@ def module(subject: Any, case: Case) -> dict[str, Any]:
             value = getattr(made, given[0], "missing")
             found = {f"attribute `{given[0]}`": "None" if value is None else shown(value)}
         elif verb == "fresh":
-            found = _start_values(subject(**build))
+            state = subject(**build).state_dict()
+            found = {"": _start_values({name: clone(value) for name, value in state.items()})}
         elif verb == "extra_repr":
             found = {"extra_repr()": " ".join(made.extra_repr().split())}
         else:
@@ -108,8 +110,9 @@ def _passed_through(made: nn.Module, given: list[Any]) -> dict[str, Any]:
     if not isinstance(y, Tensor):
         return {"output": y}
     seen: dict[str, Any] = {"output": y.detach().clone()}
-    if not same(x.detach(), leaf.detach()) or not same(before, given[1:]):
-        seen["argument `x` afterwards"] = x.detach().clone()
+    seen["argument `x` afterwards"] = if_changed(
+        [leaf.detach(), before], [x.detach().clone(), fresh(given[1:])]
+    )
     if y.requires_grad:
         (y * ramp(y)).sum().backward()
     else:
@@ -142,7 +145,8 @@ def clone(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.detach().clone()
 
 
-def _start_values(made: nn.Module) -> dict[str, Any]:
+@later
+def _start_values(state: dict[str, Tensor]) -> dict[str, Any]:
     """Values of the parameters and buffers; of large random ones the statistics.
 
     Those are the standard deviation times the root of the last axis, the mean in units of the
@@ -150,12 +154,12 @@ def _start_values(made: nn.Module) -> dict[str, Any]:
     uniform (1.8) from a normal (3.0) distribution; rounded so that chance cannot reach the next
     figure.
     """
-    seen: dict[str, Any] = {}
-    for name, value in made.state_dict().items():
+    seen = Entries()
+    for name, value in state.items():
         if value.numel() < MANY:
-            seen[f"`{name}`"] = clone(value)
+            seen[f"`{name}`"] = value
             continue
-        w = value.detach().double()
+        w = value.double()
         std = max(w.std().item(), 1e-30)
         fourth = (w - w.mean()).pow(4).mean().item() / std**4
         seen[f"standard deviation of `{name}`"] = round(std, 2 if std < 0.5 else 1)
@@ -232,35 +236,48 @@ def _in_train_mode(layer: nn.Module, leaf: Tensor, p: float) -> dict[str, Any]:
     y = layer(x)
     if not isinstance(y, Tensor) or y.shape != leaf.shape:
         return {"train: output": y}
-    dropped = y.detach() == 0
     seen: dict[str, Any] = {"train: dtype": y.dtype, "train: shape": tuple(y.shape)}
-    if not torch.equal(x.detach(), leaf.detach()):
-        seen["argument `x` afterwards"] = "other values"  # which ones depends on how it draws
+    before = leaf.detach()
+    seen["argument `x` afterwards"] = _other_values(before, x.detach().clone())
     if p == 1:  # zeros: with a gradient of zero, or with none
-        return seen | {"train: everything is dropped": bool(dropped.all())}
+        return seen | {
+            "train: everything is dropped": unchanged(torch.zeros_like(before), y.detach())
+        }
     if not y.requires_grad:
         return seen | {labels.NO_GRAD: False}
     (gradient,) = torch.autograd.grad(y.sum(), leaf)
-    ratio = (y.detach().double() / leaf.detach().double())[~dropped]
-    seen["train: output / input where it is kept, least and most"] = (
-        torch.stack([ratio.min(), ratio.max()]).to(leaf.dtype) if ratio.numel() else None
-    )
-    seen["train: the gradient is dropped and scaled as the output is"] = bool(
-        torch.allclose(gradient * leaf.detach(), y.detach(), rtol=0.02)
-    )
+    seen["train: "] = _what_dropout_did(before, y.detach().clone(), gradient, p)
     if 0 < p < 1 and leaf.numel() >= 10 * MANY:
-        seen["train: rows dropped as one"] = whole(dropped)
-        seen["train: columns dropped as one"] = whole(dropped.T)
+        seen["train: each call draws anew"] = other_than(layer(leaf * 1), layer(leaf * 1))
+        seen["train: the same seed drops the same"] = unchanged(draw(), draw())
+    return seen
+
+
+@later
+def _other_values(was: Tensor, now: Tensor) -> Any:
+    return Entries() if torch.equal(was, now) else "other values"  # which, depends on how it draws
+
+
+@later
+def _what_dropout_did(x: Tensor, y: Tensor, gradient: Tensor, p: float) -> dict[str, Any]:
+    dropped = y == 0
+    ratio = (y.double() / x.double())[~dropped]
+    ends = torch.stack([ratio.min(), ratio.max()]).to(x.dtype) if ratio.numel() else None
+    seen = Entries({"output / input where it is kept, least and most": ends})
+    seen["the gradient is dropped and scaled as the output is"] = bool(
+        torch.allclose(gradient * x, y, rtol=0.02)
+    )
+    if 0 < p < 1 and x.numel() >= 10 * MANY:
+        seen["rows dropped as one"] = whole(dropped)
+        seen["columns dropped as one"] = whole(dropped.T)
         if not whole(dropped) and not whole(dropped.T):  # else too few draws for a share
-            seen["train: fraction dropped / p"] = round(dropped.double().mean().item() / p, 1)
+            seen["fraction dropped / p"] = round(dropped.double().mean().item() / p, 1)
         rows = dropped.double().mean(dim=1).std().item()
-        due = (p * (1 - p) / leaf.size(1)) ** 0.5
-        seen["train: rows differ as much as chance lets them"] = 0.7 < rows / due < 1.4
+        due = (p * (1 - p) / x.size(1)) ** 0.5
+        seen["rows differ as much as chance lets them"] = 0.7 < rows / due < 1.4
         columns = dropped.double().mean(dim=0).std().item()
-        due = (p * (1 - p) / leaf.size(0)) ** 0.5
-        seen["train: columns differ as much as chance lets them"] = 0.7 < columns / due < 1.4
-        seen["train: each call draws anew"] = not torch.equal(layer(leaf * 1), layer(leaf * 1))
-        seen["train: the same seed drops the same"] = torch.equal(draw(), draw())
+        due = (p * (1 - p) / x.size(0)) ** 0.5
+        seen["columns differ as much as chance lets them"] = 0.7 < columns / due < 1.4
     return seen
 
 
@@ -272,15 +289,21 @@ def _in_eval_mode(layer: nn.Module, leaf: Tensor) -> dict[str, Any]:
     y = layer(leaf * 1)
     if not isinstance(y, Tensor):
         return {"eval: output": y}
-    seen: dict[str, Any] = {"eval: output equals input": torch.equal(y.detach(), leaf.detach())}
-    if y.shape == leaf.shape and leaf.numel():
-        ratio = y.detach() / leaf.detach()
-        seen["eval: output / input, least and most"] = torch.stack([ratio.min(), ratio.max()])
+    seen: dict[str, Any] = {"eval: output ": _beside_input(leaf.detach(), y.detach().clone())}
     if y.requires_grad:
         (gradient,) = torch.autograd.grad(y.sum(), leaf)
-        seen["eval: gradient is one"] = torch.equal(gradient, torch.ones_like(gradient))
+        seen["eval: gradient is one"] = unchanged(torch.ones_like(gradient), gradient)
     else:
         seen[labels.NO_GRAD] = False
+    return seen
+
+
+@later
+def _beside_input(x: Tensor, y: Tensor) -> dict[str, Any]:
+    seen = Entries({"equals input": torch.equal(x, y)})
+    if x.shape == y.shape and x.numel():
+        ratio = y / x
+        seen["/ input, least and most"] = torch.stack([ratio.min(), ratio.max()])
     return seen
 
 
@@ -415,7 +438,7 @@ def assembled(subject: Any, case: Case) -> dict[str, Any]:
         after.get(name) is value for name, value in parameters.items()
     ) and len(after) == len(parameters)
     if not tree.get("meta"):
-        seen["their values are as before"] = same(before, dict(made.state_dict()))
+        seen["their values are as before"] = unchanged(before, dict(made.state_dict()))
     seen["buffers require a gradient"] = any(b.requires_grad for b in made.buffers())
     return seen
 
@@ -455,7 +478,9 @@ def tied(subject: Any, case: Case) -> dict[str, Any]:
     try:
         result = subject(embedding, head)
     except Exception as error:
-        kept = embedding.weight is first and head.weight is own and same(own.detach(), weight)
+        kept = unchanged(
+            (True, True, weight), (embedding.weight is first, head.weight is own, own.detach())
+        )
         return {"raises": raised_name(error), "nothing has changed": kept}
     seen: dict[str, Any] = {
         "returns": result,

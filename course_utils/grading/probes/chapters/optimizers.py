@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.later import unchanged
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.pytrees.shown import nested, shown
 from course_utils.grading.pytrees.tree import tensors
@@ -44,7 +45,9 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     optimizer = first(_grouped(params, given.get("groups")), **given.get("options", {}))
     gradients = [torch.zeros_like(p) for p in params]
     trail: list[list[Tensor]] = [[] for _ in params]
-    in_place = left_alone = no_graph = True
+    before: list[list[Tensor | None]] = []
+    after: list[list[Tensor | None]] = []
+    in_place = no_graph = True
     for number, grads in enumerate(given["grads"], start=1):
         if number == given.get("reload"):
             saved = copy.deepcopy(optimizer.state_dict())
@@ -57,7 +60,8 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
         places = [p.data_ptr() for p in params]
         optimizer.step()
         in_place &= places == [p.data_ptr() for p in params]
-        left_alone &= all(_same(p.grad, g) for p, g in zip(params, grads, strict=True))
+        before.append(list(grads))
+        after.append([None if p.grad is None else p.grad.clone() for p in params])
         no_graph &= not any(t.requires_grad for t in tensors(optimizer.state))
         no_graph &= all(p.is_leaf and p.requires_grad for p in params)
         for p, values in zip(params, trail, strict=True):
@@ -69,7 +73,7 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     }
     used = {i for grads in given["grads"] for i, g in enumerate(grads) if g is not None}
     seen["parameters are changed in place"] = in_place
-    seen["gradients are left alone"] = left_alone
+    seen["gradients are left alone"] = unchanged(before, after)
     seen["no graph is kept"] = no_graph
     seen["bytes of state"] = _bytes_of_state(optimizer, [params[i] for i in sorted(used)])
     if name := given.get("counts"):
@@ -96,12 +100,6 @@ def _grouped(params: list[nn.Parameter], groups: list[dict[str, Any]] | None) ->
 
 def _is_single(count: Any) -> bool:
     return isinstance(count, Tensor) and count.dtype is torch.float32
-
-
-def _same(gradient: Tensor | None, given: Tensor | None) -> bool:
-    if gradient is None or given is None:
-        return gradient is given
-    return torch.equal(gradient.nan_to_num(1.25), given.nan_to_num(1.25))
 
 
 def _bytes_of_state(optimizer: Optimizer, params: list[nn.Parameter]) -> int:
