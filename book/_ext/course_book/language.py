@@ -34,6 +34,7 @@ def setup(app: Sphinx) -> None:
     app.connect("config-inited", choose)
     app.connect("html-page-context", switch)
     app.connect("doctree-read", mark, priority=400)
+    app.connect("doctree-read", out_of_this_language)
     app.connect("doctree-resolved", fill_coverage)
     app.connect("missing-reference", in_the_english_site)
 
@@ -108,6 +109,21 @@ def mark(app: Sphinx, doctree: nodes.document) -> None:
     kept["course_coverage"] = sum(node["translated"] for node in said), len(said)
 
 
+def out_of_this_language(app: Sphinx, doctree: nodes.document) -> None:
+    """Send a link to a chapter that this language does not have to the English one."""
+    if app.config.language == ENGLISH and app.builder.name != "gettext":
+        return
+    for link in list(doctree.findall(pending_xref)):
+        page = str(link["reftarget"])
+        if link.get("refdomain") == "doc" and page not in app.env.found_docs and _is_page(page):
+            link.replace_self(_english(app.env, page, link.get("reftargetid") or "", link))
+
+
+def _is_page(path: str) -> bool:
+    """Is it a page of the English site?"""
+    return any((BOOK.parent / f"{path}{kind}").exists() for kind in (".md", ".ipynb"))
+
+
 def is_prose(node: nodes.Node) -> bool:
     """Is it text that a translator writes: no formula, no picture, not code alone?"""
     if not isinstance(node, nodes.TextElement) or isinstance(node, nodes.math_block):
@@ -127,8 +143,7 @@ def in_the_english_site(
         file = next((BOOK.parent / "notebooks").glob(f"??_{chapter}.ipynb"), None)
         return _english(env, f"notebooks/{file.stem}", target, node) if file else None
     path = posixpath.normpath(posixpath.join(posixpath.dirname(env.docname), target.lstrip("/")))
-    known = (BOOK.parent / f"{path}.md").exists() or (BOOK.parent / f"{path}.ipynb").exists()
-    return _english(env, path, "", node) if known else None
+    return _english(env, path, "", node) if _is_page(path) else None
 
 
 def _english(env: BuildEnvironment, page: str, anchor: str, link: nodes.Element) -> nodes.reference:
