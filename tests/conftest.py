@@ -36,16 +36,20 @@ LONGEST = (
     "site/test_pages.py",
     "grading/test_mutants.py",
     "grading/test_proofs.py",
-    "site/test_languages.py",
     "repo/test_plugin.py",
     "reference/test_pretraining.py",
     "grading/test_probe_collectives.py",
-    "site/test_figures_on_pages.py",
+    "classroom/test_release_without_answers.py",
     "classroom/test_platforms_nbgrader.py",
+    "authoring/test_ledger.py",
     "repo/test_authors_page.py",
+    "ranks/test_faults.py",
+    "site/test_languages.py",
+    "site/test_figures_on_pages.py",
 )
 """Modules of a minute and more, which begin first: one that begins last keeps one worker waiting for
-the other. (Each module is one worker's: it builds or loads something for all of its tests.)"""
+the other. (Each module is one worker's: it builds or loads something for all of its tests.) The site
+is built for the first; what needs it as well comes when it stands, and nobody waits."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
