@@ -18,8 +18,12 @@ def draw_rows(panels: Mapping[str, Tensor]) -> Drawing:
 
     panels: by title, document numbers (B, T), −1 for padding.
     """
-    figure = Drawing(figsize=(6.4, 1.9 * len(panels)), facecolor=PAPER, layout="constrained")
-    for ax, (title, numbers) in zip(figure.subplots(len(panels), 1), panels.items(), strict=True):
+    heights = [1.5 + len(numbers) for numbers in panels.values()]  # a title and an axis; the rows
+    figure = Drawing(
+        figsize=(6.4, 0.4 + 0.25 * sum(heights)), facecolor=PAPER, layout="constrained"
+    )
+    axes = figure.subplots(len(panels), 1, height_ratios=heights)
+    for ax, (title, numbers) in zip(axes, panels.items(), strict=True):
         for row, line in enumerate(numbers.tolist()):
             for place, number in enumerate(line):
                 colour = PAPER if number < 0 else PALETTE[number % len(PALETTE)]
@@ -29,14 +33,14 @@ def draw_rows(panels: Mapping[str, Tensor]) -> Drawing:
         ax.set_title(title, loc="left", color=INK, fontsize=10)
         ax.invert_yaxis()
         ax.set_yticks([])
-        ax.set_xlim(0, max(n.size(1) for n in panels.values()))
+        ax.set_xlim(0, max(n.size(1) for n in panels.values()) + 0.1)
         ax.spines[["top", "right", "left"]].set_visible(False)
     ax.set_xlabel("place in the row")
     return figure
 
 
 def draw_pages(panels: Mapping[str, np.ndarray]) -> Drawing:
-    """A file as a grid of pages, from the first to the last along the rows; dark ones are in memory.
+    """A file as a grid of pages, from the first to the last along the rows; those in memory are drawn.
 
     panels: by title, for each page whether it is.
     """
@@ -72,7 +76,7 @@ def draw_mask(mask: Tensor, numbers: Sequence[int]) -> Drawing:
         for label, number in zip(labels, numbers, strict=True):
             label.set_color(PALETTE[number % len(PALETTE)])
     ax.set_xlabel("key: document of the token")
-    ax.set_ylabel("query")
+    ax.set_ylabel("query: document of the token")
     ax.set_xticks(np.arange(len(names)) - 0.5, minor=True)
     ax.set_yticks(np.arange(len(names)) - 0.5, minor=True)
     ax.grid(which="minor", color=FAINT, linewidth=0.4)
@@ -89,7 +93,8 @@ def draw_throughput(loaders: Mapping[str, float], step: float) -> Drawing:
     names = list(loaders)
     for row, name in enumerate(names):
         late = loaders[name] > step
-        ax.barh(row, 1e3 * loaders[name], color=RED if late else BLUE, alpha=0.8, height=0.6)
+        ax.axhline(row, color=FAINT, linewidth=0.5, zorder=0)
+        ax.plot(1e3 * loaders[name], row, "o", color=RED if late else BLUE, markersize=8)
     ax.axvline(1e3 * step, color=INK, linestyle="--", linewidth=1.2)
     ax.text(1e3 * step, -0.7, " one training step", color=INK, fontsize=9, va="center")
     ax.set_yticks(range(len(names)), names)

@@ -1,7 +1,7 @@
 """Pages of memory: how much of a mapped file has been read, counted and not timed.
 
-A page is the unit in which an operating system reads a mapped file: 4 KiB on most machines. On Windows
-nothing of this is to be had.
+A page is the unit in which an operating system reads a mapped file: 4 KiB on most machines. Windows
+has neither of the two counts.
 """
 
 import ctypes
@@ -23,8 +23,8 @@ _CAN_ASK = sys.platform == "linux" or sys.platform == "darwin"
 def pages_in_memory(data: np.ndarray) -> np.ndarray | None:
     """For each page of a mapped array, is it in memory? By the system call mincore.
 
-    Of a mapped file: pages that were read by anybody, or ahead, and that the system has kept. None
-    where the system cannot be asked.
+    Of a mapped file these are the pages that any process has read, those read ahead among them, and
+    that the system has kept. None where the system cannot be asked.
     """
     if not _CAN_ASK or data.nbytes == 0:
         return None

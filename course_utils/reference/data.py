@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Integer
 from torch import Tensor
 from torch.utils.data import IterableDataset, Sampler, get_worker_info
 
@@ -22,7 +22,7 @@ IGNORED = -100
 
 
 def collate_padded(
-    sequences: Sequence[Int[Tensor, "_"]], pad: int
+    sequences: Sequence[Integer[Tensor, "_"]], pad: int
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
     """Inputs and targets of a batch of sequences of different lengths, both int64 and (B, T).
 
@@ -50,7 +50,7 @@ def get_batch(
     data: 1-D, unsigned integers, as a rule a read-only np.memmap. The windows begin at
     `torch.randint(n, (batch_size,), generator=generator)`, one call, where n is the
     number of beginnings that leave room for the inputs and for the target after the
-    last of them. Of data no more is read than is returned. The results share no memory
+    last of them. No more of data is read than is returned. The results share no memory
     with each other or with data. Raises ValueError if data has fewer than context + 1
     tokens. Source: nanoGPT, train.py.
     """
@@ -76,8 +76,8 @@ def pack_documents(
     Yields pairs of int64 tensors, (T,) each: tokens and document numbers, counted from
     0 over the whole stream. What is left at the end and fills no row is dropped.
 
-    documents: any iterable, even an endless one. No document is taken before the row
-    that it begins in, or completes, is asked for; none is changed.
+    documents: any iterable, even an endless one. A document is taken only when the row
+    that it begins in is asked for. Documents are not changed.
     """
     tokens: list[int] = []
     numbers: list[int] = []
@@ -90,11 +90,11 @@ def pack_documents(
 
 
 def document_positions(numbers: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
-    """Position of each token in its document, as far as the row shows it: 0, 1, 2, … and from 0 again.
+    """Position of each token in the part of its document that is in the row: 0, 1, 2, …, then 0 again.
 
     numbers: of each token's document, as `pack_documents` gives them: equal within a
-    document, and larger in the next. A document that began in an earlier row counts
-    from the beginning of this row. Returns int64, (B, T), on the same device.
+    document, and larger in the next. The rest of a document that began in an earlier
+    row is counted from the beginning of this row. Returns int64, (B, T), on the same device.
     """
     place = torch.arange(numbers.size(1), device=numbers.device).expand(numbers.shape)
     begins = torch.ones_like(numbers, dtype=torch.bool)
@@ -169,14 +169,14 @@ def shuffled_window(items: Iterable[Item], size: int, generator: torch.Generator
 
 
 class ShardedStream(IterableDataset[Item]):
-    """A stream of which every worker of every rank gives its own part, and nobody the same item.
+    """A stream that is divided among all workers of all ranks: each item is given by one of them.
 
     Item i (from 0) belongs to rank i % world_size. Of a rank's items, in their order,
     the j-th belongs to the worker number j % num_workers; without workers the process
-    itself gives all of them. Which worker it is, an object learns when it is iterated:
-    it was made in another process. It can be iterated again and again, also by several
-    iterators at once, and takes no more of the source than it takes to reach the item
-    that is asked for.
+    itself gives all of them. The object is made in the main process, so ask which
+    worker it is in when it is iterated. It can be iterated again and again, also by
+    several iterators at once. It reads the source no further than the item that is
+    asked for.
     """
 
     def __init__(self, source: Callable[[], Iterable[Item]], rank: int = 0, world_size: int = 1):
@@ -212,8 +212,8 @@ class ResumableSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         """This rank's indices from the position to the end of the epoch; asking for them changes nothing.
 
-        `order[position:]` is dealt out to the ranks in turn, continued with the order's
-        beginning until every rank gets as many: at position 0, DistributedSampler's.
+        `order[position:]` is dealt out to the ranks in turn, and continued with the order's
+        beginning until all get equally many. At position 0 these are DistributedSampler's.
         """
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.length, generator=generator).tolist()
@@ -230,7 +230,7 @@ class ResumableSampler(Sampler[int]):
         self.position += n * self.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch at position 0. In the epoch that it is in already the position stays."""
+        """Begin an epoch at position 0. If it is in that epoch already, the position stays."""
         if epoch != self.epoch:
             self.epoch, self.position = epoch, 0
 
@@ -244,8 +244,8 @@ class ResumableSampler(Sampler[int]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go where the state was taken, perhaps on another number of ranks. Raises ValueError for one of
-        another seed or length, whose order is another, and changes nothing then."""
+        """Go on where the state was taken, perhaps on another number of ranks. Raises ValueError, and
+        changes nothing, if its seed or length is not this sampler's: the order would be another."""
         if (state["seed"], state["length"]) != (self.seed, self.length):
             raise ValueError(
                 f"the state is of seed {state['seed']} and {state['length']} items; "

@@ -3,7 +3,7 @@
 import ast
 import inspect
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from .names import names_used
 from .text import source_of
@@ -37,6 +37,9 @@ def capture(obj: Any) -> tuple[str, list[str]]:
             blocks[name] = source
         elif origin := _where_from(name, value):
             imports[origin] = None
+        elif isinstance(value, TypeVar):  # its bound, if it has one, says nothing when code runs
+            imports["from typing import TypeVar"] = None
+            blocks[name] = f"{name} = TypeVar({value.__name__!r})"
         elif type(value) is float:
             blocks[name] = f'{name} = float("{value!r}")'
         elif _is_literal(value):

@@ -932,6 +932,10 @@ BODY = (
 KEPT = {
     "a constant from a library": ("from math import pi as PI\n", HEAD + BODY.format(" + PI")),
     "infinity": ("INF = float('inf')\n", HEAD + BODY.format(".clamp(max=INF)")),
+    "a type variable": (
+        "from typing import TypeVar\nNumbers = TypeVar('Numbers')\n",
+        HEAD + BODY.format("").replace("(x, temp", "(x: Numbers, temp", 1),
+    ),
     "a cached function": ("import functools\n", HEAD + "@functools.cache\n" + BODY.format("")),
     "another name": ("", HEAD + BODY.format("").replace("temperature_softmax", "mine_own", 1)),
 }

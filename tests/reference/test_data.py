@@ -1,6 +1,12 @@
 """The book's data pipeline against torch's own, and what it promises."""
 
 import itertools
+import json
+import mmap
+import multiprocessing
+import random
+import subprocess
+import sys
 from collections import Counter
 
 import hypothesis.strategies as st
@@ -11,6 +17,8 @@ from hypothesis import given
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
 
+from course_utils.authoring.dependencies import ROOT
+from course_utils.meters import PAGE, pages_in_memory
 from course_utils.reference import data
 
 LENGTHS = st.integers(1, 40)
@@ -38,6 +46,25 @@ def test_get_batch_reads_windows_of_a_file(tmp_path):
     assert torch.equal(x[:, 1:], x[:, :-1] + 1)
     with pytest.raises(ValueError, match="501 tokens"):
         data.get_batch(tokens, 1, 500)
+
+
+def test_bytes_can_be_padded_too():
+    inputs, targets = data.collate_padded([torch.tensor([255, 7, 1], dtype=torch.uint8)], 0)
+    assert inputs.dtype == targets.dtype == torch.int64
+    assert inputs.tolist() == [[255, 7]] and targets.tolist() == [[7, 1]]
+
+
+def test_get_batch_reads_only_the_pages_of_its_windows():
+    memory = mmap.mmap(-1, 1000 * PAGE)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    tokens = np.frombuffer(memory, np.uint16)
+    if pages_in_memory(tokens) is None:
+        pytest.skip("mincore is not to be had here")
+    data.get_batch(tokens, 8, PAGE // 4, torch.Generator().manual_seed(0))
+    assert 0 < pages_in_memory(tokens).sum() <= 2 * 8
+    tokens.astype(np.int64)
+    assert pages_in_memory(tokens).all()
 
 
 @given(lengths=st.lists(st.integers(0, 9), max_size=9), context=st.integers(1, 8))
@@ -185,3 +212,17 @@ def test_a_state_of_another_order_is_refused():
     assert sampler.position == 2
     sampler.set_epoch(1)
     assert sampler.state_dict() == {"epoch": 1, "position": 0, "seed": 0, "length": 5}
+
+
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="no process can be forked here"
+)
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_killed_job_with_workers_goes_on_with_the_same_batches(tmp_path, ranks):
+    seed = random.SystemRandom().randrange(10**6)
+    command = [sys.executable, "-m", "tests.support.killed_loader", str(tmp_path), str(ranks)]
+    done = subprocess.run([*command, str(seed)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, f"seed {seed}:\n{done.stderr}"
+    report = json.loads(done.stdout)
+    assert report["equal"], f"seed {seed}: {report}"
+    assert report["steps without a kill"] == report["steps"] > report["steps before the kill"]

@@ -87,6 +87,7 @@ def description(tree: Tree) -> Description:
 
 @lru_cache(maxsize=512)
 def _description_of(reference: Any) -> Description:
+    reference = inspect.unwrap(reference)  # beartype's wrapper of a generator function is none
     return description(described(reference, methods_due(reference)))
 
 
