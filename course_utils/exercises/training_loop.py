@@ -19,7 +19,7 @@ from course_utils.reference import training_loop as loop
 
 confusion_matrix = Exercise(
     loop.confusion_matrix,
-    title="Who was taken for whom",
+    title="True class against predicted class",
     difficulty=1,
     minutes=10,
     points=1,
@@ -75,7 +75,7 @@ confusion_matrix.slips(
     {
         replace(
             MATRIX, "predicted.long() * n_classes + target"
-        ): "Your table is transposed: a row is for the class that a row of the table *is*, a column for what it was taken for.",
+        ): "Your table is transposed: it has a row for each true class and a column for each predicted one.",
         replace(
             ", minlength=n_classes * n_classes).view", ").view"
         ): "Where the last pairs do not occur the counts are too few to view as a square: give minlength.",
@@ -96,6 +96,9 @@ confusion_matrix.slips(
             "    return",
             "    n_classes = int(max(predicted.max(), target.max())) + 1 if len(target) else n_classes\n    pairs = target.long() * n_classes + predicted\n    return",
         ): "You take the number of classes from the rows. Classes that do not occur have a row and a column, too.",
+        replace(
+            "view(n_classes, n_classes)", "view(n_classes, n_classes).fill_diagonal_(0)"
+        ): "You count the errors only. Rows that were predicted right are counted, too, on the diagonal.",
         replace(
             "view(n_classes, n_classes)", "view(n_classes, n_classes).flip(0, 1)"
         ): "Your classes run from the last to the first: class 0 comes first, on both axes.",

@@ -19,19 +19,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-Batches = Iterable[tuple[Tensor, Tensor]]
-"""Pairs (inputs, targets), each of the rows of one batch."""
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, targets) → their mean loss over the rows, a tensor without axes."""
-
 # ------------------------------------------------------------------------------ metrics
 
 
 def confusion_matrix(
     predicted: Int[Tensor, " N"], target: Int[Tensor, " N"], n_classes: int
 ) -> Int[Tensor, "classes classes"]:
-    """How often each class was taken for each: counts[i, j] rows are of class i and predicted as j.
+    """A table of counts: counts[i, j] rows are of class i and were predicted as class j.
 
     predicted, target: a class of each row, from 0 to n_classes − 1, of any integer
     dtype. The counts are int64, on the device of `target`. A class without rows has
@@ -44,7 +38,7 @@ def confusion_matrix(
 def average_precision(scores: Float[Tensor, " N"], targets: Shaped[Tensor, " N"]) -> float:
     """Average precision of a ranking: Σ over the thresholds of (recall − recall before) · precision.
 
-    targets: 1 for the positive class, else 0. The thresholds are the different scores,
+    targets: 1 for the positive class, else 0. The thresholds are the distinct scores,
     the highest first; a row is called positive if its score is at least the threshold,
     so rows of equal score are called together. Returns a float, computed in float64.
     Raises ValueError if no target is 1, or if a score is NaN. Source: scikit-learn's
@@ -71,7 +65,7 @@ def best_threshold(
     miss: float,
     false_alarm: float = 1.0,
 ) -> float:
-    """The threshold of least cost: miss · (positives below it) + false_alarm · (negatives not below it).
+    """The threshold of least cost: miss · (positives below it) + false_alarm · (negatives at or above it).
 
     targets: 1 for the positive class, else 0. A row is called positive if its score is
     at least the threshold. The candidates are the scores, and inf, at which no row is
@@ -92,14 +86,19 @@ def best_threshold(
 # ------------------------------------------------------------------------------ the loop
 
 
-def train_epoch(model: nn.Module, batches: Batches, optimizer: Optimizer, loss_fn: Loss) -> float:
-    """Train on every batch once, a step for each; the mean loss over all rows, as a float.
+def train_epoch(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    optimizer: Optimizer,
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+) -> float:
+    """Train on every batch once, one step for each. Returns the mean loss over all rows, a float.
 
     batches: any iterable of pairs (inputs, targets), gone through once; they may have
     different numbers of rows. loss_fn(outputs, targets): the mean over the rows of a
     batch. Every row weighs the same in the result. The model is put into train mode and
-    left so. Gradients from before do not count. No graph of an earlier batch is kept.
-    Raises ValueError if there is no batch.
+    stays in it. Gradients from before the call have no effect. No graph of an earlier
+    batch is kept. Raises ValueError if there is no batch.
     """
     model.train()
     total, rows = 0.0, 0
@@ -115,14 +114,18 @@ def train_epoch(model: nn.Module, batches: Batches, optimizer: Optimizer, loss_f
     return total / rows
 
 
-def evaluate(model: nn.Module, batches: Batches, loss_fn: Loss) -> tuple[float, Tensor, Tensor]:
-    """The mean loss over all rows, as a float; all outputs; all targets: both in the order of the rows.
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+) -> tuple[float, Tensor, Tensor]:
+    """The mean loss over all rows, a float; then all outputs and all targets, row by row.
 
     batches: any iterable of pairs (inputs, targets), gone through once; they may have
     different numbers of rows. loss_fn(outputs, targets): the mean over the rows it is
     given. Every row weighs the same. The model runs in eval mode and records no graph.
-    Afterwards each of its modules is in the mode it was in, also where the model or the
-    loss raised. Raises ValueError if there is no batch.
+    Afterwards each of its modules is in the mode it was in, even if the model or the
+    loss raises. Raises ValueError if there is no batch.
     """
     modes = {module: module.training for module in model.modules()}
     model.eval()
@@ -142,12 +145,13 @@ class EarlyStopping:
     """Says when to stop, and keeps the weights of the best epoch.
 
     An epoch is better if its loss is less than the best so far by more than min_delta;
-    NaN never is. patience: training stops after so many epochs in a row that were not.
-    Raises ValueError if it is below 1. `best` is the least loss that counted, inf
-    before the first; `best_epoch` the number of its epoch, from 0, None before.
+    NaN never is. `best` is the loss of the best epoch, `best_epoch` its number, counted
+    from 0; before there is one they are inf and None.
     """
 
     def __init__(self, patience: int, min_delta: float = 0.0) -> None:
+        """patience: after so many epochs in a row that were not better, training should stop. Raises
+        ValueError if it is below 1."""
         if patience < 1:
             raise ValueError(f"a patience of {patience} epochs: 1 is the least")
         self.patience, self.min_delta = patience, min_delta
@@ -157,10 +161,10 @@ class EarlyStopping:
         self._weights: dict[str, Tensor] = {}
 
     def update(self, loss: float, model: nn.Module) -> bool:
-        """Take note of an epoch; True if training should stop.
+        """Take note of an epoch. Returns True if training should stop.
 
-        Of a better epoch the model's state_dict is copied: later steps do not change
-        the copy.
+        If the epoch is better, the model's state_dict is copied: later steps do not
+        change the copy.
         """
         self._waited += 1
         if loss < self.best - self.min_delta:
@@ -170,14 +174,14 @@ class EarlyStopping:
         return self._waited >= self.patience
 
     def restore(self, model: nn.Module) -> None:
-        """Load the best epoch's weights into the model. Raises RuntimeError if no epoch has counted."""
+        """Load the best epoch's weights into the model. Raises RuntimeError if there is none."""
         if self.best_epoch is None:
             raise RuntimeError("no epoch has been better than inf")
         model.load_state_dict(self._weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that changes, in what torch.load reads with weights_only=True: another object goes on
-        from it. Later updates do not change it."""
+        """What changes from epoch to epoch; another object can go on from it. torch.load reads it with
+        weights_only=True. Later updates do not change it."""
         names = ("best", "best_epoch", "_epochs", "_waited", "_weights")
         return {name: getattr(self, name) for name in names}
 
@@ -192,12 +196,12 @@ class EarlyStopping:
 
 
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write the state with torch.save such that `path` is whole at every moment: the old or the new.
+    """Write the state with torch.save so that at every moment `path` is a whole file, old or new.
 
     The file is written in the same folder under another name, made durable (fsync), and
     moved to `path` in one step; then the folder is made durable, too. No file stays
-    open. If writing raises, nothing is left beside the file of before, and the
-    exception goes on.
+    open. If something raises, what was written is removed, the old file stays as it
+    was, and the exception goes on to the caller.
     """
     path = Path(path)
     part = path.with_name(path.name + ".part")
@@ -259,11 +263,9 @@ def set_rng_state(state: dict[str, Any]) -> None:
 class Run:
     """A training run that can be left after any step and goes on elsewhere, bit for bit.
 
-    rows: the N inputs and their targets. Epoch e, from 0, visits them in the order
-    torch.randperm(N, generator=g), where g is a new torch.Generator seeded with seed +
-    e, batch_size at a time; the last batch is what is left. The scaler scales the loss
-    and takes the optimizer's steps. `epoch` and `batch`, from 0: where the next step
-    is.
+    Epoch e, from 0, visits the N rows in the order torch.randperm(N, generator=g), where
+    g is a new torch.Generator seeded with seed + e, batch_size at a time; the last batch
+    is what is left. `epoch` and `batch`, from 0: where the next step is.
     """
 
     _parts = ("model", "optimizer", "scheduler", "scaler")
@@ -276,9 +278,11 @@ class Run:
         scaler: torch.amp.GradScaler,
         rows: tuple[Tensor, Tensor],
         batch_size: int,
-        loss_fn: Loss,
+        loss_fn: Callable[[Tensor, Tensor], Tensor],
         seed: int = 0,
     ) -> None:
+        """rows: the N inputs and their targets. scaler: scales the loss and takes the optimizer's
+        steps. loss_fn(outputs, targets): the mean over the rows of a batch."""
         self.model, self.optimizer, self.scheduler, self.scaler = (
             model,
             optimizer,
@@ -290,8 +294,8 @@ class Run:
         self.epoch = self.batch = 0
 
     def step(self) -> float:
-        """Train on the next batch, in train mode; its mean loss as a float, unscaled. The scheduler
-        steps after every batch, after the optimizer."""
+        """Train on the next batch, in train mode. Returns its mean loss, unscaled, as a float. The
+        scheduler steps after every batch, after the optimizer."""
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         batches = torch.randperm(len(self.x), generator=generator).split(self.batch_size)
         rows = batches[self.batch]
@@ -308,7 +312,7 @@ class Run:
         return loss.item()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next steps depend on besides the constructor's arguments: the states of the four
+        """What the next steps depend on, apart from the constructor's arguments: the states of the four
         parts, the place in the data, the global generators of Python, NumPy and torch. torch.load
         reads it with weights_only=True. Later steps do not change it."""
         states = {name: getattr(self, name).state_dict() for name in self._parts}
@@ -316,7 +320,7 @@ class Run:
         return copy.deepcopy(states | place)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from the state of another run of the same arguments. Later steps do not change it."""
+        """Go on from the state of a run with the same arguments. Later steps do not change the state."""
         state = copy.deepcopy(state)
         for name in self._parts:
             getattr(self, name).load_state_dict(state[name])

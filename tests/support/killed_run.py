@@ -62,6 +62,7 @@ def life(path: Path, steps: int) -> tuple[int, int]:
 
 def main(folder: Path, kills: int, seed: int) -> None:
     torch.set_num_threads(1)
+    new_run()  # loads what an optimizer imports when it is made, before the first fork
     moments, inside, killed = random.Random(seed), 0, 0
     path, part = folder / "run.pt", folder / "run.pt.part"
     for _ in range(kills):
