@@ -3,7 +3,7 @@
 import ast
 import inspect
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from .names import names_used
 from .text import source_of
@@ -35,6 +35,9 @@ def capture(obj: Any) -> tuple[str, list[str]]:
                 if used in home:
                     add(used, home[used])
             blocks[name] = source
+        elif get_origin(value) is not None:  # `Rows = Iterable[Tensor]` says nothing when code runs
+            imports["from typing import Any"] = None
+            blocks[name] = f"{name} = Any"
         elif origin := _where_from(name, value):
             imports[origin] = None
         elif isinstance(value, TypeVar):  # its bound, if it has one, says nothing when code runs

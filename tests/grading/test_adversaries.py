@@ -936,6 +936,10 @@ KEPT = {
         "from typing import TypeVar\nNumbers = TypeVar('Numbers')\n",
         HEAD + BODY.format("").replace("(x, temp", "(x: Numbers, temp", 1),
     ),
+    "an alias of a type": (
+        "from collections.abc import Iterable\nRows = Iterable[torch.Tensor]\n",
+        HEAD + BODY.format("").replace("(x, temp", "(x: Rows, temp", 1),
+    ),
     "a cached function": ("import functools\n", HEAD + "@functools.cache\n" + BODY.format("")),
     "another name": ("", HEAD + BODY.format("").replace("temperature_softmax", "mine_own", 1)),
 }
