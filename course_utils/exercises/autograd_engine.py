@@ -262,6 +262,18 @@ def _(grad, shape):
     return np.einsum(f"{letters}->{kept}", grad).reshape(shape)
 
 
+ALL_KEPT = "with equal shapes no axis was repeated, and a sum over no axes is a copy: a short cut"
+RESHAPED = "reshape(shape) puts back the axes of size one, whether the sum has kept them or not"
+for mutant, because in {
+    "`if grad.shape == shape:` removed": ALL_KEPT,
+    "`return grad` removed": ALL_KEPT,
+    "`grad.sum(axis=(*range(missing), *repeated), keepdims=True)` → "
+    "`grad.sum(axis=(*range(missing), *repeated))`": RESHAPED,
+    "`keepdims=True` → `keepdims=False`": RESHAPED,
+}.items():
+    broadcast_vjp.equivalent(f"broadcast_vjp: {mutant}", because=because)
+
+
 # ------------------------------------------------------------------------------ mul_vjp
 
 mul_vjp = Exercise(
@@ -391,6 +403,13 @@ def _(grad, a, b):
         return full
 
     return [one(a, b), one(b, a)]
+
+
+for factor in "ba":
+    mul_vjp.equivalent(
+        f"mul_vjp: `np.asarray(grad * {factor})` → `grad * {factor}`",
+        because="of arrays without axes the product is a scalar of NumPy's, which stands for an array",
+    )
 
 
 # ------------------------------------------------------------------------------ matmul_vjp
@@ -1303,6 +1322,14 @@ def _(root, grad):
                 ready.append(below)
 
 
+AS_MANY = "a vjp returns a gradient for each input, so no call has lengths that differ: a guard"
+for mutant in (
+    "zip(node.inputs, node.vjp(grad, *saved), strict=True)` → `zip(node.inputs, node.vjp(grad, *saved))",
+    "strict=True` → `strict=False",
+):
+    backward.equivalent(f"backward: `{mutant}`", because=AS_MANY)
+
+
 # ------------------------------------------------------------------------------ mlp_backward
 
 mlp_backward = Exercise(
@@ -1482,6 +1509,13 @@ def _(x, targets, w1, b1, w2, b2):
     }
 
 
+for what in ("logits.max", "exp.sum"):
+    mlp_backward.equivalent(
+        f"mlp_backward: `{what}(axis=1, keepdims=True)` → `{what}(axis=-1, keepdims=True)`",
+        because="logits have two axes, so the last is axis 1",
+    )
+
+
 # ------------------------------------------------------------------------------ vjp_error
 
 vjp_error = Exercise(
@@ -1503,7 +1537,6 @@ SQUARE, RIGHT, WRONG = "lambda a: a * a", "lambda g, a: (2 * g * a,)", "lambda g
 PRODUCT = "lambda a, b: a @ b"
 PRODUCT_VJPS = (
     "lambda g, a, b: (g @ b.T, a.T @ g)",
-    "lambda g, a, b: (g @ b.T, g.T @ a)",
     "lambda g, a, b: (g @ b.T, 2 * (a.T @ g))",
 )
 
@@ -1536,8 +1569,9 @@ def _(draw):
     else:
         inputs = [whole(draw, n, k), whole(draw, k, m)]
         directions = [whole(draw, n, k), whole(draw, k, m)]
-        vjp = PRODUCT_VJPS[draw(st.integers(0, 2))]
-        yield call(PRODUCT, vjp, inputs, directions, whole(draw, n, m), eps)
+        yield call(
+            PRODUCT, draw(st.sampled_from(PRODUCT_VJPS)), inputs, directions, whole(draw, n, m), eps
+        )
 
 
 @vjp_error.edge
@@ -1556,6 +1590,10 @@ def _():
     yield (
         call("lambda a, b: a * b", "lambda g, a, b: (g * b,)", [x, x], [u, u], g, 0.5),
         "a gradient too few",
+    )
+    yield (
+        call(PRODUCT, "lambda g, a, b: (g @ b.T, g.T @ a)", [x, x.T], [u, u.T], g[:, :2], 0.5),
+        "a gradient that is transposed",
     )
     yield (
         call(
@@ -1687,3 +1725,22 @@ def _(f, vjp, inputs, directions, grad, eps=1e-6):
     flat = np.concatenate([np.ravel(p) for p in pulled])
     along = np.concatenate([np.ravel(u).astype(np.float64) for u in directions])
     return float(abs((above - below) / (2 * eps) - flat @ along))
+
+
+vjp_error.equivalent(
+    "vjp_error: `zip(gradients, directions, strict=True)` → `zip(directions, gradients, strict=True)`",
+    because="a product does not depend on the order of its factors",
+)
+ONE_EACH = "there is a direction for each input, so no call has lengths that differ: a guard"
+for zipped, number in (("points", 1), ("points", 2), ("gradients", 3)):
+    nth = f" [#{number}]" if zipped == "points" else ""
+    vjp_error.equivalent(
+        f"vjp_error: `zip({zipped}, directions, strict=True)` → `zip({zipped}, directions)`{nth}",
+        because=ONE_EACH,
+    )
+    vjp_error.equivalent(f"vjp_error: `strict=True` → `strict=False` [#{number}]", because=ONE_EACH)
+for summed_up in ("grad * (above - below)", "g * u"):
+    vjp_error.equivalent(
+        f"vjp_error: `float(np.sum({summed_up}))` → `np.sum({summed_up})`",
+        because="NumPy's float64 is a subclass of float",
+    )

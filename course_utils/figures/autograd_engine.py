@@ -20,7 +20,7 @@ class _Shown:
         self._node = node
         below = [known.get(x) or _Shown(x, known) for x in node.inputs if x is not None]
         self.next_functions = [(x, 0) for x in below]
-        if node.vjp is None:
+        if not below and node.vjp is None:
             self.variable = node
 
     def name(self) -> str:
@@ -36,10 +36,15 @@ class _Shown:
 def draw_engine_graph(results: Mapping[str, Any], leaves: Mapping[str, Any]) -> Drawing:
     """The graph behind each result of the engine, as chapter 6 draws torch's; saved arrays by their shapes.
 
-    results, leaves: the engine's tensors by name, which have a `node`.
+    results, leaves: the engine's tensors by name, which have a `node`, or nodes.
     """
-    roots = {name: SimpleNamespace(grad_fn=_Shown(y.node, {})) for name, y in results.items()}
-    return draw_graph(roots, {name: x.node for name, x in leaves.items()})  # type: ignore[arg-type]
+    roots = {name: SimpleNamespace(grad_fn=_Shown(_node(y), {})) for name, y in results.items()}
+    return draw_graph(roots, {name: _node(x) for name, x in leaves.items()})  # type: ignore[arg-type, misc]
+
+
+def _node(x: Any) -> Node:
+    found: Node = x if isinstance(x, Node) else x.node
+    return found
 
 
 def draw_memory(freed: Sequence[int], kept: Sequence[int], forward: int) -> Drawing:
@@ -75,18 +80,30 @@ def draw_agreement(
 
     distance: the largest difference of any weight after each step.
     """
-    figure, ax = plot(7.0, 2.8)
+    figure = Drawing(figsize=(7.0, 4.2), facecolor=PAPER, layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     steps = range(1, len(ours) + 1)
-    ax.plot(steps, ours, color=BLUE, lw=1.6, label="engine")
-    ax.plot(steps, theirs, color=ORANGE, lw=1.6, ls=":", label="torch")
-    ax.set_xlabel("step")
-    ax.set_ylabel("loss")
-    ax.legend(frameon=False, loc="upper center")
-    right = ax.twinx()
-    right.semilogy(steps, [max(d, 1e-18) for d in distance], color=GREEN, lw=0.9)
-    right.set_ylabel("largest difference of a weight", color=GREEN)
-    right.set_ylim(1e-18, 1e-9)
-    right.spines["top"].set_visible(False)
+    above.plot(steps, theirs, color=ORANGE, lw=4, alpha=0.6, label="torch")
+    above.plot(steps, ours, color=BLUE, lw=1.2, label="engine")
+    above.set_ylabel("loss")
+    above.legend(frameon=False)
+    below.semilogy(steps, [max(d, 1e-18) for d in distance], color=GREEN, lw=1.6)
+    below.axhline(2.0**-53, color=FAINT, lw=0.8, ls=":")
+    below.annotate(
+        "half a unit in the last place of 1.0",
+        (steps[-1], 2.0**-53),
+        xytext=(0, -12),
+        textcoords="offset points",
+        ha="right",
+        color=FAINT,
+        fontsize=9,
+    )
+    below.set_ylim(1e-18, 1e-12)
+    below.set_ylabel("largest difference\nof a weight")
+    below.set_xlabel("step")
+    for ax in (above, below):
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(colors=INK)
     return figure
 
 
@@ -101,9 +118,16 @@ def draw_ratios(ratios: Mapping[int, Sequence[float]]) -> Drawing:
     ax.axhline(1.0, color=INK, lw=0.8, ls=":")
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
+    every = [r for found in ratios.values() for r in found]
+    low, high = min(0.45, min(every) / 1.1), max(2.2, 1.1 * max(every))
+    ticks = [t * 10.0**n for n in range(-3, 4) for t in (1, 2, 5) if low < t * 10.0**n < high]
+    ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.set_yticks([], minor=True)
+    ax.set_ylim(low, high)
     ax.set_xticks(widths, [str(width) for width in widths])
+    ax.set_xticks([], minor=True)
     ax.set_xlabel("hidden units")
-    ax.set_ylabel("engine / torch, a step")
+    ax.set_ylabel("engine's time / torch's")
     ax.legend(frameon=False)
     ax.set_facecolor(PAPER)
     return figure

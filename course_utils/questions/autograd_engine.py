@@ -94,10 +94,10 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "Which of these operations needs nothing of its inputs' or its result's values for backward?",
+            "Which of these operations can go backward without any value of its inputs or its result?",
             choices=[
                 Choice("exp", why="Its derivative is its result."),
-                Choice("a * b", why="Each factor is the other's derivative."),
+                Choice("a * b", why="The derivative with respect to one factor is the other."),
                 Choice(
                     "a reshape",
                     right=True,
@@ -111,7 +111,7 @@ quiz = Quiz(
             choices=[
                 Choice("Nothing, sums commute", why="The second part is never handed on."),
                 Choice(
-                    "Everything behind it gets too small or wrong a gradient",
+                    "The nodes that it depends on get an incomplete gradient",
                     right=True,
                     why="What arrives later has missed its turn. Hence the topological order.",
                 ),
@@ -142,7 +142,7 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "After backward, which arrays does the engine no longer hold, if only the loss and the leaves have names?",
+            "After backward only the loss and the leaves still have names. Which arrays are gone?",
             choices=[
                 Choice(
                     "None, until the loss is deleted",

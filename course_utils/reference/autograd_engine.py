@@ -202,10 +202,11 @@ def vjp_error(
     """How far a VJP is from central differences, along one direction.
 
     f: from arrays to an array. vjp(grad, *inputs) returns a tuple, a gradient for each
-    input. directions: an array u for each input x, of its shape. A step to f's inputs x
-    + eps·u and one to x - eps·u change the weighted sum of f's elements, with `grad` as
-    weights, at a rate; the gradients predict one, the sum over all inputs of vjp's
-    gradient times u. Returns the distance of the two rates, a float.
+    input. directions: an array u for each input x, of its shape. Asked for is the rate
+    at which the sum of grad · f, element by element, changes if every x moves along its
+    u. It is found in two ways: from f at the points x + eps·u and x - eps·u, and as the
+    sum of gradient · u over all elements of all inputs. Returns how far the two are
+    apart, a float that is not negative.
 
     All in float64, whatever the inputs' dtype: f and vjp get float64 arrays. The inputs
     are left as they are. Costs two calls of f and one of vjp. Raises ValueError if vjp

@@ -92,8 +92,7 @@ class _Needs:
             called = self.called_by(statement)
             for name in statement.binds.union(*(one.binds for one in called)):
                 self.binders.setdefault(name, []).append(i)
-            changed = [(name, How.SET) for one in called for name in one.changes]
-            for name, how in [*statement.effects.changes, *changed]:
+            for name, how in statement.effects.changes.union(*(one.changes for one in called)):
                 self.touching.setdefault(name, {}).setdefault(i, set()).add(how)
 
     def called_by(self, statement: Statement) -> list[EffectsOfCalling]:
@@ -124,10 +123,11 @@ class _Needs:
         while ahead:
             place = ahead.pop()
             for name in self.statements[place].uses:
-                for i, in_doubt in self.makers(name, place, end):
-                    if i not in doubtful:
+                for i, may in self.makers(name, place, end):
+                    in_doubt = may or doubtful[place]  # what is in doubt needs nothing for sure
+                    if i not in doubtful or doubtful[i] > in_doubt:
+                        doubtful[i] = in_doubt
                         ahead.append(i)
-                    doubtful[i] = doubtful.get(i, True) and in_doubt
         return tuple(
             replace(self.statements[i], doubtful=doubtful[i])
             for i in _in_order(self.statements, set(doubtful))

@@ -101,17 +101,17 @@ def effects_of(node: ast.stmt) -> Effects:
 @dataclass(frozen=True)
 class EffectsOfCalling:
     """Of a function or class, when it is called: names of the notebook that it binds (`global`), names
-    whose object it changes, names that it calls."""
+    whose object it may change, and how, names that it calls."""
 
     binds: frozenset[str]
-    changes: frozenset[str]
+    changes: Changes
     calls: frozenset[str]
 
 
 def effects_of_calling(node: ast.stmt) -> EffectsOfCalling:
     """What a function does when it is called, functions within it included; a class, its methods."""
     binds: set[str] = set()
-    changes: set[str] = set()
+    changes: set[tuple[str, How]] = set()
     calls: set[str] = set()
     for scope in [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef)]:
         inside = [part for statement in scope.body for part in ast.walk(statement)]
@@ -119,7 +119,8 @@ def effects_of_calling(node: ast.stmt) -> EffectsOfCalling:
         stored = {p.id for p in inside if isinstance(p, ast.Name) and isinstance(p.ctx, ast.Store)}
         own = {part.arg for part in ast.walk(scope.args) if isinstance(part, ast.arg)}
         binds |= shared
-        changes |= {name for part in inside for name, _ in _changed_by(part)} - own - stored
+        changed = {change for part in inside for change in _changed_by(part)}
+        changes |= {(name, how) for name, how in changed if name not in own | stored}
         calls |= set(_called(inside))
     return EffectsOfCalling(frozenset(binds), frozenset(changes), frozenset(calls))
 

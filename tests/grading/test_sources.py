@@ -86,3 +86,25 @@ def test_a_cell_that_would_not_compile_is_left_out():
     assert build(found)[0](3) == 6
     found = answers([f"{whole}\n{broken}"])["toys.whole"]
     assert "line 4: duplicate argument" in found.problem
+
+
+BETWEEN = [
+    "import numpy as np\nlog = []",
+    "def helper(n):\n    log.append(n)\n    return np.zeros(n)",
+    '@exercise("toys.stub")\ndef stub(x):\n    raise NotImplementedError("your turn")',
+    "made = stub(helper(3))\nprint(np.abs(made))\nhelper(1)",
+    '@exercise("toys.g")\ndef g(n):\n    return np.ones(n).sum() + len(log)',
+]
+
+
+def test_a_call_of_a_module_in_a_function_does_not_change_the_module():
+    """Else every line that calls such a function would be run for each answer that uses NumPy."""
+    cells = [text.replace("    log.append(n)\n", "") for text in BETWEEN]
+    needed = answers(cells)["toys.g"].statements
+    assert [statement.cell for statement in needed] == [0, 0, 4]
+
+
+def test_what_is_run_in_doubt_needs_nothing_for_sure():
+    """A line may add to the list that is needed; it uses an answer that is still a stub."""
+    (g,) = build(answers(BETWEEN)["toys.g"])
+    assert g(2) == 2 + 2

@@ -143,6 +143,20 @@ def test_the_meter_counts_buffers_and_products():
         np.exp(x @ np.ones((3, 5))).T @ np.ones((4, 2))
         assert arrays.flops == 2 * 4 * 3 * 5 + 2 * 5 * 4 * 2
         assert view.size == 995
+        for spell in (
+            lambda a, b: a.dot(b),
+            lambda a, b: np.dot(a, b),
+            lambda a, b: np.tensordot(a, b, 1),
+            lambda a, b: np.einsum("ij,jk->ik", a, b),
+            lambda a, b: np.einsum("...ij, jk", a, b),
+            lambda a, b: np.einsum("ij,jk->ik", a, b, optimize=True),
+        ):
+            before = arrays.flops
+            spell(x, np.ones((3, 5)))
+            assert arrays.flops - before == 2 * 4 * 3 * 5
+        before = arrays.flops
+        np.einsum("ij,ij->ij", x, x) * np.einsum("ij->i", x)[:, None]
+        assert arrays.flops == before, "no matrix product"
 
 
 @pytest.fixture(scope="module")
