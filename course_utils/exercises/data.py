@@ -370,7 +370,8 @@ def _(data, batch_size, context, generator=None):
 
 
 @get_batch.mistake(
-    "You draw with NumPy or with Python, whatever is given. Draw by torch.randint from the generator."
+    "Your beginnings come from NumPy, from Python, or from a generator of your own, whatever is given. Hand "
+    "it to torch.randint."
 )
 def _(data, batch_size, context, generator=None):
     if len(data) <= context:
@@ -1550,6 +1551,10 @@ TOO_SHORT = (
     "You append the order once. With fewer items than ranks that is not enough: go on from its beginning as "
     "often as it takes."
 )
+FILLED_BY_ONE = (
+    "You fill up with one index alone: 0, the order's first, or its last. The order is continued: its first, "
+    "its second, its third."
+)
 shard_indices.slips(
     {
         replace(
@@ -1584,9 +1589,7 @@ shard_indices.slips(
             "order[i % length] for i in range(rank * each, (rank + 1) * each)",
         ): "You give each rank a block of the order. "
         "Rank r gets places r, r + world_size, and so on.",
-        replace(
-            "order[i % length]", "order[min(i, length - 1)]"
-        ): "You fill up with the last index. The order is continued from its beginning.",
+        replace("order[i % length]", "order[min(i, length - 1)]"): FILLED_BY_ONE,
         replace(
             "order[i % length] for i in range(rank, each * world_size, world_size)",
             "(order + order)[i] for i in range(rank, each * world_size, world_size)",
@@ -1598,9 +1601,8 @@ shard_indices.slips(
         replace(
             "order[i % length]", "(order[i] if i < length else i % length)"
         ): "You fill up with 0, 1, 2, … The order is continued from its own beginning, which with `shuffle` is another.",
-        replace(
-            "order[i % length]", "order[i if i < length else 0]"
-        ): "You fill up with the order's first index alone. The order goes on: its second, its third.",
+        replace("order[i % length]", "order[i if i < length else 0]"): FILLED_BY_ONE,
+        replace("order[i % length]", "(order[i] if i < length else 0)"): FILLED_BY_ONE,
         replace(
             "each = length // world_size if drop_last",
             "each = max(length - 1, 0) // world_size if drop_last",

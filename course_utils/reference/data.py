@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Integer
 from torch import Tensor
 from torch.utils.data import IterableDataset, Sampler, get_worker_info
 
@@ -22,7 +22,7 @@ IGNORED = -100
 
 
 def collate_padded(
-    sequences: Sequence[Int[Tensor, "_"]], pad: int
+    sequences: Sequence[Integer[Tensor, "_"]], pad: int
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
     """Inputs and targets of a batch of sequences of different lengths, both int64 and (B, T).
 
