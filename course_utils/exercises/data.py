@@ -1261,7 +1261,7 @@ def _():
         {
             "without workers gives": [1, 3, 5],
             "without workers has taken of the source": 7,
-            "two iterators in turn of without workers give the same": True,
+            "without workers, two iterators in turn give the same": True,
         },
     )
     yield (
@@ -1269,10 +1269,10 @@ def _():
         {
             "worker 0 gives": [0, 4],
             "worker 0 has taken of the source": 5,
-            "two iterators in turn of worker 0 give the same": True,
+            "worker 0, two iterators in turn give the same": True,
             "worker 1 gives": [2, 6],
             "worker 1 has taken of the source": 7,
-            "two iterators in turn of worker 1 give the same": True,
+            "worker 1, two iterators in turn give the same": True,
         },
     )
 

@@ -320,21 +320,19 @@ class _AsWorker:
         workers._worker_info = None
 
 
+_IN_TURN = ", two iterators in turn give the same"
+
+
 def _as_parts(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
     _, _, take = case.args
     seen: dict[str, Any] = {}
     for label, value in report.items():
-        if not label.startswith(_IN_TURN):
+        if label.endswith(_IN_TURN):
+            alone = [*report[f"{label.removesuffix(_IN_TURN)} gives"], None, None, None]
+            seen[label] = value == [[item, item] for item in alone[: min(take, 3)]]
+        else:
             seen[label] = value
-            continue
-        alone = report[f"{label.removeprefix(_IN_TURN)} gives"]
-        seen[f"{label} give the same"] = value == [
-            [x, x] for x in [*alone, None, None, None][: min(take, 3)]
-        ]
     return seen
-
-
-_IN_TURN = "two iterators in turn of "
 
 
 @probe(read=_as_parts)
@@ -364,7 +362,7 @@ def streamed(subject: Any, case: Case) -> dict[str, Any]:
             seen[f"{name} has taken of the source"] = sum(s.taken for s in sources)
             both = iter(stream), iter(stream)
             pairs = [[next(it, None) for it in both] for _ in range(min(take, 3))]
-            seen[_IN_TURN + name] = pairs
+            seen[name + _IN_TURN] = pairs
     return seen
 
 
