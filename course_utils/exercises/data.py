@@ -1,8 +1,9 @@
 """Exercises of chapter 9, data: from padded batches and token files to a sampler that resumes."""
 # mypy: ignore-errors
 
+import random
 from collections import deque
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from math import ceil
 
 import numpy as np
@@ -156,6 +157,16 @@ collate_padded.slips(
             "targets[row, :n] = sequence[:-1]",
         ): "You shift the wrong way: each target is the token before its "
         "input. It should be the one after it.",
+        replace(
+            "T = max(map(len, sequences)) - 1", "T = max(*map(len, sequences), 2) - 1"
+        ): "Your rows have one place at least. Where each sequence is a single token there is nothing to "
+        "predict, and T is 0.",
+        replace(
+            "enumerate(sequences)", "enumerate(sorted(sequences, key=len, reverse=True))"
+        ): "You sort the sequences by their length. Row i belongs to sequence i.",
+        replace(
+            "enumerate(sequences)", "enumerate(sorted(sequences, key=len))"
+        ): "You sort the sequences by their length. Row i belongs to sequence i.",
     }
 )
 
@@ -171,6 +182,17 @@ def _(sequences, pad):
     for row, sequence in enumerate(sequences):
         inputs[row, : len(sequence)] = sequence
         targets[row, : len(sequence) - 1] = sequence[1:]
+    return inputs, targets
+
+
+@collate_padded.mistake(
+    "You cut the last column off rows that are padded already, so a shorter sequence keeps its last token "
+    "among the inputs. Cut each sequence, then pad."
+)
+def _(sequences, pad):
+    longs = [s.long() for s in sequences]
+    inputs = pad_sequence(longs, batch_first=True, padding_value=pad)[:, :-1]
+    targets = pad_sequence(longs, batch_first=True, padding_value=-100)[:, 1:]
     return inputs, targets
 
 
@@ -220,6 +242,7 @@ def _():
     yield (
         call(ints(7, 8, 9), "uint16", 1, 2, 0),
         {
+            "the generator was drawn from": True,
             "the result is a pair": True,
             "inputs": ints([7, 8]),
             "targets": ints([8, 9]),
@@ -300,8 +323,19 @@ get_batch.slips(
         ): "Your results are int32. Embeddings and losses take int64.",
         replace(
             "x = np.stack([data[i", "data = data.astype(np.int64)\n    x = np.stack([data[i"
-        ): "You convert "
-        "the whole file, and so read all of it. Slice first, then convert the slice.",
+        ): "You read more of the file than the windows: all of it, or all that lies between them. Slice "
+        "each window, then convert the slice.",
+        replace(
+            ".tolist()", ".sort().values.tolist()"
+        ): "You sort the beginnings. The rows come in the order in which they were drawn.",
+        replace(
+            "generator=generator)", "generator=generator or torch.Generator().manual_seed(0))"
+        ): "Where no generator is given you do not draw from torch's global one. torch.randint takes None as "
+        "it is.",
+        replace(
+            "torch.randint(n, (batch_size,), generator=generator)",
+            "torch.randperm(n, generator=generator)[:batch_size]",
+        ): "You draw by torch.randperm, so no beginning comes twice. torch.randint is asked for.",
         replace(
             "return torch.from_numpy(x), torch.from_numpy(y)",
             "rows = torch.from_numpy(np.concatenate([x, y[:, -1:]], 1))\n    return rows[:, :-1], rows[:, 1:]",
@@ -333,6 +367,18 @@ def _(data, batch_size, context, generator=None):
     x = np.stack([data[i : i + context].astype(np.int64) for i in starts])
     y = np.stack([data[i + 1 : i + 1 + context].astype(np.int64) for i in starts])
     return torch.from_numpy(x), torch.from_numpy(y)
+
+
+@get_batch.mistake(
+    "Your beginnings come from NumPy, from Python, or from a generator of your own, whatever is given. Hand "
+    "it to torch.randint."
+)
+def _(data, batch_size, context, generator=None):
+    if len(data) <= context:
+        raise ValueError("too short")
+    starts = np.random.randint(len(data) - context, size=batch_size)[:, None]
+    windows = torch.from_numpy(data[starts + np.arange(context + 1)].astype(np.int64))
+    return windows[:, :-1].clone(), windows[:, 1:].clone()
 
 
 @get_batch.mistake(
@@ -405,7 +451,10 @@ def rows_of(documents, *rows, taken):
     for number, (tokens, numbers) in enumerate(rows, start=1):
         seen[f"tokens of row {number}"] = torch.tensor(tokens)
         seen[f"document numbers of row {number}"] = torch.tensor(numbers)
-    return seen | {"documents taken before each row came": taken}
+    return seen | {
+        "rows stay as they were given": True,
+        "documents taken before each row came": taken,
+    }
 
 
 @pack_documents.by_hand
@@ -447,6 +496,14 @@ def _():
     yield call([[k] for k in range(90)], 4, 500), "many short documents in a row"
 
 
+WAITS = (
+    "A row whose last token is an `end` waits for the next document. It is full: put `end` behind its "
+    "document at once, and yield at `>=`."
+)
+SHARED = (
+    "Your rows share one buffer: when the next is asked for, those given out before change. Make new tensors "
+    "for each row."
+)
 pack_documents.slips(
     {
         replace(
@@ -467,10 +524,18 @@ pack_documents.slips(
         replace(
             "while len(tokens)", "if len(tokens)"
         ): "You take one row at most from each document. A long one fills several: use `while`.",
+        replace("len(tokens) >= context", "len(tokens) > context"): WAITS,
         replace(
-            "len(tokens) >= context", "len(tokens) > context"
-        ): "A row that is exactly full must wait for "
-        "another document, and the last one is lost. Yield it at `>=`.",
+            "enumerate(documents)", "enumerate(filter(len, documents))"
+        ): "You leave out empty documents. Each has its `end`, and a number.",
+        replace(
+            "tokens += [*document, end]",
+            "if not document:\n            continue\n        tokens += [*document, end]",
+        ): "You leave out empty documents. Each has its `end`, and a number.",
+        replace(
+            "tokens += [*document, end]",
+            "document = document[: len(document) - (document[-1:] == [end])]\n        tokens += [*document, end]",
+        ): "You put no `end` behind a document whose own last token is one. Each is followed by one more.",
         replace(
             "tokens, numbers = tokens[context:], numbers[context:]", "tokens, numbers = [], []"
         ): "You throw away what is left of a document after a row. The next row begins with it.",
@@ -544,14 +609,34 @@ def _(documents, context, end):
         yield torch.tensor(tokens), torch.tensor(numbers)
 
 
-@pack_documents.mistake(
-    "Your rows share one buffer: when the next is asked for, those given out before change. "
-    "Make new tensors for each row."
-)
+@pack_documents.mistake(WAITS)
+def _(documents, context, end):
+    tokens, numbers = [], []
+    for number, document in enumerate(documents):
+        tokens += [*document, end]
+        numbers += [number] * (len(document) + 1)
+        while len(tokens) > context:
+            yield torch.tensor(tokens[:context]), torch.tensor(numbers[:context])
+            tokens, numbers = tokens[context:], numbers[context:]
+    if len(tokens) == context:
+        yield torch.tensor(tokens), torch.tensor(numbers)
+
+
+@pack_documents.mistake(SHARED)
 def _(documents, context, end):
     row, ids = torch.empty(context, dtype=torch.long), torch.empty(context, dtype=torch.long)
     for tokens, numbers in data.pack_documents(documents, context, end):
         yield row.copy_(tokens), ids.copy_(numbers)
+
+
+@pack_documents.mistake(SHARED)
+def _(documents, context, end):
+    row, ids, place = torch.zeros(context).long(), torch.zeros(context).long(), 0
+    for number, document in enumerate(documents):
+        for token in (*document, end):
+            row[place], ids[place], place = token, number, (place + 1) % context
+            if place == 0:
+                yield row, ids
 
 
 @pack_documents.alternative("one stream of pairs, cut by islice")
@@ -626,7 +711,7 @@ def _():
 
 document_positions.contract(
     contracts.constant_kernels(
-        [call(torch.arange(4).view(1, 4) // 2), call(torch.arange(64).view(2, 32) // 5)],
+        [call(torch.arange(8).view(2, 4) // 2), call(torch.arange(96).view(3, 32) // 5)],
         "No Python loop: the number of operations does not grow with the rows, their length or the documents.",
     )
 )
@@ -680,10 +765,24 @@ def _(numbers):
     return data.document_positions(flat).view(numbers.shape)
 
 
-@document_positions.mistake(
-    "You take the number itself for something that counts from 0 in steps of 1. Only that it "
-    "changes says that a document begins."
+STEPS = (
+    "You take it that numbers go up in steps of 1. They may go up by more: a document begins wherever the "
+    "number changes."
 )
+ELSEWHERE = (
+    "You make a tensor on the CPU, wherever the numbers are. Give it `device=numbers.device`."
+)
+document_positions.slips(
+    {
+        replace(
+            "numbers[:, 1:] != numbers[:, :-1]", "numbers[:, 1:] == numbers[:, :-1] + 1"
+        ): STEPS,
+        replace(", device=numbers.device", ""): ELSEWHERE,
+    }
+)
+
+
+@document_positions.mistake(STEPS)
 def _(numbers):
     first = numbers - numbers[:, :1]
     counts = torch.nn.functional.one_hot(
@@ -777,7 +876,7 @@ def _():
 
 document_mask.contract(
     contracts.constant_kernels(
-        [call(torch.arange(4).view(1, 4) // 2), call(torch.arange(64).view(2, 32) // 5)],
+        [call(torch.arange(8).view(2, 4) // 2), call(torch.arange(96).view(3, 32) // 5)],
         "No Python loop: the number of operations does not grow with the rows, their length or the documents.",
     )
 )
@@ -825,8 +924,24 @@ document_mask.slips(
             "return same &",
             "return same.expand(len(numbers), 1, T, T) &",
         ): "You mask every row like the first one.",
+        replace(
+            "return same &", "return same & (numbers != 0)[:, None, None, :] &"
+        ): "You take number 0 for padding. It is the first document, and packed rows have no padding.",
+        replace(", device=numbers.device", ""): ELSEWHERE,
     }
 )
+
+
+for moved in (".transpose(0, 1)", ".transpose(1, 2)", ".squeeze(1)[..., None]"):
+    document_mask.slips(
+        {
+            replace(
+                "return same & torch.ones(T, T, dtype=torch.bool, device=numbers.device).tril()",
+                "return (same & torch.ones(T, T, dtype=torch.bool, device=numbers.device).tril())"
+                + moved,
+            ): "Your axis for the heads is at another place. It comes after that of the rows: (B, 1, T, T).",
+        }
+    )
 
 
 @document_mask.mistake("Your mask forgets the documents: it is the causal mask for all of them.")
@@ -864,6 +979,17 @@ def _(numbers):
     return (difference == 0) & torch.ones(T, T, dtype=torch.bool, device=numbers.device).tril()
 
 
+@document_mask.mistake(
+    "You make the causal part of floats, four bytes for each pair of places. Give `torch.ones` the dtype "
+    "torch.bool.",
+    cost=True,
+)
+def _(numbers):
+    T = numbers.size(1)
+    same = numbers[:, None, :, None] == numbers[:, None, None, :]
+    return same & torch.ones(T, T, device=numbers.device).tril().bool()
+
+
 @document_mask.alternative("two comparisons of places and numbers")
 def _(numbers):
     place = torch.arange(numbers.shape[1], device=numbers.device)
@@ -893,8 +1019,8 @@ def ordered(of, size, **more):
     seen = {
         "every item once": True,
         "items held": f"at most {size}",
-        "the same generator gives the same order": True,
         "torch's global generator was left alone": True,
+        "the same generator gives the same order": True,
     }
     return seen | more
 
@@ -914,10 +1040,10 @@ def _(draw):
 
 @shuffled_window.edge
 def _():
-    yield call([0, 1, 2, 3, 4], 3, 7, often=True), "each item of the buffer is as likely"
-    yield call([0, 1, 2], 3, 8, often=True), "a buffer that holds them all"
-    yield call([0, 1, 2], 9, 9, often=True), "a buffer larger than the stream"
-    yield call([0, 1, 2, 3, 4, 5], 2, 7, often=True), "a buffer of two"
+    yield call([0, 1, 2, 3, 4], 3, 7, often=2), "each item of the buffer is as likely"
+    yield call([0, 1, 2], 3, 8, often=3), "a buffer that holds them all"
+    yield call([0, 1, 2], 4, 9, often=1), "a buffer larger than the stream"
+    yield call([0, 1, 2, 3, 4, 5], 2, 7, often=2), "a buffer of two"
     yield call([], 3, 0), "nothing to shuffle"
     yield call([None, 0, False, None, ""], 2, 1), "items that look like nothing"
     yield call([[1, 2], [3], [4, 5]], 2, 1), "items of any kind"
@@ -926,12 +1052,23 @@ def _():
     yield call([], -1, 0), "a negative size, and nothing to shuffle"
 
 
+DRAWN_ELSEWHERE = "You draw from torch's global generator, if only when the stream has ended. Draw from the one that is given."
+BY_PYTHON = "You draw with Python's own random module, if only when the stream has ended. Draw from the generator."
+UNDRAWN = "When the stream ends you give out the rest of the buffer without drawing. Draw from it to the end."
+UNEVEN = (
+    "While the buffer empties some of its items are likelier than others. Draw from as many places as it has "
+    "left."
+)
 shuffled_window.slips(
     {
         replace(
             "torch.randint(len(buffer), (1,), generator=generator)",
             "torch.randint(len(buffer), (1,))",
-        ): "You draw from torch's global generator, not from the one that is given.",
+        ): DRAWN_ELSEWHERE,
+        replace(
+            "torch.randint(len(buffer), (1,), generator=generator)",
+            "torch.randint(len(buffer), (1,), generator=generator if len(buffer) == size else None)",
+        ): DRAWN_ELSEWHERE,
         replace(
             "stream = iter(items)", "items = list(items)\n    stream = iter(items)"
         ): "You take the whole stream at once. It may be endless: hold `size` items at most.",
@@ -942,6 +1079,14 @@ shuffled_window.slips(
             "len(buffer), (1,)", "max(len(buffer) - 1, 1), (1,)"
         ): "The last item of your buffer is never drawn. "
         "randint leaves out its upper bound: give it the buffer's length.",
+        replace(
+            "torch.randint(len(buffer), (1,), generator=generator)",
+            "torch.randint(size, (1,), generator=generator) % len(buffer)",
+        ): UNEVEN,
+        replace(
+            "torch.randint(len(buffer), (1,), generator=generator)",
+            "torch.randint(size, (1,), generator=generator).clamp(max=len(buffer) - 1)",
+        ): UNEVEN,
         replace(
             "if size < 1:", "if size < 0:"
         ): "A buffer of 0 items gives out nothing, without a word. Raise ValueError.",
@@ -961,6 +1106,51 @@ shuffled_window.slips(
 )
 
 
+def emptied_by(rest):
+    """Shuffles rightly until the stream has ended; `rest` then says in which order the others come."""
+
+    def shuffled(items, size, generator):
+        if size < 1:
+            raise ValueError("size")
+        buffer = []
+        for item in items:
+            buffer.append(item)
+            if len(buffer) == size:
+                yield buffer.pop(int(torch.randint(size, (1,), generator=generator)))
+        yield from rest(buffer)
+
+    return shuffled
+
+
+for says, rest in (
+    (DRAWN_ELSEWHERE, lambda buffer: [buffer[i] for i in torch.randperm(len(buffer)).tolist()]),
+    (BY_PYTHON, lambda buffer: random.sample(buffer, len(buffer))),
+    (UNDRAWN, list),
+    (UNDRAWN, reversed),
+):
+    shuffled_window.mistake(says)(emptied_by(rest))
+
+
+def emptied_at(place):
+    """Shuffles rightly while the buffer is full; then an item comes from a place made of the number drawn."""
+
+    def shuffled(items, size, generator):
+        if size < 1:
+            raise ValueError("size")
+        stream = iter(items)
+        buffer = list(islice(stream, size))
+        while buffer:
+            drawn = int(torch.randint(size, (1,), generator=generator))
+            yield buffer.pop(place(drawn, len(buffer)))
+            buffer += islice(stream, 1)
+
+    return shuffled
+
+
+for place in (lambda drawn, left: drawn % left, lambda drawn, left: min(drawn, left - 1)):
+    shuffled_window.mistake(UNEVEN)(emptied_at(place))
+
+
 @shuffled_window.mistake(
     "You shuffle block by block: items of one block never mix with the next. Replace each item as it is "
     "given out."
@@ -974,9 +1164,7 @@ def _(items, size, generator):
             yield block[i]
 
 
-@shuffled_window.mistake(
-    "When the stream ends you give out the rest of the buffer in its order. Draw from it to the end."
-)
+@shuffled_window.mistake(UNDRAWN)
 def _(items, size, generator):
     if size < 1:
         raise ValueError("size")
@@ -1014,12 +1202,8 @@ def _(items, size, generator):
     return data.shuffled_window(items, size, torch.Generator().manual_seed(0))
 
 
-@shuffled_window.mistake(
-    "You draw with Python's own random module, not with the generator that is given."
-)
+@shuffled_window.mistake(BY_PYTHON)
 def _(items, size, generator):
-    import random
-
     if size < 1:
         raise ValueError("size")
     stream = iter(items)
@@ -1077,7 +1261,7 @@ def _():
         {
             "without workers gives": [1, 3, 5],
             "without workers has taken of the source": 7,
-            "two iterators of without workers give in turn": [[1, 1], [3, 3], [5, 5]],
+            "without workers, two iterators in turn give the same": True,
         },
     )
     yield (
@@ -1085,10 +1269,10 @@ def _():
         {
             "worker 0 gives": [0, 4],
             "worker 0 has taken of the source": 5,
-            "two iterators of worker 0 give in turn": [[0, 0], [4, 4]],
+            "worker 0, two iterators in turn give the same": True,
             "worker 1 gives": [2, 6],
             "worker 1 has taken of the source": 7,
-            "two iterators of worker 1 give in turn": [[2, 2], [6, 6]],
+            "worker 1, two iterators in turn give the same": True,
         },
     )
 
@@ -1111,7 +1295,7 @@ def _():
     yield call(5, 3, 9), "one rank, three workers"
     yield call(2, 3, 9, rank=1, world_size=2), "fewer items than readers"
     yield call(0, 2, 9), "no items"
-    yield call(None, 2, 5, rank=1, world_size=2), "a source without end"
+    yield call(None, 3, 5, rank=1, world_size=2), "a source without end"
     yield call(None, 0, 5), "a source without end, no workers"
 
 
@@ -1150,6 +1334,12 @@ ShardedStream.slips(
         replace(
             "self.world_size = source, rank, world_size", "self.world_size = source, 0, world_size"
         ): "Every rank gives the part of rank 0.",
+        replace(
+            "return islice(of_rank, worker, None, num_workers)",
+            "of_rank = ((i, x) for i, x in enumerate(self.source()) if i % self.world_size == self.rank)\n"
+            "        return (x for i, x in of_rank if i % num_workers == worker)",
+        ): "You choose the worker by an item's number in the stream. It goes by its number among the "
+        "rank's items.",
     }
 )
 
@@ -1185,10 +1375,87 @@ class _(IterableDataset):
         return islice(self.source(), reader, None, self.world_size * num_workers)
 
 
-@ShardedStream.mistake(
-    "Your object is its own iterator: two iterators of it, or a second pass, go on where the first has got "
-    "to. Make a new iterator in each `__iter__`."
+ON_THE_OBJECT = (
+    "Your object itself keeps how far an iterator has got, so two of them, or a second pass, disturb each "
+    "other. Keep it in variables of `__iter__`."
 )
+
+
+@ShardedStream.mistake(ON_THE_OBJECT)
+class _(data.ShardedStream):
+    place = 0
+
+    def __iter__(self):
+        info = get_worker_info()
+        worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
+        for item in self.source():
+            turn, rank = divmod(self.place, self.world_size)
+            self.place += 1
+            if rank == self.rank and turn % num_workers == worker:
+                yield item
+
+
+@ShardedStream.mistake(ON_THE_OBJECT)
+class _(data.ShardedStream):
+    def __iter__(self):
+        info = get_worker_info()
+        worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
+        self.place = 0
+        for item in self.source():
+            turn, rank = divmod(self.place, self.world_size)
+            self.place += 1
+            if rank == self.rank and turn % num_workers == worker:
+                yield item
+
+
+@ShardedStream.mistake(ON_THE_OBJECT)
+class _(data.ShardedStream):
+    def __iter__(self):
+        self.items = data.ShardedStream.__iter__(self)
+        while self.items:
+            try:
+                yield next(self.items)
+            except StopIteration:
+                return
+
+
+@ShardedStream.mistake(ON_THE_OBJECT)
+class _(data.ShardedStream):
+    def __iter__(self):
+        self.items = data.ShardedStream.__iter__(self)
+        return self
+
+    def __next__(self):
+        return next(self.items)
+
+
+READ_ON = (
+    "You read further in the source than it takes to reach the item: a whole round, or one item ahead. Give "
+    "each item as soon as it has come."
+)
+
+
+@ShardedStream.mistake(READ_ON)
+class _(data.ShardedStream):
+    def __iter__(self):
+        info = get_worker_info()
+        worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
+        for i, (item, _) in enumerate(pairwise(chain(self.source(), [None]))):
+            if i % (self.world_size * num_workers) == self.rank + self.world_size * worker:
+                yield item
+
+
+@ShardedStream.mistake(READ_ON)
+class _(data.ShardedStream):
+    def __iter__(self):
+        info = get_worker_info()
+        worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
+        stream = iter(self.source())
+        while items := list(islice(stream, self.world_size * num_workers)):
+            yield from items[self.rank + self.world_size * worker :][:1]
+
+
+@ShardedStream.mistake(ON_THE_OBJECT)
 class _(IterableDataset):
     def __init__(self, source, rank=0, world_size=1):
         self.source, self.rank, self.world_size = source, rank, world_size
@@ -1275,10 +1542,19 @@ def _():
     yield call(8, 4, 2, drop_last=True), "it comes out even"
     yield call(9, 1, 0), "one rank alone"
     yield call(11, 4, 3, seed=3, epoch=4), "seed and epoch"
+    yield call(10, 4, 3, seed=1), "two places to fill up"
     yield call(5, 2, 2), "a rank too many"
     yield call(5, 2, -1), "a negative rank"
 
 
+TOO_SHORT = (
+    "You append the order once. With fewer items than ranks that is not enough: go on from its beginning as "
+    "often as it takes."
+)
+FILLED_BY_ONE = (
+    "You fill up with one index alone: 0, the order's first, or its last. The order is continued: its first, "
+    "its second, its third."
+)
 shard_indices.slips(
     {
         replace(
@@ -1313,23 +1589,24 @@ shard_indices.slips(
             "order[i % length] for i in range(rank * each, (rank + 1) * each)",
         ): "You give each rank a block of the order. "
         "Rank r gets places r, r + world_size, and so on.",
-        replace(
-            "order[i % length]", "order[min(i, length - 1)]"
-        ): "You fill up with the last index. The order is continued from its beginning.",
+        replace("order[i % length]", "order[min(i, length - 1)]"): FILLED_BY_ONE,
         replace(
             "order[i % length] for i in range(rank, each * world_size, world_size)",
             "(order + order)[i] for i in range(rank, each * world_size, world_size)",
-        ): "You append the order once. With fewer items "
-        "than ranks that is not enough: go on from its beginning as often as it takes.",
+        ): TOO_SHORT,
         replace(
-            "if not 0 <= rank < world_size:", "if False:"
-        ): "A rank that is not in 0 … world_size − 1 is accepted. Raise ValueError.",
+            "order[i % length] for i in range(rank, each * world_size, world_size)",
+            "i for i in (order + order)[: each * world_size][rank::world_size]",
+        ): TOO_SHORT,
         replace(
-            "if not 0 <= rank < world_size:", "if not 0 <= rank <= world_size:"
-        ): "Ranks count from 0: world_size itself is no rank.",
+            "order[i % length]", "(order[i] if i < length else i % length)"
+        ): "You fill up with 0, 1, 2, … The order is continued from its own beginning, which with `shuffle` is another.",
+        replace("order[i % length]", "order[i if i < length else 0]"): FILLED_BY_ONE,
+        replace("order[i % length]", "(order[i] if i < length else 0)"): FILLED_BY_ONE,
         replace(
-            "if not 0 <= rank < world_size:", "if not rank < world_size:"
-        ): "A negative rank is accepted. Raise ValueError.",
+            "each = length // world_size if drop_last",
+            "each = max(length - 1, 0) // world_size if drop_last",
+        ): "With drop_last you cut off a round also where world_size divides the length. Nothing is left over there.",
         replace(
             "raise ValueError(f", "assert False, (f"
         ): "An assert raises AssertionError, and python -O drops it. Raise ValueError.",
@@ -1341,6 +1618,19 @@ shard_indices.slips(
         ): "You return tensors of one element. Indices are ints.",
     }
 )
+
+
+for accepted, says in {
+    "if False:": "A rank that is not in 0 … world_size − 1 is accepted. Raise ValueError.",
+    "if not 0 <= rank <= world_size:": "Ranks count from 0: world_size itself is no rank.",
+    "if not rank < world_size:": "A negative rank is accepted. Raise ValueError.",
+}.items():
+    check = "if not 0 <= rank < world_size:", accepted
+    cut = (
+        "for i in range(rank, each * world_size, world_size)]",
+        "for i in range(each * world_size)][rank::world_size]",
+    )
+    shard_indices.slips({replace(*check): says, replace(*check, *cut): says})
 
 
 @shard_indices.mistake(
@@ -1490,7 +1780,7 @@ def _():
     )
     yield plan(6, 1, ["rest"], ["rest"]), "two passes without a word are alike"
     other = {"epoch": 1, "position": 2, "seed": 1, "length": 6}
-    yield plan(6, 1, ["used", 1], ["load", other], ["rest"]), "a state of another seed"
+    yield plan(6, 1, ["used", 1], ["load", other]), "a state of another seed"
     yield plan(6, 1, ["load", other | {"seed": 0, "length": 5}]), "a state of another length"
 
 
@@ -1528,7 +1818,7 @@ ResumableSampler.slips(
         "from its beginning.",
         replace(
             "order[place % self.length] for place in places",
-            "(order[self.position :] * self.length)[place - self.position] for place in places",
+            "order[self.position + (place - self.position) % (self.length - self.position)] for place in places",
         ): "You fill up from the beginning of "
         "what is left. A run that was never stopped fills up from the beginning of the order.",
         replace(
@@ -1601,6 +1891,51 @@ class _(data.ResumableSampler):
         while given < len(self):
             yield order[(self.position + self.rank + given * self.world_size) % self.length]
             given += 1
+
+
+REFUSED = "A state that you refuse has changed the sampler already. Look first whether it fits, then load it."
+OF_THE_EPOCH = (
+    "You deal out the places of the whole epoch, so with another number of ranks some get more than others. "
+    "Deal out what is left: the first place of it is rank 0's."
+)
+ResumableSampler.slips(
+    {
+        replace(
+            "iter([order[place % self.length] for place in places])",
+            "(order[(self.position + self.rank + k * self.world_size) % self.length] for k in range(len(self)))",
+        ): "Your iterator looks at the position at every step, so it skips items when `advance` is called meanwhile. "
+        "Look once, when it begins.",
+        replace(
+            'if (state["seed"], ',
+            'self.epoch, self.position = state["epoch"], state["position"]\n        if (state["seed"], ',
+        ): REFUSED,
+        replace(
+            'if (state["seed"], state["length"]) != (self.seed, self.length):',
+            'if state["length"] != self.length:\n            self.epoch = state["epoch"]\n'
+            '        if (state["seed"], state["length"]) != (self.seed, self.length):',
+        ): REFUSED,
+        replace(
+            "islice(count(self.position + self.rank, self.world_size), len(self))",
+            "range(self.rank, -(-self.length // self.world_size) * self.world_size, self.world_size)\n"
+            "        places = [place for place in places if place >= self.position]",
+        ): OF_THE_EPOCH,
+    }
+)
+
+
+@ResumableSampler.mistake(OF_THE_EPOCH)
+class _(data.ResumableSampler):
+    def __iter__(self):
+        g = torch.Generator().manual_seed(self.seed + self.epoch)
+        order = torch.randperm(self.length, generator=g).tolist()
+        return iter([order[place % self.length] for place in self.places()])
+
+    def __len__(self):
+        return len(self.places())
+
+    def places(self):
+        total = ceil(self.length / self.world_size) * self.world_size
+        return [p for p in range(self.rank, total, self.world_size) if p >= self.position]
 
 
 @ResumableSampler.mistake(

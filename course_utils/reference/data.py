@@ -151,11 +151,11 @@ def shuffled_window(items: Iterable[Item], size: int, generator: torch.Generator
 
     The buffer is filled; then an item of it, each as likely as any other, is given out,
     and the next of the stream takes its place, again and again. When the stream ends,
-    the buffer is emptied in the same way. Each item is given out once. At any time at
-    most `size` items have been taken from the stream and not been given out, so the
-    stream may be endless. Random numbers come from `generator` alone. Raises
-    ValueError, at the latest when the first item is asked for, if size is below 1.
-    Source: tf.data's shuffle.
+    the buffer is emptied in the same way. Each item is given out once. Whenever
+    one comes out, at most `size` others have been taken from the stream and not been
+    given out, so the stream may be endless. Random numbers come from `generator` alone.
+    Raises ValueError, at the latest when the first item is asked for, if size is below
+    1. Source: tf.data's shuffle.
     """
     if size < 1:
         raise ValueError(f"a buffer holds at least one item; came {size}")

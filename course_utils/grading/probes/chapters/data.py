@@ -40,8 +40,13 @@ def _mapped(tokens: Any, dtype: str) -> np.ndarray:
 
 def _as_batches(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
     tokens, dtype, batch_size, context, seed = case.args
-    seen = {k: v for k, v in report.items() if k not in ("pages", "own", "global")}
     whose = "torch's global generator" if seed is None else "the generator"
+    drawn = not report["global"][1] if seed is None else report["own"] != _first_number(seed)
+    seen: dict[str, Any] = {f"{whose} was drawn from": drawn}
+    for label, value in report.items():
+        if label not in ("pages", "own", "global"):
+            chance = not drawn and _is_batch(value, batch_size, context)
+            seen[label] = torch.zeros_like(value) if chance else value
     seen[f"the next number of {whose}"] = report["own"]
     if seed is not None:
         seen["torch's global generator was left alone"] = report["global"][0] == report["global"][1]
@@ -53,13 +58,22 @@ def _as_batches(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, 
     return seen
 
 
+def _first_number(seed: int) -> int:
+    return int(torch.randint(1 << 30, (1,), generator=torch.Generator().manual_seed(seed)).item())
+
+
+def _is_batch(x: Any, batch_size: int, context: int) -> bool:
+    return isinstance(x, Tensor) and x.shape == (batch_size, context) and x.dtype == torch.int64
+
+
 @probe(read=_as_batches)
 def batches(subject: Any, case: Case) -> dict[str, Any]:
     """Windows of a token file: inputs and targets, what became of the generator, and what was read.
 
     The case: the tokens, or the number of zeros in a large file; their dtype; batch size, context, and
     the generator's seed, or None for torch's global one. Of a large file the pages are counted that
-    are in memory afterwards. The inputs are overwritten, which the targets must not show.
+    are in memory afterwards. The inputs are overwritten, which the targets must not show. Windows that
+    the due generator has no part in are chance, and not looked at.
     """
     tokens, dtype, batch_size, context, seed = case.args
     data = _mapped(tokens, dtype)
@@ -127,10 +141,25 @@ class _Source:
 
 def _as_rows(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
     documents, *_ = case.args
-    seen = {k: v for k, v in report.items() if k != "documents"}
+    seen = {k: v for k, v in report.items() if k not in ("given", "later", "documents")}
+    for number, row in enumerate(report["given"], start=1):
+        if not _is_pair(row):
+            seen[f"row {number}"] = row
+            continue
+        seen[f"tokens of row {number}"], seen[f"document numbers of row {number}"] = row
+    both = zip(report["given"], report["later"], strict=False)
+    seen["rows stay as they were given"] = all(_stayed(*rows) for rows in both)
     if report["documents"] != documents:
         seen[labels.changed_argument("documents")] = report["documents"]
     return seen
+
+
+def _stayed(before: Any, after: Any) -> bool:
+    if isinstance(before, Tensor) and isinstance(after, Tensor):
+        return torch.equal(before, after)
+    if _is_pair(before) and _is_pair(after):
+        return all(_stayed(*parts) for parts in zip(before, after, strict=True))
+    return True
 
 
 @probe(read=_as_rows)
@@ -139,19 +168,16 @@ def packed(subject: Any, case: Case) -> dict[str, Any]:
 
     The case: the documents, the context and the token that ends one; by the keyword `rows`, how many
     rows are asked for, where it is not all. The documents come from an iterator that can be gone
-    through once. A row is looked at when all have come.
+    through once. A row is looked at when it comes, and again when all have come.
     """
     documents, context, end = case.args
     source, taken, rows = _Source(documents), [], []
+    given: list[Any] = []
     for row in islice(subject(source, context, end), case.kwargs.get("rows")):
         rows.append(row)
+        given.append(fresh(row) if len(given) < 40 else None)
         taken.append(source.taken)
-    seen: dict[str, Any] = {"rows": len(rows)}
-    for number, row in enumerate(rows[:40], start=1):
-        if not _is_pair(row):
-            seen[f"row {number}"] = row
-            continue
-        seen[f"tokens of row {number}"], seen[f"document numbers of row {number}"] = row
+    seen: dict[str, Any] = {"rows": len(rows), "given": given[:40], "later": rows[:40]}
     seen["documents taken before each row came"] = taken
     return seen | {"documents": documents}
 
@@ -165,8 +191,9 @@ def _called_with_documents(name: str, case: Case) -> str:
 
 packed.called = _called_with_documents
 
-_OFTEN = 600
+_OFTEN = 2000
 _SIGMAS = 5.5
+_AGAIN = 6
 
 
 def _as_order(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
@@ -176,14 +203,15 @@ def _as_order(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, An
     seen: dict[str, Any] = {
         "every item once": _as_often(came, report["of"]),
         "items held": f"at most {size}" if held <= size else str(held),
-        "the same generator gives the same order": came == report["again"],
         "torch's global generator was left alone": report["left alone"],
     }
+    if report["left alone"]:  # else it is chance
+        seen["the same generator gives the same order"] = all(o == came for o in report["again"])
     if size == 1:
         seen["order"] = came
     if "orders" in report:
         room = min(size, len(items))
-        found = _out_of_proportion(report["orders"], len(items), room)
+        found = _out_of_proportion(report["orders"], len(items), room, case.kwargs["often"])
         seen[f"out of proportion in {_OFTEN} orders"] = found
     return seen
 
@@ -193,16 +221,21 @@ def _as_often(came: Any, items: Any) -> bool:
     return isinstance(came, list) and sorted(map(repr, came)) == sorted(map(repr, items))
 
 
-def _out_of_proportion(orders: Any, n: int, size: int) -> list[str]:
-    """Which items come out at which place too often or too rarely, by what drawing from a buffer has."""
+def _out_of_proportion(orders: Any, n: int, size: int, places: int) -> list[str]:
+    """Which items come out at which of the first places too often or too rarely, by what drawing from a
+    buffer has; where some come that cannot, or others never, these alone."""
     due, found = _chances(n, size), []
-    for place in range(n):
+    for place in range(places):
+        amiss, outright = [], []
         for item in range(n):
             chance = float(due[place][item])
             count = sum(order[place] == item for order in orders if len(order) > place)
             off = count - len(orders) * chance
             if abs(off) > _SIGMAS * (len(orders) * chance * (1 - chance)) ** 0.5:
-                found.append(f"{item} {'too often' if off > 0 else 'too rarely'} at place {place}")
+                how = "too often" if off > 0 else "too rarely" if count else "never"
+                amiss.append(f"{item} {how} at place {place}")
+                outright += amiss[-1:] if not count or not chance else []
+        found += outright or amiss
     return found
 
 
@@ -224,14 +257,18 @@ def shuffled(subject: Any, case: Case) -> dict[str, Any]:
     """The items that come out of a shuffled stream, and how many had been taken for each.
 
     The case: the items, the buffer's size, and the generator's seed; by the keyword `take`, how many
-    are asked for of the items over and over, without an end; by `often`, that many orders are drawn
-    with one generator and counted. Compared is what holds for every right order, not the order itself.
+    are asked for of the items over and over, without an end; by `often`, at how many of the first places
+    the items are counted in many orders, drawn with one generator. Compared is what holds for every
+    right order, not the order itself.
     """
     items, size, seed = case.args
     take = case.kwargs.get("take")
     before = torch.get_rng_state()
     came, held = _came_out(subject, items, size, torch.Generator().manual_seed(seed), take)
-    again, _ = _came_out(subject, items, size, torch.Generator().manual_seed(seed), take)
+    again = [
+        _came_out(subject, items, size, torch.Generator().manual_seed(seed), take)[0]
+        for _ in range(_AGAIN)
+    ]
     seen: dict[str, Any] = {"came": came, "again": again, "held": held, "of": came}
     if take is None:
         seen["of"] = list(items)
@@ -283,7 +320,22 @@ class _AsWorker:
         workers._worker_info = None
 
 
-@probe
+_IN_TURN = ", two iterators in turn give the same"
+
+
+def _as_parts(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
+    _, _, take = case.args
+    seen: dict[str, Any] = {}
+    for label, value in report.items():
+        if label.endswith(_IN_TURN):
+            alone = [*report[f"{label.removesuffix(_IN_TURN)} gives"], None, None, None]
+            seen[label] = value == [[item, item] for item in alone[: min(take, 3)]]
+        else:
+            seen[label] = value
+    return seen
+
+
+@probe(read=_as_parts)
 def streamed(subject: Any, case: Case) -> dict[str, Any]:
     """What every worker of one rank gives of a stream, the first time and again.
 
@@ -310,7 +362,7 @@ def streamed(subject: Any, case: Case) -> dict[str, Any]:
             seen[f"{name} has taken of the source"] = sum(s.taken for s in sources)
             both = iter(stream), iter(stream)
             pairs = [[next(it, None) for it in both] for _ in range(min(take, 3))]
-            seen[f"two iterators of {name} give in turn"] = pairs
+            seen[name + _IN_TURN] = pairs
     return seen
 
 
@@ -397,7 +449,10 @@ def _refusal(sampler: Any, state: dict[str, Any]) -> dict[str, Any]:
     try:
         sampler.load_state_dict(state)
     except ValueError:
-        return {"loading it": "ValueError", "unchanged": sampler.state_dict() == before}
+        return {
+            "loading it": "ValueError",
+            "it is as it was before": sampler.state_dict() == before,
+        }
     return {"loading it": "no error"}
 
 
