@@ -205,7 +205,7 @@ def accumulate_on_ranks(
 def finite_step(loss: Float[Tensor, ""], optimizer: Optimizer) -> bool:
     """Backward, then a step only if the loss and all gradients are finite.
 
-    Checked are the loss and every element of every gradient of the optimizer's
+    The check covers the loss and every element of every gradient of the optimizer's
     parameters. If all are finite, the optimizer takes its step, and the result is True.
     Otherwise parameters and the optimizer's state stay as they were, and it is False.
     Gradients that .grad holds before the call, of earlier micro-batches, are part of
