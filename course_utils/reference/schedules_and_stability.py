@@ -63,10 +63,10 @@ def wsd(
 
     For warmup_steps a line from min_ratio to 1; for stable_steps it is 1; for
     decay_steps it falls from 1 to min_ratio, where it stays. Each part may be empty.
-    With p = 0 to 1, the share of the decay that has passed, the fall is min_ratio + (1
-    - min_ratio) · f(p), where f(p) is 1 - p for decay = "linear", (1 + cos πp) / 2 for
-    "cosine" and 1 - √p for "1-sqrt". Raises ValueError for any other. Source: Hu et al.
-    (2024), section 4; "1-sqrt": Hägele et al. (2024).
+    In the decay the factor is min_ratio + (1 - min_ratio) · f(p), where p is the share
+    of the decay that has passed, from 0 to 1, and f(p) is 1 - p for decay = "linear",
+    (1 + cos πp) / 2 for "cosine" and 1 - √p for "1-sqrt". Raises ValueError for any
+    other decay. Source: Hu et al. (2024), section 4; "1-sqrt": Hägele et al. (2024).
     """
     falls = {
         "linear": lambda p: 1 - p,
@@ -95,7 +95,7 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Float
     is computed in float32, or in the widest dtype of the gradients where that is wider:
     float16 could not hold it. The factor is max_norm / (norm + 1e-6), at most 1:
     gradients never grow. If the norm is not finite, the gradients stay as they are.
-    Parameters without gradient count nothing; if none has one, the norm is 0.
+    Parameters without gradient are left out; if none has one, the norm is 0.
     parameters may be a generator. Source: Pascanu et al. (2013), algorithm 1.
     """
     by_dtype = defaultdict(list)
@@ -146,10 +146,10 @@ def accumulate_step(
     """One step of the optimizer on several micro-batches, whose sizes and padding may differ.
 
     A micro-batch is (ids, targets), both (B, T); model(ids) gives logits (B, T, V). A
-    target of -100 counts nothing. The loss is the mean cross-entropy over the targets
-    of all micro-batches together; it is returned. Gradients from before are dropped,
-    those of this step stay in .grad. Raises ValueError, and takes no step, if there is
-    not one target.
+    target of -100 is ignored. The loss is the mean cross-entropy over the targets of
+    all micro-batches together; it is returned. Gradients from before are dropped, those
+    of this step stay in .grad. Raises ValueError, and takes no step, if there is not
+    one target.
     """
     tokens = sum(int((targets != -100).sum()) for _, targets in batches)
     if tokens == 0:
@@ -173,13 +173,13 @@ def accumulate_on_ranks(
     """One step on several ranks, each with micro-batches of its own, as many as it likes.
 
     A micro-batch is (ids, targets), both (B, T); model(ids) gives logits (B, T, V). A
-    target of -100 counts nothing. Every rank has the same model, which nothing wraps,
-    and gets the gradient of the mean cross-entropy over the targets of all ranks
-    together. That loss is returned on each. A rank may have no micro-batch, or no
-    target in them. A trainable parameter without gradient on this rank takes part with
-    zeros. Strides of a gradient may differ from rank to rank. Gradients from before are
-    dropped, those of this step stay in .grad. Raises ValueError on every rank, and
-    takes no step, if there is not one target on any.
+    target of -100 is ignored. Every rank has the same model, not wrapped in DDP, and
+    gets the gradient of the mean cross-entropy over the targets of all ranks together.
+    That loss is returned on each. A rank may have no micro-batch, or no target in them.
+    A trainable parameter without gradient on this rank takes part with zeros. Strides
+    of a gradient may differ from rank to rank. Gradients from before are dropped, those
+    of this step stay in .grad. Raises ValueError on every rank, and takes no step, if
+    there is not one target on any.
     """
     optimizer.zero_grad()
     sums = torch.zeros(2, dtype=torch.float64)  # of the losses, and of the targets
@@ -203,13 +203,13 @@ def accumulate_on_ranks(
 
 
 def finite_step(loss: Float[Tensor, ""], optimizer: Optimizer) -> bool:
-    """Backward, then a step if all is finite; otherwise nothing but gradients that are gone.
+    """Backward, then a step only if the loss and all gradients are finite.
 
-    All is finite if the loss is, and every element of every gradient of the optimizer's
-    parameters. Then the optimizer takes its step, and the result is True. Otherwise
-    parameters and the optimizer's state stay as they were, and it is False. Gradients
-    that .grad holds before the call, of earlier micro-batches, are part of the sum.
-    Afterwards every .grad is None, either way.
+    The check covers the loss and every element of every gradient of the optimizer's
+    parameters. If all are finite, the optimizer takes its step, and the result is True.
+    Otherwise parameters and the optimizer's state stay as they were, and it is False.
+    Gradients that .grad holds before the call, of earlier micro-batches, are part of
+    the sum. Afterwards every .grad is None, either way.
     """
     loss.backward()
     grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
