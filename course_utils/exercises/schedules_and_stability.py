@@ -79,7 +79,22 @@ linear_warmup.slips(
         ): "You begin at 0 whatever `start` is. The line goes from `start` to 1.",
         replace(
             "start + (1 - start) *", "start +"
-        ): "Your line climbs by 1 from `start` and so ends above 1. Only 1 - start is left to climb.",
+        ): "Your line climbs by 1 from `start`, too steeply. Only 1 - start is left to climb.",
+        replace(
+            "start + (1 - start) * step / warmup_steps", "min(1.0, start + step / warmup_steps)"
+        ): "Your line climbs by 1 from `start`, too steeply. Only 1 - start is left to climb.",
+        replace(
+            "return start +", "start = start or 1 / warmup_steps\n    return start +"
+        ): "You take a `start` of 0 for none, and begin at 1 / warmup_steps. With 0 the line begins at 0.",
+        replace(
+            "step >= warmup_steps", "step >= warmup_steps or warmup_steps == 1"
+        ): "You take a warm-up of one step for none. Step 0 has the factor `start` there.",
+        replace(
+            "step >= warmup_steps",
+            "step >= max(1, warmup_steps)",
+            "/ warmup_steps",
+            "/ max(1, warmup_steps)",
+        ): "Without warm-up your step 0 gets `start`, as if the warm-up had one step. The factor is 1 at once.",
         replace("start + (1 - start) *", "max(start, ")
         + replace(
             "step / warmup_steps", "step / warmup_steps)"
@@ -211,6 +226,21 @@ warmup_cosine.slips(
             "warmup_steps >= total_steps", "False"
         ): "If the warm-up leaves no step for the cosine, raise ValueError, at every step.",
         replace(
+            "warmup_steps >= total_steps:", "step >= warmup_steps >= total_steps:"
+        ): "If the warm-up leaves no step for the cosine, raise ValueError, at every step.",
+        replace(
+            "step < warmup_steps",
+            "step < max(1, warmup_steps)",
+            "return step / warmup_steps",
+            "return step / max(1, warmup_steps)",
+        ): "Without warm-up your step 0 gets 0, as if the warm-up had one step. The cosine begins at once, at 1.",
+        replace(
+            "    progress =", "    if step > total_steps:\n        return 0.0\n    progress ="
+        ): "After the cosine your factor is 0. It stays at min_ratio.",
+        replace(
+            "    progress =", "    if step >= total_steps:\n        return 0.0\n    progress ="
+        ): "After the cosine your factor is 0. It stays at min_ratio.",
+        replace(
             "raise ValueError(", "assert False, ("
         ): "An assert raises AssertionError, and python -O drops it. Raise ValueError.",
         replace(
@@ -305,6 +335,10 @@ wsd.slips(
         ): "Your stable part ends at step stable_steps. It has that many steps *after* the warm-up.",
         replace(
             "past = step - warmup_steps - stable_steps",
+            "past = step - max(warmup_steps, stable_steps)",
+        ): "Your stable part ends at step stable_steps. It has that many steps *after* the warm-up.",
+        replace(
+            "past = step - warmup_steps - stable_steps",
             "past = step - warmup_steps - stable_steps + 1",
         ): "Your decay begins one step early. At step warmup_steps + stable_steps the factor is still 1.",
         replace(
@@ -329,6 +363,14 @@ wsd.slips(
             "return min_ratio + (1 - min_ratio) * height", "return max(min_ratio, height)"
         ): "You cut the factor off at min_ratio. It is to be squeezed: min_ratio + (1 - min_ratio) · height.",
         replace(
+            "    return min_ratio +",
+            "    if past >= 0:\n        return max(min_ratio, height)\n    return min_ratio +",
+        ): "You cut the factor off at min_ratio. It is to be squeezed: min_ratio + (1 - min_ratio) · height.",
+        replace(
+            "    return min_ratio +",
+            "    if past >= 0 and decay == '1-sqrt':\n        return max(min_ratio, height)\n    return min_ratio +",
+        ): "You cut the factor off at min_ratio. It is to be squeezed: min_ratio + (1 - min_ratio) · height.",
+        replace(
             "return min_ratio + (1 - min_ratio) * height", "return min_ratio + height"
         ): "You add min_ratio to the whole, so the stable part is above 1. Only 1 - min_ratio is to climb and fall.",
         replace(
@@ -337,6 +379,15 @@ wsd.slips(
         replace(
             "height = 0.0", "height = 1.0"
         ): "After the decay your factor is 1 again. It stays at min_ratio.",
+        replace(
+            "height = 0.0", "height = 0.0 if decay_steps else 1.0"
+        ): "Without a decay your factor stays at 1. The decay is then over at once: min_ratio.",
+        replace(
+            "step < warmup_steps",
+            "step < max(1, warmup_steps)",
+            "step / warmup_steps",
+            "step / max(1, warmup_steps)",
+        ): "Without warm-up your step 0 gets min_ratio, as if the warm-up had one step. The next part begins at once.",
         replace(
             "    elif past < decay_steps:\n        height = falls[decay](past / decay_steps)\n    else:\n"
             "        height = 0.0\n",
@@ -441,16 +492,18 @@ def _():
     yield call([t(1.0, NAN), t(2.0)], 1.0), "a NaN"
     yield call([t(INF, -INF), t(2.0, dtype=F64)], 1.0), "both infinities"
     yield call([t(3e-6, 4e-6)], 1e-6), "a norm as small as what is added to it"
+    yield call([t(3e-7, 4e-7)], 1e-7), "a norm smaller than what is added to it"
     yield call([t(3.0, 4.0)], 0.0), "max_norm is 0"
     yield call([t(3.0, 4.0)], INF), "no bound: the norm is all that is wanted"
     yield call([draws.scattered(torch.arange(1.0, 7.0).view(2, 3))], 1.0), "not contiguous"
     yield call([torch.zeros(0), t(3.0, 4.0)], 1.0), "an empty gradient"
 
 
-MANY = [call([torch.full((4,), float(i + 1)) for i in range(n)], 1.0) for n in (4, 64)]
+MANY = [call([torch.full((4,), float(i + 1)) for i in range(64)], 1.0)]
 clip_grad_norm.contract(
-    contracts.constant_kernels(
+    contracts.kernels(
         MANY,
+        limit=40,
         says="each operation runs once for all gradients of a dtype, however many there are",
         prepare=prepared.gradients_given,
     )
@@ -464,9 +517,6 @@ clip_grad_norm.slips(
             FACTOR, "max_norm / (norm + 1e-6)"
         ): "You scale small gradients up to max_norm. The factor is at most 1.",
         replace(
-            FACTOR, "torch.clamp(max_norm / norm, max=1.0)"
-        ): "You divide by the norm alone. The factor is max_norm / (norm + 1e-6).",
-        replace(
             WHERE, ""
         ): "A norm that is not finite goes into the factor, and the gradients become 0 or NaN. Leave them as they are.",
         replace(
@@ -479,6 +529,9 @@ clip_grad_norm.slips(
             "torch.promote_types(dtype, torch.float32)", "dtype"
         ): "You compute the norm in the gradients' own dtype. float16 ends at 65,504, and bfloat16 keeps three "
         "digits: use float32 at least.",
+        replace(
+            "torch.promote_types(dtype, torch.float32)", "torch.float64"
+        ): "Your norm is always float64. It is float32, or wider where a gradient is.",
         replace(
             "torch.linalg.vector_norm(torch.stack(norms))", "torch.stack(norms).sum()"
         ): "You add the norms. The norm of the whole is the root of the sum of their squares.",
@@ -533,18 +586,49 @@ clip_grad_norm.mistake(
         "    for p in parameters:\n        if p.grad is not None:\n            p.grad = p.grad * factor.to(p.grad.dtype)\n",
     ),
 )
-clip_grad_norm.mistake(
-    "A loop launches two operations for each gradient. Take the lists, with `torch._foreach_norm` and "
-    "`torch._foreach_mul_`.",
-    replace(
-        "norms += torch._foreach_norm(grads, 2, torch.promote_types(dtype, torch.float32))",
-        "wide = torch.promote_types(dtype, torch.float32)\n"
-        "        norms += [torch.linalg.vector_norm(g, dtype=wide) for g in grads]",
-        "torch._foreach_mul_(grads, factor)",
-        "[g.mul_(factor) for g in grads]",
-    ),
-    cost=True,
+ALONE = replace(FACTOR, "torch.clamp(max_norm / norm, max=1.0)")
+LEAST = replace(FACTOR, "torch.clamp(max_norm / norm.clamp(min=1e-6), max=1.0)")
+ALL_WIDE = replace(
+    "promote_types(dtype, torch.float32)",
+    "promote_types(torch.float64 if torch.float64 in by_dtype else torch.float32, dtype)",
 )
+for alone, least in ((ALONE, LEAST), (ALONE + ALL_WIDE, LEAST + ALL_WIDE)):
+    clip_grad_norm.mistake(
+        "You divide by the norm alone. The factor is max_norm / (norm + 1e-6).", alone
+    )
+    clip_grad_norm.mistake(
+        "You take 1e-6 for the least divisor. It is added to the norm: max_norm / (norm + 1e-6).",
+        least,
+    )
+ONE_DTYPE = "Your norm has the dtype of one gradient. It is the widest of all of them, and float32 at least."
+for first_or_last in ("if 'wide' not in locals():\n                ", ""):
+    clip_grad_norm.mistake(
+        ONE_DTYPE,
+        replace(
+            "            by_dtype[",
+            f"            {first_or_last}wide = torch.promote_types(p.grad.dtype, torch.float32)\n"
+            "            by_dtype[",
+            "(torch.stack(norms))",
+            "(torch.stack(norms)).to(wide)",
+        ),
+    )
+EACH_NORM = replace(
+    NORMS,
+    "wide = torch.promote_types(dtype, torch.float32)\n"
+    "        norms += [torch.linalg.vector_norm(g, dtype=wide) for g in grads]",
+)
+SQUARES_EACH = replace(
+    NORMS,
+    "norms += [g.to(torch.promote_types(dtype, torch.float32)).square().sum().sqrt() for g in grads]",
+)
+EACH_SCALED = replace("torch._foreach_mul_(grads, factor)", "[g.mul_(factor) for g in grads]")
+for looped in (EACH_NORM, EACH_SCALED, EACH_NORM + EACH_SCALED, SQUARES_EACH + EACH_SCALED):
+    clip_grad_norm.mistake(
+        "A loop launches an operation for each gradient, or several. Take the lists, with `torch._foreach_norm` and "
+        "`torch._foreach_mul_`.",
+        looped,
+        cost=True,
+    )
 
 
 @clip_grad_norm.alternative("ask torch for the parts, on wide copies")
@@ -650,6 +734,8 @@ clip_sharded_grad_norm.contract(
     )
 )
 SQUARES = "squares += grad.double().square().sum()"
+FACTOR_THERE = "min(1.0, max_norm / (norm + 1e-6))"
+NAN_PASSES = (FACTOR_THERE, "min(max_norm / (norm + 1e-6), 1.0)")  # min(1.0, NaN) is 1.0
 clip_sharded_grad_norm.slips(
     {
         replace(
@@ -677,6 +763,12 @@ clip_sharded_grad_norm.slips(
             SQUARES, "squares += grad.square().sum()"
         ): "You square in the shard's own dtype. 40,000² is infinite in float16, and 2e30² in float32: float64 first.",
         replace(
+            SQUARES, "squares += torch.dot(grad.flatten(), grad.flatten())"
+        ): "You square in the shard's own dtype. 40,000² is infinite in float16, and 2e30² in float32: float64 first.",
+        replace(
+            SQUARES, "squares += grad.norm() ** 2"
+        ): "You square in the shard's own dtype. 40,000² is infinite in float16, and 2e30² in float32: float64 first.",
+        replace(
             "squares.sqrt().item()", "squares.item()"
         ): "You return the sum of squares: its root is missing.",
         replace(
@@ -684,10 +776,25 @@ clip_sharded_grad_norm.slips(
         ): "You scale small gradients up to max_norm. The factor is at most 1.",
         replace(
             "if math.isfinite(norm):", "if True:"
+        ): "You leave the shards alone for a NaN, but not for an infinite norm.",
+        replace(
+            "if math.isfinite(norm):", "if True:", *NAN_PASSES
         ): "A norm that is not finite goes into the factor. Leave the shards as they are.",
+        replace(
+            "math.isfinite(norm)", "not math.isinf(norm)", *NAN_PASSES
+        ): "You leave the shards alone for an infinite norm, but not for a NaN.",
         replace(
             "if math.isfinite(norm):", "if all(bool(g.isfinite().all()) for g in grads):"
         ): "You look at this rank's shards alone. If another rank has a NaN, none may scale its own.",
+        replace(
+            "if math.isfinite(norm):",
+            "if all(bool(g.isfinite().all()) for g in grads):",
+            *NAN_PASSES,
+        ): "You look at this rank's shards alone. If another rank has a NaN, none may scale its own.",
+        replace(
+            "math.isfinite(norm)",
+            "math.isfinite(norm) and sum(float(g.double().square().sum()) for g in grads) > max_norm**2",
+        ): "A rank scales its shards only if its own norm is above max_norm. The norm of all ranks decides, for all alike.",
         replace(
             "    dist.all_reduce(squares)\n", "    if grads:\n        dist.all_reduce(squares)\n"
         ): "A rank without a gradient does not call all_reduce, and the others wait for it. It takes part with 0.",
@@ -705,6 +812,16 @@ clip_sharded_grad_norm.slips(
         ): "You return a tensor. A Python float is asked for: `.item()`.",
     }
 )
+for factor in ("factor", "torch.tensor(factor, dtype=torch.float64)"):
+    clip_sharded_grad_norm.mistake(
+        "You put new tensors into .grad. The shard that a flat buffer holds stays as it was: multiply in place.",
+        replace(
+            "    grads = [p.grad for p in parameters if p.grad is not None]\n",
+            "    params = [p for p in parameters if p.grad is not None]\n    grads = [p.grad for p in params]\n",
+            "        for grad in grads:\n            grad.mul_(factor)\n",
+            f"        for p in params:\n            p.grad = p.grad * {factor}\n",
+        ),
+    )
 clip_sharded_grad_norm.mistake(
     "You send a second number that the first one says already: whether all is finite shows in the sum of squares.",
     replace(
@@ -814,6 +931,8 @@ def _():
     yield call([pair((2, 2)), pair((1, 2), 0, 1)], **LIKE), "the last one has no target"
     yield call([pair((1, 2), 0, 1)], **LIKE), "no target at all"
     yield call([], **LIKE), "no micro-batch"
+    empty = [pair((1, 2), 0, 1), pair((2, 1), 0, 1)]
+    yield call(empty, **LIKE, refused=True), "no target at all: no step is taken"
     yield call([pair((2, 3), 1)], **LIKE), "a single micro-batch"
     two = [pair((1, 3)), pair((2, 2), 0)]
     yield call(two, two, **LIKE), "two steps: the first one's gradients are gone"
@@ -872,10 +991,7 @@ accumulate_step.slips(
             "return total", "return total / len(batches)"
         ): "You divide the loss once more. The shares add up to the mean.",
         replace(
-            "total = 0.0",
-            "total = torch.zeros(())",
-            "total += loss.item()",
-            "total += loss.detach()",
+            "total += loss.item()", "total += loss.detach()"
         ): "You return a tensor. A Python float is asked for: `.item()`.",
         replace(
             'raise ValueError("no micro-batch has a target")', "return 0.0"
@@ -884,9 +1000,36 @@ accumulate_step.slips(
             '    if tokens == 0:\n        raise ValueError("no micro-batch has a target")\n', ""
         ): "Without a target you divide by zero, or take a step on nothing. Raise ValueError.",
         replace(
+            "if tokens == 0:",
+            "if not batches or not all(bool((y != -100).any()) for _, y in batches):",
+        ): "You refuse a micro-batch without a target. It counts nothing; only if none of all has one, raise ValueError.",
+        replace(
+            "int((targets != -100).sum())", "len(targets) * int((targets != -100).any(0).sum())"
+        ): "You count the columns in which any row has a target, times the rows. Rows are padded differently: count "
+        "the targets.",
+        replace(
             'reduction="sum")', 'reduction="sum", ignore_index=0)'
         ): "You leave out another id than -100.",
     }
+)
+RAISED = '    if tokens == 0:\n        raise ValueError("no micro-batch has a target")\n'
+accumulate_step.mistake(
+    "You take the step before you find that there is no target. Raise ValueError first.",
+    replace(
+        RAISED,
+        "",
+        " / tokens",
+        " / max(tokens, 1)",
+        "    optimizer.step()\n",
+        f"    optimizer.step()\n{RAISED}",
+    ),
+)
+accumulate_step.mistake(
+    "You put the micro-batches together into one. Their lengths T may differ, and the memory is that of all at once.",
+    replace(
+        "    optimizer.zero_grad()\n",
+        "    batches = [tuple(map(torch.cat, zip(*batches)))]\n    optimizer.zero_grad()\n",
+    ),
 )
 accumulate_step.mistake(
     "You add up the losses and call backward once, so the graphs of all micro-batches are in memory together. Call "
@@ -983,6 +1126,9 @@ def _():
     yield dealt([pair((1, 2), 0, 1)], [pair((2, 2))]), "a rank without a target"
     yield dealt([pair((1, 2), 0, 1)], []), "nobody has a target"
     yield dealt([], []), "nobody has a micro-batch"
+    empty = [pair((1, 2), 0, 1), pair((2, 1), 0, 1)]
+    nobody = [call(mine, like=torch.empty(0), refused=True) for mine in (empty, empty[:1])]
+    yield on_ranks(*nobody), "nobody has a target: nobody takes a step"
     three = [pair((1, 3)), pair((2, 2), 0), pair((1, 1))]
     yield dealt(three, [pair((2, 1))]), "three micro-batches against one"
     yield dealt(three, [pair((2, 3))], dtype=F64), "a weight that lies transposed on odd ranks"
@@ -1001,6 +1147,10 @@ accumulate_on_ranks.contract(
     )
 )
 SUMS = "    dist.all_reduce(sums)\n"
+UNDROPPED = (
+    "A rank without a micro-batch does not drop what .grad holds from before, and adds it to the sum. Drop it on every "
+    "rank."
+)
 accumulate_on_ranks.slips(
     {
         replace(
@@ -1045,6 +1195,12 @@ accumulate_on_ranks.slips(
         replace(
             "    optimizer.zero_grad()\n", ""
         ): "What .grad holds from before goes into the step: drop it first.",
+        replace(
+            "    optimizer.zero_grad()\n",
+            "    old = {p: p.grad for p in model.parameters()}\n    optimizer.zero_grad()\n",
+            "whole.div_(tokens)",
+            "whole.div_(tokens).add_(old[p], alpha=dist.get_world_size())",
+        ): "What .grad holds from before goes into the step: drop it first.",
         replace("    optimizer.step()\n", ""): "The optimizer takes no step.",
         replace(
             "return total / tokens", "return total"
@@ -1062,8 +1218,50 @@ accumulate_on_ranks.slips(
         replace(
             ', reduction="sum")', ")"
         ): "You take each micro-batch's mean. Only sums can be added up and divided by the number of all targets.",
+        replace(
+            ', reduction="sum")', ") * int((targets != -100).sum())"
+        ): "The mean of a micro-batch without a target is NaN, and NaN times 0 stays NaN. Take sums.",
+        replace(
+            "p.grad = whole.div_(tokens)", "p.grad = grad.div_(tokens)"
+        ): "`contiguous()` of a gradient that is transposed in memory is a copy. You send the copy and go on with the "
+        "gradient: take what came back.",
+        replace(
+            "    optimizer.zero_grad()\n", "    if batches:\n        optimizer.zero_grad()\n"
+        ): UNDROPPED,
+        replace(
+            "    optimizer.zero_grad()\n",
+            "    if batches:\n        optimizer.zero_grad()\n",
+            "else p.grad",
+            "else p.grad if batches else p.grad * tokens",
+        ): UNDROPPED,
     }
 )
+RAISED_THERE = RAISED.replace("micro-batch", "micro-batch of any rank")
+accumulate_on_ranks.mistake(
+    "You take the step before you find that there is no target. Raise ValueError first.",
+    replace(
+        RAISED_THERE,
+        "",
+        "div_(tokens)",
+        "div_(tokens or 1)",
+        "    optimizer.step()\n",
+        f"    optimizer.step()\n{RAISED_THERE}",
+    ),
+)
+for more in ("", "    dist.all_reduce(torch.zeros(2))\n"):
+    accumulate_on_ranks.mistake(
+        "Your gradients travel after each micro-batch. Add them up on each rank first, and send the sums once.",
+        replace(
+            SUMS,
+            "    rounds = torch.tensor(len(batches))\n"
+            "    dist.all_reduce(rounds, dist.ReduceOp.MAX)\n"
+            "    for _ in range(rounds - 1):\n"
+            "        for p in model.parameters():\n"
+            "            if p.requires_grad:\n"
+            f"                dist.all_reduce(torch.zeros(p.shape))\n{more}{SUMS}",
+        ),
+        cost=True,
+    )
 accumulate_on_ranks.mistake(
     "For each parameter the ranks tell one another something besides its gradient, such as whether they have one. "
     "Zeros say that too: one collective for each parameter is enough.",
@@ -1357,6 +1555,13 @@ SpikeDetector.slips(
             "spike = not math.isfinite(loss)", "spike = False"
         ): "A loss that is not finite is a spike, also before there is a window.",
         replace(
+            "= not math.isfinite(loss)",
+            "= not math.isfinite(loss) and len(self._last) == self._last.maxlen",
+        ): "A loss that is not finite is a spike, also before there is a window.",
+        replace(
+            "not math.isfinite(loss)", "math.isnan(loss) or loss == math.inf"
+        ): "You let minus infinity into the window. It is not finite either, and so a spike.",
+        replace(
             "and len(self._last) == self._last.maxlen", "and len(self._last) > 1"
         ): "You judge before the window is full. Until there are `window` losses, no finite one is a spike.",
         replace(
@@ -1375,6 +1580,9 @@ SpikeDetector.slips(
         replace(
             "self.threshold * std", "std"
         ): "You leave out the threshold: one standard deviation above the mean is no spike.",
+        replace(
+            "bool(loss >", "bool(std > 0 and loss >"
+        ): "Where the losses of the window are all alike you report no spike. Any loss above their mean is one then.",
         replace(
             "np.std(self._last)", "np.var(self._last)"
         ): "You take the variance. The standard deviation is its root.",
@@ -1398,6 +1606,28 @@ SpikeDetector.mistake(
         "self.threshold, self._window = threshold, window",
         "len(self._last) == self._last.maxlen",
         "len(self._last) >= self._window",
+    ),
+)
+SpikeDetector.mistake(
+    "You count calls to know whether the window is full. A loss that is a spike fills nothing: count those that joined.",
+    replace(
+        "self.threshold = threshold",
+        "self.threshold, self._calls = threshold, 0",
+        "        spike = not",
+        "        self._calls += 1\n        spike = not",
+        "len(self._last) == self._last.maxlen",
+        "self._last and self._calls > self._last.maxlen",
+    ),
+)
+SpikeDetector.mistake(
+    "All your detectors share one window, which belongs to the class. Make it in __init__, for each its own.",
+    replace(
+        "    def __init__(",
+        "    _every = []\n\n    def __init__(",
+        "        spike = not",
+        "        self._last = deque(self._every, self._last.maxlen)\n        spike = not",
+        "self._last.append(loss)",
+        "self._every.append(loss)",
     ),
 )
 SpikeDetector.mistake(
@@ -1496,6 +1726,12 @@ set_seed.slips(
         replace(
             "seed % 2**32", "min(seed, 2**32 - 1)"
         ): "All large seeds are one to NumPy. Give it the seed modulo 2³².",
+        **{
+            replace(
+                "% 2**32", f"% {other}"
+            ): "You give NumPy the seed modulo another number. There are 2³² seeds of 32 bits: modulo 2³²."
+            for other in ("(2**32 - 1)", "2**31")
+        },
         replace(
             "    random.seed(seed)\n", "    seed %= 2**32\n    random.seed(seed)\n"
         ): "You cut the seed down for all generators. Only NumPy needs that; the others get it whole.",

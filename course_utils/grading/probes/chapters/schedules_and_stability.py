@@ -7,8 +7,10 @@ probe builds them.
 
 import os
 import random
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 from course_utils.grading.distributed.probe import runs_on_ranks
 from course_utils.grading.distributed.run import run_on_ranks
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.later import unchanged
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import call, what_a_call_did
 from course_utils.grading.pytrees.shown import shown
@@ -58,7 +61,7 @@ def with_gradients(grads: list[Tensor | None]) -> list[nn.Parameter]:
 
 def _clip(subject: Any, case: Case) -> dict[str, Any]:
     params = with_gradients(case.args[0])
-    places = [p.grad for p in params]
+    places, before = [p.grad for p in params], [p.detach().clone() for p in params]
     given: Any = params if case.kwargs.get("a_list") else iter(params)
     result = subject(given, case.args[1])
     seen: dict[str, Any] = {"norm returned": fresh(result)}
@@ -67,7 +70,7 @@ def _clip(subject: Any, case: Case) -> dict[str, Any]:
     seen["each .grad is the tensor that it was"] = all(
         p.grad is place for p, place in zip(params, places, strict=True)
     )
-    seen["parameters are left alone"] = all(bool((p == _FULL).all()) for p in params)
+    seen["parameters are left alone"] = unchanged(before, [p.detach().clone() for p in params])
     return seen
 
 
@@ -156,7 +159,15 @@ def _accumulate(subject: Any, case: Case, rank: int = 0) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for number, batches in enumerate(case.args, start=1):
         model.events.clear()
-        result = subject(model, list(batches), optimizer)
+        try:
+            result = subject(model, list(batches), optimizer)
+        except ValueError:
+            if "refused" not in case.kwargs:
+                raise
+            seen[f"step {number}: raises ValueError"] = True
+            seen |= {f"`{n}` afterwards": p.detach().clone() for n, p in model.named_parameters()}
+            seen["steps that the optimizer has taken"] = optimizer.steps
+            continue
         seen[f"step {number}: result"] = (
             torch.tensor(result, dtype=model.head.dtype) if isinstance(result, float) else result
         )
@@ -182,7 +193,7 @@ def accumulated_steps(subject: Any, case: Case) -> dict[str, Any]:
     """Steps of a small language model on micro-batches, with SGD.
 
     Each positional argument is one step: a list of (ids, targets). like: a tensor of the model's dtype.
-    uniform: all logits are 0.
+    uniform: all logits are 0. refused: a ValueError is expected, after which the model is looked at.
     Before the first step `.grad` holds what somebody else left there. Seen are results, gradients and
     parameters, in which order forward and backward ran, and how often the optimizer stepped.
     """
@@ -284,15 +295,27 @@ finite_steps.called = _called_finite
 # ------------------------------------------------------------------------------ losses, one after another
 
 
+@contextmanager
+def _lists_kept(subject: Any) -> Iterator[None]:
+    """A list that belongs to the class is as before after the block: a case learns nothing of another."""
+    lists = {n: copy(v) for n, v in vars(subject).items() if isinstance(v, list | deque)}
+    try:
+        yield
+    finally:
+        for name, value in lists.items():
+            setattr(subject, name, value)
+
+
 @probe
 def spikes(subject: Any, case: Case) -> dict[str, Any]:
     """Two detectors, each built with the case's keyword arguments and told its own losses in turn."""
-    detectors = [subject(**case.kwargs) for _ in case.args]
     said: list[list[Any]] = [[] for _ in case.args]
-    for i in range(max(map(len, case.args), default=0)):
-        for detector, losses, answers in zip(detectors, case.args, said, strict=True):
-            if i < len(losses):
-                answers.append(detector(losses[i]))
+    with _lists_kept(subject):
+        detectors = [subject(**case.kwargs) for _ in case.args]
+        for i in range(max(map(len, case.args), default=0)):
+            for detector, losses, answers in zip(detectors, case.args, said, strict=True):
+                if i < len(losses):
+                    answers.append(detector(losses[i]))
     return {f"what detector {i + 1} said": answers for i, answers in enumerate(said)}
 
 
