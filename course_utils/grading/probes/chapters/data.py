@@ -14,9 +14,10 @@ from torch.utils.data._utils import worker as workers
 
 from course_utils.grading.driving import labels
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.later import unchanged
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.pytrees.shown import shown
-from course_utils.grading.pytrees.tree import fresh, is_plain_tensor
+from course_utils.grading.pytrees.tree import fresh, is_plain_tensor, same
 from course_utils.meters.pages import PAGE, pages_in_memory
 
 # ------------------------------------------------------------------------------ token files
@@ -41,7 +42,7 @@ def _mapped(tokens: Any, dtype: str) -> np.ndarray:
 def _as_batches(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
     tokens, dtype, batch_size, context, seed = case.args
     whose = "torch's global generator" if seed is None else "the generator"
-    drawn = not report["global"][1] if seed is None else report["own"] != _first_number(seed)
+    drawn = not same(*report["global"]) if seed is None else report["own"] != _first_number(seed)
     seen: dict[str, Any] = {f"{whose} was drawn from": drawn}
     for label, value in report.items():
         if label not in ("pages", "own", "global"):
@@ -49,7 +50,7 @@ def _as_batches(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, 
             seen[label] = torch.zeros_like(value) if chance else value
     seen[f"the next number of {whose}"] = report["own"]
     if seed is not None:
-        seen["torch's global generator was left alone"] = report["global"][0] == report["global"][1]
+        seen["torch's global generator was left alone"] = same(*report["global"])
     if isinstance(tokens, int):
         window = (context + 1) * np.dtype(dtype).itemsize
         allowed = 2 * batch_size * (window // PAGE + 2)
@@ -81,7 +82,7 @@ def batches(subject: Any, case: Case) -> dict[str, Any]:
     before = torch.get_rng_state()
     given = {} if generator is None else {"generator": generator}
     result = subject(data, batch_size, context, **given)
-    left_alone = torch.equal(before, torch.get_rng_state())
+    after = torch.get_rng_state()
     found = pages_in_memory(data) if isinstance(tokens, int) else None
     pages = None if found is None else int(found.sum())
     seen: dict[str, Any] = {"the result is a pair": _is_pair(result)}
@@ -90,22 +91,26 @@ def batches(subject: Any, case: Case) -> dict[str, Any]:
         seen |= {"inputs": fresh(x), "targets": fresh(y)}
         seen["in memory of their own"] = _are_apart(x, y, data)
     own = torch.randint(1 << 30, (1,), generator=generator).item()
-    return seen | {"own": own, "global": (True, left_alone), "pages": pages}
+    return seen | {"own": own, "global": (before, after), "pages": pages}
 
 
 def _is_pair(result: Any) -> bool:
     return isinstance(result, tuple | list) and len(result) == 2
 
 
-def _are_apart(x: Any, y: Any, data: np.ndarray) -> bool:
+def _are_apart(x: Any, y: Any, data: np.ndarray) -> Any:
     """Does overwriting one of them leave the others as they were?"""
     if not all(isinstance(t, Tensor) and is_plain_tensor(t) for t in (x, y)):
         return True
-    old, tokens = y.clone(), data[: 1 << 12].copy()
+    before = [y.clone(), _first_bytes(data)]
     x.add_(1)
-    apart = torch.equal(y, old)
+    after = y.clone()
     y.add_(1)
-    return apart and np.array_equal(data[: 1 << 12], tokens)
+    return unchanged(before, [after, _first_bytes(data)])
+
+
+def _first_bytes(data: np.ndarray) -> Tensor:
+    return torch.from_numpy(data[: 1 << 12].copy().view(np.uint8))
 
 
 def _called_with_a_file(name: str, case: Case) -> str:
@@ -198,14 +203,14 @@ _AGAIN = 6
 
 def _as_order(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
     items, size = case.args[:2]
-    came = report["came"]
+    came, left_alone = report["came"], same(*report["global"])
     held = max((h for h in report["held"] if type(h) is int), default=0)
     seen: dict[str, Any] = {
         "every item once": _as_often(came, report["of"]),
         "items held": f"at most {size}" if held <= size else str(held),
-        "torch's global generator was left alone": report["left alone"],
+        "torch's global generator was left alone": left_alone,
     }
-    if report["left alone"]:  # else it is chance
+    if left_alone:  # else it is chance
         seen["the same generator gives the same order"] = all(o == came for o in report["again"])
     if size == 1:
         seen["order"] = came
@@ -277,7 +282,7 @@ def shuffled(subject: Any, case: Case) -> dict[str, Any]:
         seen["orders"] = [
             _came_out(subject, items, size, generator, take)[0] for _ in range(_OFTEN)
         ]
-    return seen | {"left alone": torch.equal(before, torch.get_rng_state())}
+    return seen | {"global": (before, torch.get_rng_state())}
 
 
 def _came_out(
