@@ -1727,6 +1727,14 @@ mlp_backward.slips(
             "dlogits[np.arange(len(x)), targets] -= 1",
             "dlogits = dlogits - np.eye(len(b2))[targets]",
         ): _FLOAT64,
+        replace(
+            "exp = np.exp(logits - logits.max(axis=1, keepdims=True))",
+            "z = logits - logits.max(axis=1, keepdims=True)",
+            "exp / exp.sum(axis=1, keepdims=True)",
+            "np.exp(z - np.log(np.exp(z).sum(axis=1, keepdims=True)))",
+            "dlogits[np.arange(len(x)), targets] -= 1",
+            "dlogits = dlogits - np.eye(len(b2))[targets]",
+        ): _FLOAT64,
     }
 )
 
@@ -2006,12 +2014,17 @@ def _(f, vjp, inputs, directions, grad, eps=1e-6):
     if [g.shape for g in gradients] != [x.shape for x in points]:
         raise ValueError("shapes")
     due = sum(float(np.sum(g * u)) for g, u in zip(gradients, directions))
-    sums = []
-    for factor in (eps, -2 * eps, eps):
+
+    def step(size):
         for x, u in zip(points, directions):
-            x += factor * u
-        sums.append(float(np.sum(grad * f(*points)))) if factor != eps or not sums else None
-    return abs((sums[0] - sums[1]) / (2 * eps) - due)
+            x += size * u
+
+    step(eps)
+    above = np.sum(grad * f(*points))
+    step(-2 * eps)
+    below = np.sum(grad * f(*points))
+    step(eps)
+    return abs(float(above - below) / (2 * eps) - due)
 
 
 @vjp_error.alternative("vectors that hold all inputs side by side")
