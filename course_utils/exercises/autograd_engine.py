@@ -1074,6 +1074,19 @@ def _():
     yield call(ladder=60), "2 to the power of 59 ways to the leaf"
 
 
+_TURN = (
+    "elif node not in seen:\n            seen.add(node)\n            stack.append((node, True))\n"
+    "            stack += [(below, False) for below in node.inputs if below is not None]"
+)
+_PUSHED = (
+    "else:\n            stack.append((node, True))\n"
+    "            below = [n for n in node.inputs if n is not None and n not in seen]\n"
+    "            seen.update(below)\n            stack += [(n, False) for n in dict.fromkeys({})]"
+)
+_WHEN_PUSHED = (
+    "You mark a node when you push it. It waits in the stack then, and a node that needs it further up is "
+    "done first: mark a node when its turn comes."
+)
 topological_order.slips(
     {
         replace(
@@ -1108,15 +1121,8 @@ topological_order.slips(
         replace(
             "in node.inputs if", "in node.inputs[: (*node.inputs, None).index(None)] if"
         ): "You stop at the first None among the inputs. Skip it: those after it are nodes, too.",
-        replace(
-            "elif node not in seen:\n            seen.add(node)\n            stack.append((node, True))\n"
-            "            stack += [(below, False) for below in node.inputs if below is not None]",
-            "else:\n            stack.append((node, True))\n"
-            "            below = [n for n in node.inputs if n is not None and n not in seen]\n"
-            "            seen.update(below)\n"
-            "            stack += [(n, False) for n in dict.fromkeys(below)]",
-        ): "You mark a node when you push it. It waits in the stack then, and a node that needs it further up "
-        "is done first: mark a node when its turn comes.",
+        replace(_TURN, _PUSHED.format("below")): _WHEN_PUSHED,
+        replace(_TURN, _PUSHED.format("below[::-1]")): _WHEN_PUSHED,
     }
 )
 
