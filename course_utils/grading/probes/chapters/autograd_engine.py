@@ -9,7 +9,7 @@ import sys
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -135,33 +135,12 @@ def _unwatched() -> Iterator[Callable[[], int]]:
 class _Node:
     """A node as the notebook's own, with what a walk may look at."""
 
-    nested = False
-    """Have its inputs been asked for by a call inside more others than Python allows by default?"""
-
     def __init__(self, number: int) -> None:
         self.name, self.number = f"node {number}", number
-        self._inputs: tuple[_Node | None, ...] = ()
+        self.inputs: tuple[_Node | None, ...] = ()
         self.vjp: Any = None
         self.saved: Any = ()
         self.grad: Any = None
-
-    @property
-    def inputs(self) -> "tuple[_Node | None, ...]":
-        if self.number % 1_000 == 999:  # to ask at each takes long, and only long chains matter
-            self.nested = self.nested or _in_calls(1_000)
-        return self._inputs
-
-    @inputs.setter
-    def inputs(self, nodes: "tuple[_Node | None, ...]") -> None:
-        self._inputs = nodes
-
-
-def _in_calls(many: int) -> bool:
-    """Is this called from inside so many calls?"""
-    try:
-        return bool(sys._getframe(many))
-    except ValueError:
-        return False
 
 
 def _graph(case: Case) -> list[list[Any]]:
@@ -217,11 +196,33 @@ def _fault(order: Any, graph: Sequence[Sequence[Any]], root: int) -> str:
     return "right"
 
 
+class _Watched:
+    """What nodes become that see if their inputs are asked for in a call inside a thousand others, more
+    than Python allows by default."""
+
+    number: int
+    nested = False
+
+    @property
+    def inputs(self) -> Any:
+        if self.number % 1_000 == 999 and not self.nested:  # to ask at each takes long
+            with suppress(ValueError):
+                self.nested = bool(sys._getframe(1_000))
+        return self.__dict__["inputs"]
+
+    @inputs.setter
+    def inputs(self, nodes: Any) -> None:
+        self.__dict__["inputs"] = nodes
+
+
 @probe(read=_judged)
 def ordered(subject: Any, case: Case) -> dict[str, Any]:
     """The order of a graph's nodes, as numbers, asked for twice; the orders are judged where they are read."""
     nodes = _nodes(_graph(case))
     root, inputs = nodes[case.kwargs.get("root", 0)], [node.inputs for node in nodes]
+    watched: Any = type("Node", (_Watched, type(root)), {})
+    for node in nodes:
+        node.__class__ = watched
     seen: dict[str, Any] = {}
     for label in ("the order", "the order, asked for again"):
         found = subject(root)
@@ -230,7 +231,7 @@ def ordered(subject: Any, case: Case) -> dict[str, Any]:
         seen[label] = [node.number if isinstance(node, _Node) else -1 for node in found]
     if any(node.inputs is not was for node, was in zip(nodes, inputs, strict=True)):
         seen[labels.SURROUNDINGS] = "changes the inputs of nodes"
-    if any(node.nested for node in nodes):
+    if any(getattr(node, "nested", False) for node in nodes):
         seen[labels.SURROUNDINGS] = "calls itself for each node; its docstring wants no recursion"
     return seen
 
