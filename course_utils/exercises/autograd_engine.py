@@ -1063,7 +1063,8 @@ def _(draw):
 def _():
     yield call([[[None, None]]]), "an operation on two constants"
     yield call([[[1, 1]], [[]]]), "x * x: one input twice"
-    yield call([[[1, 2]], [[2, 2]], [[]]]), "one input twice, and used before"
+    yield call([[[1, 2]], [[3, 3]], [[4]], [[]], [[3]]]), "an input twice, and of another node"
+    yield call([[[2, 1]], [[3, 3]], [[4]], [[]], [[3]]]), "the same, with root's inputs exchanged"
     yield call([[[None, 1]], [[]]]), "a constant and then a node"
     yield call([[[1]], [[3]], [[3]], [[]]]), "a node that root does not depend on"
     yield call([[[3, 2, 1]], [[2, 3]], [[3]], [[]]]), "every node uses all that follow"
