@@ -3,6 +3,7 @@
 # ruff: noqa: B905 (mistakes are written as students write them)
 
 import math
+import sys
 
 import numpy as np
 import torch
@@ -72,6 +73,8 @@ def _():
     yield call(normal(), torch.ones((), dtype=F64)), "no axes"
     yield call(normal(1, 4).expand(3, 4), y), "grad is broadcast: its rows share their memory"
     yield call(normal(4, dtype=torch.float16), normal(4, seed=1).relu().half()), "half precision"
+    yield call(normal(4, dtype=F32), array(1.0, 0.0, 2.0, 0.5)), "grad is float32, y float64"
+    yield call(normal(3), array(1.0, 2.0, 0.5), own=True), "nothing is cut off: still a new array"
 
 
 relu_vjp.slips(
@@ -121,14 +124,38 @@ relu_vjp.slips(
             "np.where(y > 0, grad, 0)", "grad[y > 0]"
         ): "You keep only the elements that pass. The others get 0: the gradient has grad's shape.",
         replace("y > 0", "y > 1e-6"): "You cut off small results as well. Every y above 0 passes.",
+        replace(
+            "y > 0", "y != 0"
+        ): "You pass where y is not 0. A y that is NaN is not above 0: the condition is y > 0.",
+        replace(
+            "y > 0", "~np.isclose(y, 0)"
+        ): "You cut off where y is about 0. Pass where y is above 0: however small, and not where it is NaN.",
+        replace(
+            "np.where(y > 0, grad, 0)", "(y > 0) * np.nan_to_num(grad)"
+        ): "np.nan_to_num changes gradients that pass, too: an infinite one comes out finite. Choose with np.where.",
+        replace(
+            "np.where(y > 0, grad, 0)", "np.where(y > 0, grad, 0).astype(y.dtype)"
+        ): "You return y's dtype. The gradient keeps grad's.",
+        replace(
+            "return np", "if (y > 0).all():\n        return grad\n    return np"
+        ): "Where nothing is cut off you hand back `grad` itself. The result is a new array, also then.",
     }
 )
 
 
-@relu_vjp.mistake("You write into `grad`, which may be somebody else's as well. Work on a copy.")
+_INTO_GRAD = "You write into `grad`, which may be somebody else's as well. Work on a copy."
+
+
+@relu_vjp.mistake(_INTO_GRAD)
 def _(grad, y):
     grad[y <= 0] = 0
     return grad
+
+
+@relu_vjp.mistake(_INTO_GRAD)
+def _(grad, y):
+    grad[~(y > 0)] = 0
+    return grad.copy()
 
 
 @relu_vjp.alternative("a copy, and zeros where y is 0")
@@ -185,6 +212,10 @@ def _():
     yield call(normal(1, 4).expand(3, 4), (1, 4)), "grad is broadcast: its rows share their memory"
 
 
+_LONGER = (
+    "You sum where grad is longer than `shape`. A 1 may have been broadcast to size 0 as well: sum wherever "
+    "`shape` has 1."
+)
 broadcast_vjp.slips(
     {
         replace(
@@ -218,8 +249,48 @@ broadcast_vjp.slips(
         replace(
             "grad.sum(", "grad.astype(np.float64).sum("
         ): "You return float64 whatever came. Keep grad's dtype.",
+        replace("size == 1", "grad.shape[axis] > size"): _LONGER,
     }
 )
+
+
+@broadcast_vjp.mistake(_LONGER)
+def _(grad, shape):
+    grad = grad.sum(axis=tuple(range(grad.ndim - len(shape))))
+    longer = tuple(i for i, (g, s) in enumerate(zip(grad.shape, shape)) if g > s)
+    return grad.sum(axis=longer, keepdims=True)
+
+
+@broadcast_vjp.mistake("You sum over the first axis of size 1 only. `shape` may have several.")
+def _(grad, shape):
+    while grad.ndim > len(shape):
+        grad = grad.sum(axis=0)
+    return grad.sum(axis=shape.index(1), keepdims=True) if 1 in shape else grad
+
+
+@broadcast_vjp.mistake(
+    "While grad has axes in front, an axis of `shape` has another number in grad. Sum those in front away "
+    "first, or count from the last."
+)
+def _(grad, shape):
+    for axis, size in enumerate(shape):
+        if size == 1:
+            grad = grad.sum(axis=axis, keepdims=True)
+    while grad.ndim > len(shape):
+        grad = grad.sum(axis=0)
+    return grad
+
+
+@broadcast_vjp.mistake(
+    "You add up in a part of `grad`: grad[0] is a view, and += writes into it. Begin with a copy, or use sum."
+)
+def _(grad, shape):
+    while grad.ndim > len(shape):
+        total = grad[0]
+        for part in grad[1:]:
+            total += part
+        grad = total
+    return summed(np.asarray(grad), shape)
 
 
 @broadcast_vjp.mistake(
@@ -320,6 +391,7 @@ def _(draw):
 def _():
     yield call(normal(), normal(seed=1), normal(seed=2)), "no axes"
     yield call(normal(0, 3), normal(0, 1), normal(3)), "no rows: the sum of nothing is 0"
+    yield call(array(4.0, 5.0, 6.0), array(0.0, 2.0, 0.0), array(3.0, 0.0, 0.0)), "factors of 0"
     yield call(normal(2, 3), normal(2, 1, seed=1), normal(1, 3, seed=2)), "both are broadcast"
     same = normal(2, 3)
     yield call(normal(2, 3, seed=1), same, same), "a and b are one array"
@@ -330,6 +402,7 @@ def _():
     yield call(normal(3, dtype=F32), normal(3, dtype=F32), normal(3, dtype=F32)), "float32"
 
 
+_IN_PLACE = "You multiply grad in place. It may be somebody else's as well: make a new array."
 mul_vjp.slips(
     {
         replace(
@@ -380,11 +453,37 @@ mul_vjp.slips(
         replace(
             "broadcast_vjp(db, b.shape)", "broadcast_vjp(db, b.shape).astype(np.float64)"
         ): "You return float64 whatever came. Keep the dtype.",
+        replace(
+            "return broadcast_vjp(da, a.shape), broadcast_vjp(db, b.shape)",
+            "return (broadcast_vjp(da, a.shape), db) if a.size < b.size else (da, broadcast_vjp(db, b.shape))",
+        ): "You sum for the smaller factor alone. The larger may have been broadcast too, along another axis.",
+        replace(
+            "broadcast_vjp(da, a.shape)",
+            "da.sum(axis=tuple(range(da.ndim - a.ndim)))",
+            "broadcast_vjp(db, b.shape)",
+            "db.sum(axis=tuple(range(db.ndim - b.ndim)))",
+        ): "You sum over axes that a factor lacks. One that has size 1 in it was repeated as well: use broadcast_vjp.",
+        replace(
+            "np.asarray(grad * b)",
+            "np.asarray(grad * (a * b) / a)",
+            "np.asarray(grad * a)",
+            "np.asarray(grad * (a * b) / b)",
+        ): "You divide the product by one factor to get the other. Where that one is 0, 0 / 0 is NaN: take the "
+        "other factor itself.",
+        replace(
+            "da, db = np.asarray(grad * b), np.asarray(grad * a)",
+            "da = np.asarray(grad * b)\n    grad *= a\n    db = grad",
+        ): _IN_PLACE,
+        replace(
+            "broadcast_vjp(da, a.shape), broadcast_vjp(db, b.shape)",
+            "broadcast_vjp(da, a.shape), broadcast_vjp(np.multiply(grad, a, out=da), b.shape)",
+        ): "You make both products in one array. The second writes over the first, which is a's gradient where "
+        "nothing was summed.",
     }
 )
 
 
-@mul_vjp.mistake("You multiply grad in place. It may be somebody else's as well: make a new array.")
+@mul_vjp.mistake(_IN_PLACE)
 def _(grad, a, b):
     db = summed(np.asarray(grad * a), b.shape)
     grad *= b
@@ -475,6 +574,11 @@ def _():
 _AXES_IN_FRONT = (
     "`.T` turns all axes round. With axes in front, swap the last two only: swapaxes(-1, -2)."
 )
+_LACKING_A = "da.sum(axis=tuple(range(da.ndim - a.ndim)))"
+_LACKING_B = "db.sum(axis=tuple(range(db.ndim - b.ndim)))"
+_MEAN = "You take the mean over the batch. Each entry of it adds its gradient: sum."
+_MEAN_A = "broadcast_vjp(da, a.shape) / max(da.size // max(a.size, 1), 1)"
+_MEAN_B = "broadcast_vjp(db, b.shape) / max(db.size // max(b.size, 1), 1)"
 matmul_vjp.slips(
     {
         replace("b.swapaxes(-1, -2)", "b.T", "a.swapaxes(-1, -2)", "a.T"): _AXES_IN_FRONT,
@@ -520,18 +624,41 @@ matmul_vjp.slips(
             "broadcast_vjp(db, b.shape), broadcast_vjp(da, a.shape)",
         ): "You return b's gradient first. The first of the pair belongs to a.",
         replace(
-            "broadcast_vjp(da, a.shape)", "da.reshape(-1, *a.shape).sum(0)"
-        ): "You sum over axes that a "
-        "lacks. One that has size 1 in a was repeated as well: use broadcast_vjp.",
+            "broadcast_vjp(da, a.shape)", _LACKING_A
+        ): "You sum over axes that a lacks. One that has size 1 in a was repeated as well: use broadcast_vjp.",
         replace(
-            "broadcast_vjp(db, b.shape)", "db.reshape(-1, *b.shape).sum(0)"
-        ): "You sum over axes that b "
-        "lacks. One that has size 1 in b was repeated as well: use broadcast_vjp.",
+            "broadcast_vjp(db, b.shape)", _LACKING_B
+        ): "You sum over axes that b lacks. One that has size 1 in b was repeated as well: use broadcast_vjp.",
         replace(
-            "broadcast_vjp(db, b.shape)", "db.reshape(-1, *b.shape).mean(0)"
-        ): "You take the mean over the batch. Each entry of it adds its gradient: sum.",
+            "broadcast_vjp(da, a.shape)", _LACKING_A, "broadcast_vjp(db, b.shape)", _LACKING_B
+        ): "You sum over axes that an operand lacks. One that has size 1 in it was repeated as well: use "
+        "broadcast_vjp.",
+        replace("broadcast_vjp(da, a.shape)", _MEAN_A): _MEAN,
+        replace("broadcast_vjp(db, b.shape)", _MEAN_B): _MEAN,
+        replace(
+            "broadcast_vjp(da, a.shape)", _MEAN_A, "broadcast_vjp(db, b.shape)", _MEAN_B
+        ): _MEAN,
+        replace(
+            "b.swapaxes(-1, -2)", "(b if b.shape[-2] == grad.shape[-1] else b.swapaxes(-1, -2))"
+        ): "You transpose b only where the product does not fit without. Where k and m are equal it fits by "
+        "chance: da = grad bᵀ, always.",
+        replace(
+            "a.swapaxes(-1, -2)", "(a if a.shape[-1] == grad.shape[-2] else a.swapaxes(-1, -2))"
+        ): "You transpose a only where the product does not fit without. Where n and k are equal it fits by "
+        "chance: db = aᵀ grad, always.",
     }
 )
+
+
+@matmul_vjp.mistake(
+    "reshape(-1, size) cannot tell how many rows there are where that size is 0, and raises: write their "
+    "number out, or keep the axes."
+)
+def _(grad, a, b):
+    if b.ndim > 2:
+        return engine.matmul_vjp(grad, a, b)
+    rows, back = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
+    return (back @ b.T).reshape(a.shape), rows.T @ back
 
 
 @matmul_vjp.alternative("einsum, then sums over the axes in front")
@@ -613,6 +740,7 @@ def _():
     )
 
 
+_AXIS_1 = "You sum over axis 1, which is the last one of a matrix only. The last is axis=-1."
 log_softmax_vjp.slips(
     {
         replace(
@@ -647,7 +775,20 @@ log_softmax_vjp.slips(
         replace(
             " * grad.sum(axis=-1, keepdims=True)", ""
         ): "You subtract the softmax alone. That is right "
-        "where the row of grad adds up to 1, as for a cross-entropy; in general multiply with the sum.",
+        "where the row of grad adds up to 1; in general multiply with the sum.",
+        replace(
+            "grad - np.exp(y) * grad.sum(axis=-1, keepdims=True)", "grad + np.exp(y)"
+        ): "You add the softmax alone. That is right where the row of grad adds up to -1, as for a "
+        "cross-entropy; in general subtract the softmax times the sum.",
+        replace("axis=-1", "axis=1"): _AXIS_1,
+        replace("axis=-1", "axis=min(1, grad.ndim - 1)"): _AXIS_1,
+        replace(
+            "np.exp(y)", "np.exp(y, out=y)"
+        ): "You write exp(y) into y, which others may still read. Make a new array.",
+        replace(
+            "return grad - np.exp(y) * grad.sum(axis=-1, keepdims=True)",
+            "return np.where(np.isneginf(y), 0, grad - np.exp(y) * grad.sum(axis=-1, keepdims=True))",
+        ): "You set the gradient to 0 where y is -inf. exp(y) is 0 there, and grad itself still arrives.",
         replace("grad.sum", "grad.mean"): "You take the mean of the row. It is the sum.",
         replace(
             "grad - np.exp(y) * ", "grad - "
@@ -765,6 +906,10 @@ def _():
         "grad has x's shape, in another order",
     )
     yield (
+        call(normal(4, 2), (4, 2), {"slice": [None, None, None]}, own=True),
+        "all of x is taken: still a new array",
+    )
+    yield (
         call(array([1.0, 2.0, 3.0]).expand(3, 3), (2, 3), torch.tensor([1, 1, 0])),
         "grad is broadcast",
     )
@@ -779,8 +924,8 @@ index_vjp.slips(
         "if you had assigned. Use np.add.at.",
         replace(
             ", grad.dtype", ""
-        ): "You return float64 whatever came: np.zeros makes float64 unless told "
-        "otherwise. Keep grad's dtype.",
+        ): "You return float64 whatever came, which np.zeros makes unless told otherwise, and "
+        "np.bincount always. Keep grad's dtype.",
         replace(
             "np.zeros(shape", "np.ones(shape"
         ): "You start from ones. An element that is not taken gets 0.",
@@ -807,8 +952,43 @@ index_vjp.slips(
             "full = np.zeros(shape, grad.dtype)",
             "full = np.empty_like(grad, shape=shape)\n    full[...] = np.nan\n    full[index] = 0",
         ): "Elements that are not taken must be 0. np.empty leaves whatever was there.",
+        replace(
+            "np.add.at(full, index, grad)",
+            "if isinstance(index, np.ndarray):\n        np.add.at(full, index, grad)\n"
+            "    else:\n        full[index] += grad",
+        ): "You add up repeats for a bare array of integers only. In a tuple of arrays an element may stand "
+        "twice as well: use np.add.at.",
+        replace(
+            "np.add.at(full, index, grad)",
+            "np.add.at(full, index.astype(int) if isinstance(index, np.ndarray) else index, grad)",
+        ): "You make integers of a mask: True and False become rows 1 and 0. NumPy takes a mask as it is.",
+        replace(
+            "np.add.at(full, index, grad)",
+            "if isinstance(index, np.ndarray) and index.dtype != bool:\n"
+            "        index[index < 0] += shape[0]\n    np.add.at(full, index, grad)",
+        ): "You change `index`, which is the caller's. NumPy takes negative indices as they are.",
+        replace(
+            "full = np.zeros(",
+            "if isinstance(index, slice) and grad.shape == shape:\n        return grad\n    full = np.zeros(",
+        ): "Where all of x is taken you hand back `grad` itself. The result is a new array, also then.",
     }
 )
+
+
+@index_vjp.mistake(
+    "You take -1 and the number of the last row for two rows, and what one gets overwrites the other's. "
+    "They are the same row: add."
+)
+def _(grad, shape, index):
+    full = np.zeros(shape, grad.dtype)
+    if isinstance(index, np.ndarray) and index.dtype != bool:
+        rows, group = np.unique(index, return_inverse=True)
+        sums = np.zeros((len(rows), *shape[1:]), grad.dtype)
+        np.add.at(sums, group.reshape(index.shape), grad)
+        full[rows] = sums
+    else:
+        np.add.at(full, index, grad)
+    return full
 
 
 @index_vjp.mistake(
@@ -902,6 +1082,9 @@ def _(draw):
 def _():
     yield call([[[None, None]]]), "an operation on two constants"
     yield call([[[1, 1]], [[]]]), "x * x: one input twice"
+    yield call([[[1, 2]], [[3, 3]], [[4]], [[]], [[3]]]), "an input twice, and of another node"
+    yield call([[[2, 1]], [[3, 3]], [[4]], [[]], [[3]]]), "the same, with root's inputs exchanged"
+    yield call([[[None, 1]], [[]]]), "a constant and then a node"
     yield call([[[1]], [[3]], [[3]], [[]]]), "a node that root does not depend on"
     yield call([[[3, 2, 1]], [[2, 3]], [[3]], [[]]]), "every node uses all that follow"
     yield call([[[1, 3]], [[2]], [[3]], [[4]], [[]]], root=0), "a short way and a long way"
@@ -911,6 +1094,19 @@ def _():
     yield call(ladder=60), "2 to the power of 59 ways to the leaf"
 
 
+_TURN = (
+    "elif node not in seen:\n            seen.add(node)\n            stack.append((node, True))\n"
+    "            stack += [(below, False) for below in node.inputs if below is not None]"
+)
+_PUSHED = (
+    "else:\n            stack.append((node, True))\n"
+    "            below = [n for n in node.inputs if n is not None and n not in seen]\n"
+    "            seen.update(below)\n            stack += [(n, False) for n in dict.fromkeys({})]"
+)
+_WHEN_PUSHED = (
+    "You mark a node when you push it. It waits in the stack then, and a node that needs it further up is "
+    "done first: mark a node when its turn comes."
+)
 topological_order.slips(
     {
         replace(
@@ -942,6 +1138,11 @@ topological_order.slips(
         replace(
             "order.append(node)", "order.append(node.name)"
         ): "You list the names. List the nodes themselves.",
+        replace(
+            "in node.inputs if", "in node.inputs[: (*node.inputs, None).index(None)] if"
+        ): "You stop at the first None among the inputs. Skip it: those after it are nodes, too.",
+        replace(_TURN, _PUSHED.format("below")): _WHEN_PUSHED,
+        replace(_TURN, _PUSHED.format("below[::-1]")): _WHEN_PUSHED,
     }
 )
 
@@ -963,6 +1164,79 @@ def _(root):
 
     visit(root)
     return order[::-1]
+
+
+@topological_order.mistake(
+    "You raise Python's limit and call yourself for each input all the same. Keep the nodes to visit in a "
+    "list of your own."
+)
+def _(root):
+    order, seen, limit = [], set(), sys.getrecursionlimit()
+
+    def visit(node):
+        seen.add(node)
+        for below in node.inputs:
+            if below is not None and below not in seen:
+                visit(below)
+        order.append(node)
+
+    sys.setrecursionlimit(100_000)
+    try:
+        visit(root)
+    finally:
+        sys.setrecursionlimit(limit)
+    return order[::-1]
+
+
+@topological_order.mistake(
+    "You move a node to the end when it is met again. What it depends on must come after it, and stays "
+    "where it was: append a node when its inputs are done, and turn the list round."
+)
+def _(root):
+    order, stack = {}, [root]
+    while stack:
+        node = stack.pop()
+        if node not in order:
+            stack += [below for below in node.inputs if below is not None]
+        order.pop(node, None)
+        order[node] = True
+    return list(order)
+
+
+_COUNTED_ONCE = (
+    "You count a user once, and take one off for each of its uses. A node that is an input twice is ready "
+    "too early: count every use."
+)
+
+
+def users_counted_once(root, take):
+    users, ahead = {root: 0}, [root]
+    while ahead:
+        for below in set(ahead.pop().inputs) - {None}:
+            if below not in users:
+                users[below] = 0
+                ahead.append(below)
+            users[below] += 1
+    order, ready = [], [root]
+    while ready:
+        node = ready.pop(take)
+        order.append(node)
+        for below in node.inputs:
+            if below is not None:
+                users[below] -= 1
+                if users[below] == 0:
+                    ready.append(below)
+    return order
+
+
+@topological_order.mistake(_COUNTED_ONCE)
+def _(root):
+    return users_counted_once(root, 0)
+
+
+@topological_order.mistake(_COUNTED_ONCE)
+def _(root):
+    return users_counted_once(root, -1)
 
 
 @topological_order.mistake(
@@ -1135,6 +1409,7 @@ def _():
     yield call([[[1, 1], [None, None]], [[], []]], g), "x + x: one array twice"
     yield call([[[None, 1], [2.0, 3.0]], [[], []]], g), "a constant"
     yield call([[[None], [2.0]]], g), "nothing but a constant"
+    yield call([[[1, 2], []], [[], []], [[], []]], g), "an operation that saved nothing"
     yield call([[[2], [2.0]], [[2], [3.0]], [[], []]], g, roots=[0, 1]), "two losses, one leaf"
     yield call(W, g, roots=[0, 0]), "backward a second time"
     yield (
@@ -1189,6 +1464,15 @@ backward.slips(
         replace(
             "            continue\n", "            return\n"
         ): "You stop at the first leaf. Others may still wait for theirs: go on.",
+        replace(
+            "if node.saved is None:", "if not node.saved:"
+        ): "You take an empty `saved` for one that is gone. An operation may save nothing: only None says that "
+        "backward has passed.",
+        replace(
+            "zip(node.inputs, node.vjp(grad, *saved), strict=True)",
+            "dict(zip(node.inputs, node.vjp(grad, *saved))).items()",
+        ): "You put the gradients in a dict, by node. A node that is an input twice keeps one of its two: go "
+        "through pairs.",
     }
 )
 
@@ -1409,6 +1693,7 @@ def _():
     yield call(*mlp(5, 3, 4, 2, dtype=F32)), "float32"
 
 
+_FLOAT64 = "You return float64 whatever came. Keep x's dtype."
 mlp_backward.slips(
     {
         replace(
@@ -1468,6 +1753,22 @@ mlp_backward.slips(
             "h = np.maximum(x @ w1 + b1, 0)", "h = x @ w1 + b1"
         ): "You leave the ReLU out of the forward "
         "pass. w2's gradient is made with h, after the ReLU.",
+        replace(
+            "dlogits[np.arange(len(x)), targets] -= 1",
+            "dlogits = dlogits - np.eye(targets.max() + 1, dtype=x.dtype)[targets]",
+        ): "You count the classes by the largest target. A batch may lack the last class: V is b2's length.",
+        replace(
+            "dlogits[np.arange(len(x)), targets] -= 1",
+            "dlogits = dlogits - np.eye(len(b2))[targets]",
+        ): _FLOAT64,
+        replace(
+            "exp = np.exp(logits - logits.max(axis=1, keepdims=True))",
+            "z = logits - logits.max(axis=1, keepdims=True)",
+            "exp / exp.sum(axis=1, keepdims=True)",
+            "np.exp(z - np.log(np.exp(z).sum(axis=1, keepdims=True)))",
+            "dlogits[np.arange(len(x)), targets] -= 1",
+            "dlogits = dlogits - np.eye(len(b2))[targets]",
+        ): _FLOAT64,
     }
 )
 
@@ -1484,7 +1785,7 @@ def _(x, targets, w1, b1, w2, b2):
     return tuple(engine.mlp_backward(x, targets, w1, b1, w2, b2).values())
 
 
-@mlp_backward.mistake("You return float64 whatever came. Keep x's dtype.")
+@mlp_backward.mistake(_FLOAT64)
 def _(x, targets, w1, b1, w2, b2):
     found = engine.mlp_backward(x, targets, w1, b1, w2, b2)
     return {name: grad.astype(np.float64) for name, grad in found.items()}
@@ -1642,6 +1943,7 @@ def _():
         "no axes",
     )
     yield call(SQUARE, WRONG, [-x], [u], g, 0.5), "the difference is negative"
+    yield call(SQUARE, WRONG, [0.1 * x], [u], g, 0.5), "numbers that a step and back would change"
 
 
 vjp_error.slips(
@@ -1687,6 +1989,29 @@ vjp_error.slips(
         replace(
             "(x + eps * u for", "(x + eps for", "(x - eps * u for", "(x - eps for"
         ): "You step by eps in every element. Step along the direction: eps·u.",
+        replace(
+            "(x + eps * u for x, u in zip(points,",
+            "((x + eps * u).astype(np.float64) for x, u in zip(inputs,",
+            "(x - eps * u for x, u in zip(points,",
+            "((x - eps * u).astype(np.float64) for x, u in zip(inputs,",
+        ): "You step in the inputs' dtype and convert afterwards. In float32 a small step is lost by then: "
+        "convert to float64 first.",
+        replace(
+            "[g.shape for g in gradients] != [x.shape for x in points]",
+            "[g.size for g in gradients] != [x.size for x in points]",
+            "np.sum(g * u)",
+            "np.vdot(g, u)",
+        ): "You compare numbers of elements. A transposed gradient has as many: compare shapes.",
+        replace(
+            "[g.shape for g in gradients] != [x.shape for x in points]",
+            "any(g.shape != x.shape for g, x in zip(gradients, points))",
+            "zip(gradients, directions, strict=True)",
+            "zip(gradients, directions)",
+        ): "zip stops at the shorter of the two, and a gradient too few goes unseen: compare their number, too.",
+        replace(
+            "above = f(", "f(*points)\n    above = f("
+        ): "Two calls of f and one of vjp are enough: step along all directions at once. `grad` has the shape of "
+        "f's result already.",
     }
 )
 
@@ -1711,6 +2036,40 @@ def _(f, vjp, inputs, directions, grad, eps=1e-6):
     for x, u in zip(inputs, directions):
         x += eps * u
     return found
+
+
+_THERE_AND_BACK = "You step in place, and back again. Rounding leaves the inputs changed: make new arrays, x + eps * u."
+
+
+@vjp_error.mistake(_THERE_AND_BACK)
+def _(f, vjp, inputs, directions, grad, eps=1e-6):
+    points = [np.asarray(x, dtype=np.float64) for x in inputs]
+    error = engine.vjp_error(f, vjp, points, directions, grad, eps)
+    along = [np.array(u) for u in directions]
+    for factor in (eps, -2 * eps, eps):
+        for x, u in zip(points, along):
+            x += factor * u
+    return error
+
+
+@vjp_error.mistake(_THERE_AND_BACK)
+def _(f, vjp, inputs, directions, grad, eps=1e-6):
+    points = [np.asarray(x, dtype=np.float64) for x in inputs]
+    gradients = vjp(np.asarray(grad, dtype=np.float64), *points)
+    if [g.shape for g in gradients] != [x.shape for x in points]:
+        raise ValueError("shapes")
+    due = sum(float(np.sum(g * u)) for g, u in zip(gradients, directions))
+
+    def step(size):
+        for x, u in zip(points, directions):
+            x += size * u
+
+    step(eps)
+    above = np.sum(grad * f(*points))
+    step(-2 * eps)
+    below = np.sum(grad * f(*points))
+    step(eps)
+    return abs(float(above - below) / (2 * eps) - due)
 
 
 @vjp_error.alternative("vectors that hold all inputs side by side")

@@ -93,8 +93,9 @@ def log_softmax_vjp(
 ) -> Float[Array, "*batch V"]:
     """Gradient with respect to x, given y = log_softmax(x) over the last axis and the gradient with respect to y.
 
-    y may be -inf, where x was. grad, y: left as they are. No (V, V) Jacobian is made:
-    not more than 8 arrays of y's size are in memory at once.
+    y may be -inf, where x was: exp(y) is 0 there, and grad still counts. grad, y: left
+    as they are. No (V, V) Jacobian is made: not more than 8 arrays of y's size are in
+    memory at once.
     """
     return grad - np.exp(y) * grad.sum(axis=-1, keepdims=True)
 

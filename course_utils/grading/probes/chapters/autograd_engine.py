@@ -5,10 +5,11 @@ memory, and its arrays come back in the same way. In an index a slice is {"slice
 step]}, and "..." an ellipsis. A graph is a list with an entry for each node: see `_graph`.
 """
 
+import sys
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,9 @@ from course_utils.grading.pytrees.shown import shown
 ARRAYS = {"tensor": "array"}
 """`Exercise.formats` of answers on arrays: what a verdict calls a tensor of the case."""
 
-_OF_THE_CASE = "within"
-"""A keyword of the case, not of the answer: the bytes that the call may hold at its peak."""
+_OF_THE_CASE = ("within", "own")
+"""Keywords of the case, not of the answer: the bytes that the call may hold at its peak, and whether
+its result must be an array that shares no memory with an argument."""
 
 
 class _NoArray(Exception):
@@ -70,7 +72,7 @@ def _as_tensor(value: Any) -> Any:
 
 def _seen(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
     seen = {label: value for label, value in report.items() if label != ARGUMENTS}
-    kwargs = {name: value for name, value in case.kwargs.items() if name != _OF_THE_CASE}
+    kwargs = {name: value for name, value in case.kwargs.items() if name not in _OF_THE_CASE}
     if ARGUMENTS in report:
         seen |= changed_arguments(named_by, (case.args, kwargs), report[ARGUMENTS])
     return seen
@@ -78,7 +80,8 @@ def _seen(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
 
 def _called(name: str, case: Case) -> str:
     given = [shown(x, formats=ARRAYS) for x in case.args]
-    given += [f"{k}={shown(v, formats=ARRAYS)}" for k, v in case.kwargs.items() if k != "within"]
+    kwargs = {k: v for k, v in case.kwargs.items() if k not in _OF_THE_CASE}
+    given += [f"{k}={shown(v, formats=ARRAYS)}" for k, v in kwargs.items()]
     return f"{name}({', '.join(given)})"
 
 
@@ -86,13 +89,15 @@ def _called(name: str, case: Case) -> str:
 def on_arrays(subject: Any, case: Case) -> dict[str, Any]:
     """Call it with arrays: the arrays that it returns, and the arguments that it changed.
 
-    The case may say, by the keyword `within`, how many bytes the call may hold at its peak.
+    The case may say, by the keyword `within`, how many bytes the call may hold at its peak, and by `own`
+    that the result is an array of its own.
     """
-    kwargs = {name: value for name, value in case.kwargs.items() if name != _OF_THE_CASE}
+    kwargs = {name: value for name, value in case.kwargs.items() if name not in _OF_THE_CASE}
     arrays = {name: as_array(value) for name, value in kwargs.items()}
-    within = case.kwargs.get(_OF_THE_CASE)
+    within = case.kwargs.get("within")
+    given = [as_array(x) for x in case.args]
     with _peak() if within else _unwatched() as peak:
-        result = subject(*map(as_array, case.args), **arrays)
+        result = subject(*given, **arrays)
         held = peak()
     try:
         seen = {"result": _as_tensor(result)}
@@ -100,6 +105,9 @@ def on_arrays(subject: Any, case: Case) -> dict[str, Any]:
         seen = {labels.SURROUNDINGS: str(error)}
     if within and held > within:
         seen = {labels.SURROUNDINGS: "holds more in memory at once than its docstring allows"}
+    others = [x for x in given if isinstance(x, np.ndarray)] if case.kwargs.get("own") else []
+    if isinstance(result, np.ndarray) and any(np.shares_memory(result, x) for x in others):
+        seen = {labels.SURROUNDINGS: "returns memory of an argument; a new array is due"}
     return seen | {ARGUMENTS: (case.args, kwargs)}
 
 
@@ -201,11 +209,33 @@ def _fault(order: Any, graph: Sequence[Sequence[Any]], root: int) -> str:
     return "right"
 
 
+class _Watched:
+    """What nodes become that see if their inputs are asked for in a call inside a thousand others, more
+    than Python allows by default."""
+
+    number: int
+    nested = False
+
+    @property
+    def inputs(self) -> Any:
+        if self.number % 1_000 == 999 and not self.nested:  # to ask at each takes long
+            with suppress(ValueError):
+                self.nested = bool(sys._getframe(1_000))
+        return self.__dict__["inputs"]
+
+    @inputs.setter
+    def inputs(self, nodes: Any) -> None:
+        self.__dict__["inputs"] = nodes
+
+
 @probe(read=_judged)
 def ordered(subject: Any, case: Case) -> dict[str, Any]:
     """The order of a graph's nodes, as numbers, asked for twice; the orders are judged where they are read."""
     nodes = _nodes(_graph(case))
     root, inputs = nodes[case.kwargs.get("root", 0)], [node.inputs for node in nodes]
+    watched: Any = type("Node", (_Watched, type(root)), {})
+    for node in nodes:
+        node.__class__ = watched
     seen: dict[str, Any] = {}
     for label in ("the order", "the order, asked for again"):
         found = subject(root)
@@ -214,13 +244,16 @@ def ordered(subject: Any, case: Case) -> dict[str, Any]:
         seen[label] = [getattr(node, "number", -1) for node in found]
     if any(node.inputs is not was for node, was in zip(nodes, inputs, strict=True)):
         seen[labels.SURROUNDINGS] = "changes the inputs of nodes"
+    if any(getattr(node, "nested", False) for node in nodes):
+        seen[labels.SURROUNDINGS] = "calls itself for each node; its docstring wants no recursion"
     return seen
 
 
 class _Walk:
     """A graph whose VJPs multiply by weights, and what a backward through it does with arrays.
 
-    A weight of None hands the very same array on, as the VJP of an addition does.
+    A weight of None hands the very same array on, as the VJP of an addition does; so do all inputs of a
+    node without weights, which saves nothing.
     """
 
     def __init__(self, graph: Sequence[Sequence[Any]], earlier: dict[int, Any]) -> None:
@@ -231,12 +264,13 @@ class _Walk:
         self.complaint = ""
         for node, (inputs, weights) in zip(self.nodes, graph, strict=True):
             if inputs:
-                node.vjp, node.saved = self._vjp(node), tuple(weights)
+                node.vjp, node.saved = self._vjp(node, bool(weights)), tuple(weights)
         for number, grad in earlier.items():
             self.nodes[number].grad = grad
 
-    def _vjp(self, node: _Node) -> Callable[..., tuple[Any, ...]]:
-        def vjp(grad: Any, *weights: float | None) -> tuple[Any, ...]:
+    def _vjp(self, node: _Node, weighted: bool) -> Callable[..., tuple[Any, ...]]:
+        def vjp(grad: Any, *saved: float | None) -> tuple[Any, ...]:
+            weights = saved if weighted else (None,) * len(node.inputs)
             self.calls[node.number] += 1
             self.look()
             self.done.append(node)
