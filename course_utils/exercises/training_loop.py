@@ -980,8 +980,8 @@ PARAMETERS_ONLY = "You keep the parameters only. BatchNorm's running statistics 
 NAN_EPOCH = "You pass over an epoch whose loss is NaN. It is an epoch, and one that was not better: it counts."
 IN_PLACE = (
     "            self._weights = copy.deepcopy(model.state_dict())\n",
-    "            for n, value in model.state_dict().items():\n"
-    "                self._weights.setdefault(n, torch.empty_like(value)).copy_(value)\n",
+    "            now, kept = model.state_dict(), self._weights\n"
+    "            self._weights = {n: kept.get(n, torch.empty_like(v)).copy_(v) for n, v in now.items()}\n",
 )
 SHARED = (
     "You copy the best weights into the same tensors each time, and a state shares them: it changes with later updates. "
@@ -1668,11 +1668,11 @@ Run.slips(
             "",
         ): "You begin the next epoch within the next step. Until then epoch and batch name a batch that there is not: count on at once.",
         replace(
+            DRAWN,
+            "        batches = self._batches\n",
             "        self.epoch = self.batch = 0\n",
             "        self.epoch = self.batch = 0\n        self._begin()\n\n"
             f"    def _begin(self):\n{DRAWN}        self._batches = batches\n",
-            DRAWN,
-            "        batches = self._batches\n",
             "            self.epoch, self.batch = self.epoch + 1, 0\n",
             "            self.epoch, self.batch = self.epoch + 1, 0\n            self._begin()\n",
         ): OLD_ORDER,

@@ -540,8 +540,8 @@ def generators(subject: Any, case: Case) -> dict[str, Any]:
 
 def _standing() -> Any:
     """Where the generators of Python, NumPy and torch stand."""
-    _, keys, *rest = np.random.get_state()
-    return random.getstate(), keys.tolist(), rest, torch.get_rng_state()
+    of_numpy: Any = np.random.get_state()
+    return random.getstate(), of_numpy[1].tolist(), of_numpy[2:], torch.get_rng_state()
 
 
 def _drawn(gpus: _TwoGPUs | None) -> dict[str, Any]:
