@@ -55,8 +55,8 @@ def _():
     yield call(empty, empty, 3), "no rows"
     yield call(ids(0, 0), ids(0, 0), 4), "classes that never occur"
     yield (
-        call(ids(15, 3, dtype=torch.uint8), ids(16, 17, dtype=torch.uint8), 20),
-        "the pair's number exceeds 255",
+        call(ids(15, 3, dtype=torch.int8), ids(16, 17, dtype=torch.int8), 20),
+        "the pair's number exceeds 127",
     )
     yield call(ids(1, 0, 1, dtype=torch.int32), ids(1, 1, 0, dtype=torch.int32), 2), "int32"
     yield (
@@ -769,11 +769,12 @@ def _():
     both = [(inputs, torch.stack([targets, 1 - targets], 1)) for inputs, targets in batches]
     yield call(both, model="two labels", seed=1), "two labels a row"
     doubles = [(inputs.double(), targets.double()) for inputs, targets in batches]
-    yield call(doubles, model="classifier", seed=1, double=True), "float64"
+    yield call(doubles, model="classifier", seed=1), "float64"
     yield call([], model="linear", seed=1), "no batch"
     yield call([], model="classifier", seed=1, raises="no batch"), "no batch: the modes afterwards"
 
 
+BY_LISTS = "Outputs or targets lose their dtype: from a list torch.tensor makes float32. torch.cat keeps float64."
 NO_GRAPH = "You record a graph that nobody uses, and its activations take memory: torch.no_grad()."
 NOT_ALL_MODES = "You note the modes of the model and its children only. Their children have modes, too: model.modules()."
 RESTORED = "            module.training = mode\n"
@@ -830,9 +831,11 @@ evaluate.slips(
             "    model.eval()\n",
             "    model.eval()\n    batches = list(batches)\n    if not batches:\n        raise ValueError\n",
         ): "Where there is no batch you raise ValueError in eval mode, before the `try` that would put the modes back: the model stays so.",
+        replace("torch.cat(parts) for", "torch.tensor(torch.cat(parts).tolist()) for"): BY_LISTS,
         replace(
-            "torch.cat(parts) for", "torch.tensor(torch.cat(parts).tolist()) for"
-        ): "Outputs or targets lose their dtype: from a list torch.tensor makes float32. torch.cat keeps float64.",
+            ".item(), outputs, targets",
+            ".item(), torch.tensor(outputs.tolist()), torch.tensor(targets.tolist())",
+        ): BY_LISTS,
         replace(
             "return loss_fn(outputs, targets).item(), outputs, targets",
             "return loss_fn(outputs, targets).item(), outputs.sigmoid(), targets",

@@ -52,11 +52,11 @@ _MODELS: dict[str, Callable[[], nn.Module]] = {
 """What a case may name; each takes 2 features."""
 
 
-def _seeded(name: str, seed: int) -> Any:
+def _seeded(name: str, seed: int, dtype: torch.dtype = torch.float32) -> Any:
     """The model of this name with the parameters that belong to the seed; torch's own state stays."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return _MODELS[name]()
+        return _MODELS[name]().to(dtype)
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:
@@ -73,9 +73,14 @@ def _loss(model: str) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda outputs, targets: F.binary_cross_entropy_with_logits(outputs, targets)
 
 
-def _number(value: Any) -> Any:
+def _number(value: Any, dtype: torch.dtype) -> Any:
     """A float as a tensor, so that it is compared with the tolerance of what it was computed from."""
-    return torch.tensor(value, dtype=torch.float32) if isinstance(value, float) else value
+    return torch.tensor(value, dtype=dtype) if isinstance(value, float) else value
+
+
+def _dtype(batches: Any) -> torch.dtype:
+    """Of the inputs, and so of the model."""
+    return batches[0][0].dtype if batches else torch.float32
 
 
 def _seed_all_but_torch(seed: int) -> None:
@@ -145,8 +150,9 @@ def epoch_trained(subject: Any, case: Case) -> dict[str, Any]:
     earlier backward are there at the start. The batches come from an iterator.
     """
     (batches,), given = case.args, case.kwargs
+    dtype = _dtype(batches)
     _seed_all_but_torch(given["seed"])
-    model = _seeded(given["model"], given["seed"]).eval()
+    model = _seeded(given["model"], given["seed"], dtype).eval()
     if "weight" in given:
         model[0].load_state_dict({"weight": given["weight"], "bias": torch.zeros(1)})
     optimizer = _OPTIMIZERS[given["optimizer"]](model.parameters())
@@ -156,11 +162,11 @@ def epoch_trained(subject: Any, case: Case) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for epoch in (1, 2):
         mean = subject(model, iter(batches), optimizer, loss)
-        seen[f"epoch {epoch}: mean loss"] = _number(mean)
+        seen[f"epoch {epoch}: mean loss"] = _number(mean, dtype)
         seen[f"epoch {epoch}: it is a float"] = isinstance(mean, float)
         seen[f"epoch {epoch}: the model afterwards"] = _state(model)
         seen[f"epoch {epoch}: in train mode afterwards"] = _modes(model)
-        other = _seeded(given["model"], given["seed"] + 1)
+        other = _seeded(given["model"], given["seed"] + 1, dtype)
         with torch.random.fork_rng(devices=[]):
             subject(other, batches[:1], _OPTIMIZERS["SGD"](other.parameters()), loss.loss)
     seen["graphs of earlier batches that are kept"] = loss.kept
@@ -174,15 +180,14 @@ def epoch_trained(subject: Any, case: Case) -> dict[str, Any]:
 def evaluated(subject: Any, case: Case) -> dict[str, Any]:
     """A model evaluated twice, on all batches and then on the first alone.
 
-    The case: the batches; model, seed; double: the model is in float64; eval: names of modules that
-    are in eval mode before, all others are in train mode; raises: "model" or "loss" raises an
-    exception, or the answer itself for "no batch".
+    The case: the batches; model, seed; eval: names of modules that are in eval mode before, all
+    others are in train mode; raises: "model" or "loss" raises an exception, or the answer itself, for
+    "no batch".
     """
     (batches,), given = case.args, case.kwargs
+    dtype = _dtype(batches)
     _seed_all_but_torch(given["seed"])
-    model = _seeded(given["model"], given["seed"]).train()
-    if given.get("double"):
-        model.double()
+    model = _seeded(given["model"], given["seed"], dtype).train()
     for name in given.get("eval", ()):
         model.get_submodule(name).training = False
     recorded: list[bool] = []
@@ -194,7 +199,7 @@ def evaluated(subject: Any, case: Case) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for what, part in (("", iter(batches)), ("first batch alone: ", batches[:1])):
         mean, outputs, targets = subject(model, part, loss)
-        seen[f"{what}mean loss"] = _number(mean)
+        seen[f"{what}mean loss"] = _number(mean, dtype)
         seen[f"{what}it is a float"] = isinstance(mean, float)
         seen[f"{what}outputs"], seen[f"{what}targets"] = outputs, targets
         seen[f"{what}outputs require grad"] = bool(getattr(outputs, "requires_grad", False))
@@ -576,7 +581,7 @@ _SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 
 def _built(subject: Any, given: dict[str, Any], seed: int) -> Any:
-    model = _seeded(given["model"], seed)
+    model = _seeded(given["model"], seed, given["x"].dtype)
     if "weight" in given:
         model[0].load_state_dict({"weight": given["weight"], "bias": torch.zeros(1)})
     optimizer = _OPTIMIZERS[given["optimizer"]](model.parameters())
@@ -605,17 +610,17 @@ def resumed(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def _resumed(subject: Any, given: dict[str, Any]) -> dict[str, Any]:
-    before, after = given["steps"]
+    (before, after), dtype = given["steps"], given["x"].dtype
     _seed(1)
     run = _built(subject, given, 1)
     run.model.eval()
     seen: dict[str, Any] = {"where it begins": (run.epoch, run.batch)}
-    seen["losses before"] = [_number(run.step()) for _ in range(before)]
+    seen["losses before"] = [_number(run.step(), dtype) for _ in range(before)]
     seen["in train mode"] = _modes(run.model)
     seen["where it is left"] = left = (run.epoch, run.batch)
     state = run.state_dict()
     losses = [run.step() for _ in range(after)]
-    seen["losses after"] = [_number(loss) for loss in losses]
+    seen["losses after"] = [_number(loss, dtype) for loss in losses]
     seen["losses are floats"] = all(isinstance(loss, float) for loss in losses)
     seen |= {f"{what} at the end": value for what, value in _ended(run).items()}
     loaded = _through_a_file(state)
@@ -628,7 +633,7 @@ def _resumed(subject: Any, given: dict[str, Any]) -> dict[str, Any]:
         where = (other.epoch, other.batch)
         again = [other.step() for _ in range(after)]
         seen[f"{time}: it begins where the first was left"] = unchanged(left, where)
-        seen[f"{time}: its losses"] = [_number(loss) for loss in again]
+        seen[f"{time}: its losses"] = [_number(loss, dtype) for loss in again]
         seen[f"{time}: bit for bit the losses of the first"] = unchanged(losses, again)
         end = _ended(other)
         for what, value in _ended(run).items():
@@ -654,7 +659,7 @@ def _called_trained(name: str, case: Case) -> str:
         text += f", {given['optimizer']}"
     if given.get("eval"):
         text += f", {', '.join(given['eval'])} in eval mode before"
-    text += ", in float64" * bool(given.get("double"))
+    text += ", in float64" * (_dtype(case.args[0]) is torch.float64)
     return text + f", the {given.get('raises')} raises" * (given.get("raises") in ("model", "loss"))
 
 
