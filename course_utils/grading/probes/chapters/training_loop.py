@@ -142,6 +142,12 @@ _OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 }
 
 
+def _drawing_alike(batches: Any, seed: int) -> Iterator[Any]:
+    """The batches, the generators seeded before the first: what checks the types of a call draws, too."""
+    _seed_all_but_torch(seed)
+    yield from batches
+
+
 @probe
 def epoch_trained(subject: Any, case: Case) -> dict[str, Any]:
     """Two epochs with one model, in eval mode at first, and one with another model in between.
@@ -161,7 +167,7 @@ def epoch_trained(subject: Any, case: Case) -> dict[str, Any]:
         parameter.grad = torch.full_like(parameter, 7.0)
     seen: dict[str, Any] = {}
     for epoch in (1, 2):
-        mean = subject(model, iter(batches), optimizer, loss)
+        mean = subject(model, _drawing_alike(batches, given["seed"] + epoch), optimizer, loss)
         seen[f"epoch {epoch}: mean loss"] = _number(mean, dtype)
         seen[f"epoch {epoch}: it is a float"] = isinstance(mean, float)
         seen[f"epoch {epoch}: the model afterwards"] = _state(model)
