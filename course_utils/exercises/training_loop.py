@@ -7,6 +7,7 @@ import os
 import random
 from math import inf, nan
 from pathlib import Path
+from textwrap import indent
 
 import numpy as np
 import torch
@@ -54,8 +55,8 @@ def _():
     yield call(empty, empty, 3), "no rows"
     yield call(ids(0, 0), ids(0, 0), 4), "classes that never occur"
     yield (
-        call(ids(15, 3, dtype=torch.uint8), ids(16, 17, dtype=torch.uint8), 20),
-        "the pair's number exceeds 255",
+        call(ids(15, 3, dtype=torch.int8), ids(16, 17, dtype=torch.int8), 20),
+        "the pair's number exceeds 127",
     )
     yield call(ids(1, 0, 1, dtype=torch.int32), ids(1, 1, 0, dtype=torch.int32), 2), "int32"
     yield (
@@ -71,6 +72,8 @@ confusion_matrix.contract(
 )
 
 MATRIX = "target.long() * n_classes + predicted"
+FROM_THE_ROWS = "You take the number of classes from the rows. Classes that do not occur have a row and a column, too."
+ROW_BY_ROW = "Right, but row by row in Python. Count all rows at once, with bincount."
 confusion_matrix.slips(
     {
         replace(
@@ -86,6 +89,12 @@ confusion_matrix.slips(
             "view(n_classes, n_classes)", "view(n_classes, n_classes).float()"
         ): "Counts are integers: int64 is asked for.",
         replace(
+            "view(n_classes, n_classes)", "view(n_classes, n_classes).to(target.dtype)"
+        ): "Your counts have the dtype of the classes: int64 is asked for, whatever theirs is.",
+        replace(
+            MATRIX, "target.long()\n    pairs *= n_classes\n    pairs += predicted"
+        ): "`.long()` of an int64 tensor is that tensor itself, so in place you change the argument: `*` and `+` make a new one.",
+        replace(
             "view(n_classes, n_classes)", "view(n_classes, n_classes) / max(len(target), 1)"
         ): "You return shares. Counts are asked for.",
         replace(
@@ -95,7 +104,13 @@ confusion_matrix.slips(
         replace(
             "    return",
             "    n_classes = int(max(predicted.max(), target.max())) + 1 if len(target) else n_classes\n    pairs = target.long() * n_classes + predicted\n    return",
-        ): "You take the number of classes from the rows. Classes that do not occur have a row and a column, too.",
+        ): FROM_THE_ROWS,
+        replace(
+            "    return",
+            "    seen = [int(x.max()) + 1 if len(x) else 0 for x in (target, predicted)]\n    return",
+            "view(n_classes, n_classes)",
+            "view(n_classes, n_classes)[: seen[0], : seen[1]].clone()",
+        ): FROM_THE_ROWS,
         replace(
             "view(n_classes, n_classes)", "view(n_classes, n_classes).fill_diagonal_(0)"
         ): "You count the errors only. Rows that were predicted right are counted, too, on the diagonal.",
@@ -106,14 +121,27 @@ confusion_matrix.slips(
 )
 
 
-@confusion_matrix.mistake(
-    "Right, but row by row in Python. Count all rows at once, with bincount.", cost=True
-)
+@confusion_matrix.mistake(ROW_BY_ROW, cost=True)
 def _(predicted, target, n_classes):
     counts = torch.zeros(n_classes, n_classes, dtype=torch.int64)
     for p, t in zip(predicted.tolist(), target.tolist(), strict=True):
         counts[t, p] += 1
     return counts
+
+
+@confusion_matrix.mistake(ROW_BY_ROW, cost=True)
+def _(predicted, target, n_classes):
+    counts = [[0] * n_classes for _ in range(n_classes)]
+    for p, t in zip(predicted.tolist(), target.tolist(), strict=True):
+        counts[t][p] += 1
+    return torch.tensor(counts, dtype=torch.int64)
+
+
+@confusion_matrix.alternative("a sparse tensor, whose entries of one place are added up")
+def _(predicted, target, n_classes):
+    pairs = torch.stack([target.long(), predicted.long()])
+    ones = torch.ones(pairs.shape[1], dtype=torch.int64)
+    return torch.sparse_coo_tensor(pairs, ones, (n_classes, n_classes)).to_dense()
 
 
 @confusion_matrix.alternative("two one-hot tables, multiplied")
@@ -177,6 +205,9 @@ def _():
     yield call(t(0.3, 0.3, 0.3), t(0.0, 0.0, 1.0)), "one score for all, the positive last"
     yield call(t(nan, 0.2), t(1.0, 0.0)), "NaN"
     yield call(t(inf, 0.2, -inf), t(0.0, 1.0, 1.0)), "infinite scores"
+    ends = t(inf, 0.2, inf, -inf, -inf)
+    yield call(ends, t(0.0, 1.0, 1.0, 1.0, 0.0)), "several rows of one infinite score"
+    yield call(t(300.0, 200.0, 100.0), t(1.0, 0.0, 1.0)), "large logits"
     yield call(t(0.1, 0.2, 0.2, 0.4), torch.tensor([False, True, False, True])), "bool targets"
     yield call(ids(2, 1, 0).double(), ids(1, 0, 2)), "2 is not the positive class"
     yield (
@@ -190,6 +221,16 @@ def _():
     )
 
 
+LESS_THAN_FLOAT64 = (
+    "You compute in float32, or in the scores' dtype, which has fewer digits: float64 is asked for."
+)
+BY_RECALL = (
+    "found.diff(prepend=found.new_zeros(1)) / hits[-1]",
+    "(found / hits[-1]).diff(prepend=found.new_zeros(1))",
+    "gained * found / called",
+    "gained * (found / called)",
+)
+SQUASHED = "A sigmoid makes large logits equal, and so ties where there are none. Rank the scores themselves."
 TIES = "    last[:-1] = ranked[1:] != ranked[:-1]\n"
 average_precision.slips(
     {
@@ -200,9 +241,10 @@ average_precision.slips(
         replace(
             "descending=True", "descending=False"
         ): "You begin with the lowest score. The first threshold is the highest.",
-        replace(
-            ".double()", ".float()"
-        ): "You compute in float32, which has seven digits: float64 is asked for.",
+        replace(".double()", ".float()"): LESS_THAN_FLOAT64,
+        replace(".double()", ".to(scores.dtype)"): LESS_THAN_FLOAT64,
+        replace(".double()", ".float()", *BY_RECALL): LESS_THAN_FLOAT64,
+        replace(".double()", ".to(scores.dtype)", *BY_RECALL): LESS_THAN_FLOAT64,
         replace(
             "found.diff(prepend=found.new_zeros(1)) / hits[-1]", "1 / len(found)"
         ): "You take the plain mean of the precisions over all thresholds. Each counts by how much recall rises there.",
@@ -230,6 +272,20 @@ average_precision.slips(
         replace(
             "ranked[1:] != ranked[:-1]", "(ranked[1:] != ranked[:-1]).roll(1)"
         ): "You keep another row than the last of each score. All rows of a score are called before precision is taken.",
+        replace(
+            "ranked[1:] != ranked[:-1]", "ranked.diff() != 0"
+        ): "You find equal scores by their difference, and inf − inf is NaN: rows of one infinite score are not called together. "
+        "Compare the scores with !=.",
+        replace(
+            "gained * found / called",
+            "gained * (found / called).flip(0).cummax(0).values.flip(0)",
+        ): "You take the best precision at this recall or a higher one: that is interpolated average precision, as of VOC and "
+        "COCO. Take the precision as it is.",
+        replace(
+            "not positive.any()", "not positive.any() or positive.all()"
+        ): "Rows that are all positive are no error: average precision is 1 then. ROC curves need both classes.",
+        replace("= scores.sort(", "= scores.sigmoid().sort("): SQUASHED,
+        replace("= scores.sort(", "= scores.double().sigmoid().sort("): SQUASHED,
     }
 )
 
@@ -358,6 +414,9 @@ def _():
 THRESHOLD_TIES = (
     "    cost[:-1][ranked[1:] == ranked[:-1]] = inf  # rows of equal score are called together\n"
 )
+COST = "miss * missed.double() + false_alarm * alarms.double()"
+NOBODY = "nobody = miss * positive.sum().double()"
+COSTS_IN_FLOAT64 = "You compute the costs in float32, or in the scores' dtype, which cannot tell large ones apart: float64 is asked for."
 best_threshold.slips(
     {
         replace(
@@ -408,6 +467,36 @@ best_threshold.slips(
         replace(
             "targets[order] == 1", "targets == 1"
         ): "You sort the scores and leave the targets in their old order.",
+        replace(
+            COST,
+            "miss * (missed.double() / max(int(positive.sum()), 1))"
+            " + false_alarm * (alarms.double() / max(int((~positive).sum()), 1))",
+            NOBODY,
+            "nobody = positive.new_tensor(miss * bool(positive.any()), dtype=torch.float64)",
+        ): "You weigh the shares of the positives that are missed and of the negatives that are called. The costs are for each row: "
+        "weigh their numbers.",
+        replace(
+            COST,
+            "miss * missed.float() + false_alarm * alarms.float()",
+            NOBODY,
+            "nobody = miss * positive.sum().float()",
+        ): COSTS_IN_FLOAT64,
+        replace(
+            COST,
+            "miss * missed.to(scores.dtype) + false_alarm * alarms.to(scores.dtype)",
+            NOBODY,
+            "nobody = miss * positive.sum().to(scores.dtype)",
+        ): COSTS_IN_FLOAT64,
+        replace(
+            COST,
+            "miss / false_alarm * missed.double() + alarms.double()",
+            NOBODY,
+            "nobody = miss / false_alarm * positive.sum().double()",
+        ): "You divide by false_alarm, which is 0 where an alarm costs nothing.",
+        replace(
+            "targets[order] == 1", "targets[order]", "(~positive)", "(1 - positive)"
+        ): "You compute with the targets themselves, 1 − target for a negative: bool refuses that, and a 2 counts as two. Ask for "
+        "`targets == 1`.",
     }
 )
 
@@ -498,6 +587,9 @@ def _():
         call([(x[i : i + 1], y[i : i + 1]) for i in range(5)], model="noisy", **options),
         "batches of one row",
     )
+    pairs = [(x[:8], y[:8]), (x[8:], y[8:])]
+    both = [(inputs, torch.stack([targets, 1 - targets], 1)) for inputs, targets in pairs]
+    yield call(both, model="two labels", **options), "two labels a row"
     yield call([], model="linear", **options), "no batch"
 
 
@@ -539,8 +631,11 @@ train_epoch.slips(
             "loss * len(x)",
             "return total / rows",
             "return (total / rows).item()",
-        ): "You add up loss tensors that still have their graph, so no batch's graph can be freed. Add loss.item(), or "
+        ): "You keep loss tensors that still have their graph, so no batch's graph can be freed. Keep loss.item(), or "
         "loss.detach().",
+        replace(
+            "loss.item() * len(x)", "loss.item() * y.numel()"
+        ): "You weigh by the values of the targets. Where a row has several, a loss still stands for len(y) rows.",
         replace(
             "return total / rows", "return torch.tensor(total / rows)"
         ): "You return a tensor: a float is asked for.",
@@ -674,9 +769,17 @@ def _():
     yield call(batches, model="classifier", seed=1, eval=("",)), "only the outermost module is"
     yield call(batches, model="classifier", seed=1, raises="model"), "the model raises"
     yield call(batches, model="classifier", seed=1, eval=("1",), raises="loss"), "the loss raises"
+    both = [(inputs, torch.stack([targets, 1 - targets], 1)) for inputs, targets in batches]
+    yield call(both, model="two labels", seed=1), "two labels a row"
+    doubles = [(inputs.double(), targets.double()) for inputs, targets in batches]
+    yield call(doubles, model="classifier", seed=1), "float64"
     yield call([], model="linear", seed=1), "no batch"
+    yield call([], model="classifier", seed=1, raises="no batch"), "no batch: the modes afterwards"
 
 
+BY_LISTS = "Outputs or targets lose their dtype: from a list torch.tensor makes float32. torch.cat keeps float64."
+NO_GRAPH = "You record a graph that nobody uses, and its activations take memory: torch.no_grad()."
+NOT_ALL_MODES = "You note the modes of the model and its children only. Their children have modes, too: model.modules()."
 RESTORED = "            module.training = mode\n"
 evaluate.slips(
     {
@@ -696,9 +799,13 @@ evaluate.slips(
         replace(
             "for module, mode in modes.items():\n            module.training = mode", "pass"
         ): "The model stays in eval mode: the next training step would use it so. Put every mode back.",
+        replace("        with torch.no_grad():\n", "        with torch.enable_grad():\n"): NO_GRAPH,
         replace(
-            "        with torch.no_grad():\n", "        with torch.enable_grad():\n"
-        ): "You record a graph that nobody uses: its activations stay in memory as long as the outputs. torch.no_grad().",
+            "        with torch.no_grad():\n",
+            "        with torch.enable_grad():\n",
+            "(model(x), y)",
+            "(model(x).detach(), y)",
+        ): NO_GRAPH,
         replace(
             "return loss_fn(outputs, targets).item(), outputs, targets",
             "return sum(loss_fn(*one).item() for one in done) / len(done), outputs, targets",
@@ -716,9 +823,22 @@ evaluate.slips(
             RESTORED.rstrip("\n"),
             RESTORED + "        return result",
         ): "If the model or the loss raises, the modes are not put back. `try: … finally:`.",
+        replace("model.modules()}", "model.children()} | {model: model.training}"): NOT_ALL_MODES,
         replace(
-            "model.modules()}", "model.children()} | {model: model.training}"
-        ): "You note the modes of the model and its children only. Their children have modes, too: model.modules().",
+            "model.modules()}",
+            "(model, *model.children())}",
+            "module.training = mode",
+            "module.train(mode)",
+        ): NOT_ALL_MODES,
+        replace(
+            "    model.eval()\n",
+            "    model.eval()\n    batches = list(batches)\n    if not batches:\n        raise ValueError\n",
+        ): "Where there is no batch you raise ValueError in eval mode, before the `try` that would put the modes back: the model stays so.",
+        replace("torch.cat(parts) for", "torch.tensor(torch.cat(parts).tolist()) for"): BY_LISTS,
+        replace(
+            ".item(), outputs, targets",
+            ".item(), torch.tensor(outputs.tolist()), torch.tensor(targets.tolist())",
+        ): BY_LISTS,
         replace(
             "return loss_fn(outputs, targets).item(), outputs, targets",
             "return loss_fn(outputs, targets).item(), outputs.sigmoid(), targets",
@@ -862,6 +982,17 @@ def _():
     yield call(1.0, 0.5, 0.75, "restore", patience=3), "the best is not the last"
 
 
+PARAMETERS_ONLY = "You keep the parameters only. BatchNorm's running statistics are buffers: they belong to the epoch, too."
+NAN_EPOCH = "You pass over an epoch whose loss is NaN. It is an epoch, and one that was not better: it counts."
+IN_PLACE = (
+    "            self._weights = copy.deepcopy(model.state_dict())\n",
+    "            now, kept = model.state_dict(), self._weights\n"
+    "            self._weights = {n: kept.get(n, torch.empty_like(v)).copy_(v) for n, v in now.items()}\n",
+)
+SHARED = (
+    "You copy the best weights into the same tensors each time, and a state shares them: it changes with later updates. "
+    "Clone them in state_dict and in load_state_dict."
+)
 EarlyStopping.slips(
     {
         replace(
@@ -871,7 +1002,33 @@ EarlyStopping.slips(
         replace(
             "copy.deepcopy(model.state_dict())",
             "{n: p.detach().clone() for n, p in model.named_parameters()}",
-        ): "You keep the parameters only. BatchNorm's running statistics are buffers: they belong to the epoch, too.",
+        ): PARAMETERS_ONLY,
+        replace(
+            "copy.deepcopy(model.state_dict())",
+            "{n: p.detach().clone() for n, p in model.named_parameters()}",
+            "model.load_state_dict(self._weights)",
+            "model.load_state_dict(self._weights, strict=False)",
+        ): PARAMETERS_ONLY,
+        replace(*IN_PLACE): SHARED,
+        replace(
+            *IN_PLACE, "setattr(self, name, value)", "setattr(self, name, copy.deepcopy(value))"
+        ): SHARED,
+        replace(
+            *IN_PLACE, "getattr(self, name) for", "copy.deepcopy(getattr(self, name)) for"
+        ): SHARED,
+        replace(
+            "        self._epochs += 1\n",
+            "        self._epochs += 1\n        self.best = min(self.best, loss)\n",
+        ): "`best` is the least loss that counted. You lower it for every smaller loss, so that small steps never add up to one "
+        "that counts.",
+        replace(
+            "        self._waited += 1\n",
+            "        if loss != loss:\n            return self._waited >= self.patience\n        self._waited += 1\n",
+        ): NAN_EPOCH,
+        replace(
+            "        self._waited += 1\n",
+            "        if loss != loss:\n            self._epochs += 1\n            return False\n        self._waited += 1\n",
+        ): NAN_EPOCH,
         replace(
             "loss < self.best - self.min_delta", "loss <= self.best - self.min_delta"
         ): "A loss that is better by exactly min_delta, or by nothing, is not better: `<`.",
@@ -1023,7 +1180,8 @@ def _():
         "writing raises: the file of before must be whole",
     )
     yield call(state=STATE, folder=True), "the path is a folder: the move raises"
-    yield call(state=STATE, map_location="meta"), "map_location"
+    yield call(state=STATE | {"top": t(0.5)}, map_location="meta"), "map_location"
+    yield call(state=STATE, bare=True), "a bare name, in the folder at hand"
     yield call(state={}, object=True), "a file with a pickled object"
     yield call(state={"big": torch.zeros(50_000)}, old=True), "more than a buffer holds"
     yield (
@@ -1042,6 +1200,7 @@ FOLDER = """    folder = os.open(path.parent, os.O_RDONLY)
     finally:
         os.close(folder)
 """
+NONE_BETWEEN = "You remove or rename the file of before, then move the new one: in between there is none. os.replace does both in one step."
 save_checkpoint.slips(
     {
         replace(
@@ -1061,7 +1220,23 @@ save_checkpoint.slips(
         replace(
             "        os.replace(part, path)\n",
             "        path.unlink(missing_ok=True)\n        part.rename(path)\n",
-        ): "You remove the file of before, then move the new one: in between there is none. os.replace does both in one step.",
+        ): NONE_BETWEEN,
+        replace(
+            "        os.replace(part, path)\n",
+            "        backup = path.with_name(path.name + '.bak')\n"
+            "        if path.exists():\n"
+            "            path.rename(backup)\n"
+            "        os.replace(part, path)\n"
+            "        backup.unlink(missing_ok=True)\n",
+        ): NONE_BETWEEN,
+        replace(
+            "    except BaseException:", "    except OSError:"
+        ): "You tidy up after an OSError alone. What cannot be pickled raises something else: `except BaseException:`, and raise "
+        "again.",
+        replace(
+            "os.open(path.parent, ", "os.open(os.path.dirname(path), "
+        ): "os.path gives '' for the folder of a bare name, and nothing can be opened by that: take "
+        "os.path.dirname(os.path.abspath(path)), or Path(path).parent.",
         replace(
             "        os.replace(part, path)\n",
             "        path.write_bytes(part.read_bytes())\n        part.unlink()\n",
@@ -1077,6 +1252,11 @@ save_checkpoint.slips(
         replace(
             "map_location=map_location, ", ""
         ): "You ignore map_location: a checkpoint from a GPU then fails on a machine without one.",
+        replace(
+            "return torch.load(path, map_location=map_location, weights_only=True)",
+            "state = torch.load(path, weights_only=True)\n"
+            "    return {k: v.to(map_location) if isinstance(v, Tensor) else v for k, v in state.items()}",
+        ): "You move only the tensors at the top of the state. Those within dicts stay where they were: give torch.load map_location.",
         replace(
             "        raise\n    folder", "        return\n    folder"
         ): "You swallow the exception: whoever called goes on as if the file were there. Raise it again.",
@@ -1200,6 +1380,22 @@ rng_state.slips(
             "np.random.set_state((name, keys.numpy(), *rest))",
             "np.random.set_state((name, keys.numpy(), rest[0]))",
         ): "NumPy keeps a second normal number (has_gauss, cached_gaussian). You drop it: keep all five entries.",
+        replace(
+            'random.setstate(state["python"])', 'random.setstate((*state["python"][:2], None))'
+        ): "Python keeps a second normal number, too, the third entry of its state. You drop it: keep all three.",
+        replace(
+            '"python": random.getstate(),',
+            '"python": [torch.Tensor(one).tolist() if isinstance(one, tuple) else one for one in random.getstate()],',
+            'random.setstate(state["python"])',
+            "version, words, gauss = state['python']\n    random.setstate((version, tuple(map(int, words)), gauss))",
+        ): "torch.Tensor(...) is float32, which cannot hold a word of 32 bits: torch.tensor(..., dtype=torch.int64).",
+        replace(
+            '"numpy": (name, torch.from_numpy(keys), *rest)',
+            '"numpy": [name, torch.from_numpy(keys), *rest]',
+            "np.random.set_state((name, keys.numpy(), *rest))",
+            'state["numpy"][1] = keys.numpy()\n    np.random.set_state(tuple(state["numpy"]))',
+        ): "You put NumPy's array into the state that is given, so that it cannot be used again. A copy of the outer dict shares "
+        "what is within.",
         replace(
             "torch.from_numpy(keys)", "keys"
         ): "NumPy's state holds an array, which torch.load refuses with weights_only=True. Make a tensor of it.",
@@ -1346,6 +1542,7 @@ def _():
             x=100 * torch.arange(14.0).view(7, 2).cos(),
             scaler=overflowing,
             optimizer="AdamW",
+            scheduler="cosine",
             steps=(3, 5),
         ),
         "scaled losses that overflow",
@@ -1363,6 +1560,13 @@ def _():
 
 SAVED = "states = {name: getattr(self, name).state_dict() for name in self._parts}"
 LOADED = "        for name in self._parts:\n            getattr(self, name).load_state_dict(state[name])\n"
+
+
+DRAWN = (
+    "        generator = torch.Generator().manual_seed(self.seed + self.epoch)\n"
+    "        batches = torch.randperm(len(self.x), generator=generator).split(self.batch_size)\n"
+)
+OLD_ORDER = "You keep the order of an epoch, and load_state_dict leaves the old one there: draw that of the loaded epoch."
 
 
 def without(part):
@@ -1449,6 +1653,40 @@ Run.slips(
             "        rows = batches[self.batch]\n",
             "        batches = [b for b in batches if len(b) == self.batch_size] or batches\n        rows = batches[self.batch]\n",
         ): "You leave out the rows that are left at the end of an epoch. They are its last batch.",
+        replace(
+            "        self.scaler.step(self.optimizer)\n",
+            "        scale = self.scaler.get_scale()\n        self.scaler.step(self.optimizer)\n",
+            "        self.scheduler.step()\n",
+            "        if self.scaler.get_scale() >= scale:\n            self.scheduler.step()\n",
+        ): "Where the scaler leaves a step out, you leave out the scheduler's as well. It is to step after every batch.",
+        replace(
+            "        rows = batches[self.batch]\n",
+            "        rows = (*batches, batches[0][:0])[self.batch]\n",
+            "        if self.batch == len(batches):\n",
+            "        if self.batch == len(self.x) // self.batch_size + 1:\n",
+        ): "N // batch_size + 1 is one batch too many where batch_size divides N, an empty one. Round up: -(-N // batch_size).",
+        replace(
+            "        generator = torch",
+            "        if self.batch * self.batch_size >= len(self.x):\n"
+            "            self.epoch, self.batch = self.epoch + 1, 0\n"
+            "        generator = torch",
+            "        if self.batch == len(batches):\n            self.epoch, self.batch = self.epoch + 1, 0\n",
+            "",
+        ): "You begin the next epoch within the next step. Until then epoch and batch name a batch that there is not: count on at once.",
+        replace(
+            DRAWN,
+            "        batches = self._batches\n",
+            "        self.epoch = self.batch = 0\n",
+            "        self.epoch = self.batch = 0\n        self._begin()\n\n"
+            f"    def _begin(self):\n{DRAWN}        self._batches = batches\n",
+            "            self.epoch, self.batch = self.epoch + 1, 0\n",
+            "            self.epoch, self.batch = self.epoch + 1, 0\n            self._begin()\n",
+        ): OLD_ORDER,
+        replace(
+            DRAWN,
+            f"        if self.batch == 0:\n{indent(DRAWN, '    ')}            self._batches = batches\n"
+            "        batches = self._batches\n",
+        ): OLD_ORDER,
     }
 )
 

@@ -305,9 +305,21 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
     """The tensors among `values` and in the lists and tuples among them."""
     for value in values:
         if isinstance(value, Tensor):
-            yield value
+            yield from _stored(value)
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
+
+
+def _stored(t: Tensor) -> tuple[Tensor, ...]:
+    """The tensors that hold what `t` does: itself, or the parts of a sparse one, which has no storage."""
+    with torch._C.DisableTorchFunction():
+        if t.layout is torch.sparse_coo:
+            return t._indices(), t._values()
+        if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return t.crow_indices(), t.col_indices(), t.values()
+        if t.layout in (torch.sparse_csc, torch.sparse_bsc):
+            return t.ccol_indices(), t.row_indices(), t.values()
+    return (t,)
 
 
 def _flat(values: Any) -> Iterator[Any]:
@@ -332,12 +344,16 @@ def _watch_saved(cost: Cost, parameters: bool) -> saved_tensors_hooks:
     seen: dict[int, Callable[[], Any]] = {}
     outer = torch._C._autograd._top_saved_tensors_default_hooks(False)
 
-    def pack(t: Tensor) -> Any:
+    def count(t: Tensor) -> None:
         storage = t.untyped_storage()
         key = storage._cdata
         if key not in seen and (parameters or not _is_parameter(t)):
             seen[key] = weakref.ref(storage, lambda _: seen.pop(key, None))
             cost.bytes_saved += storage.nbytes()
+
+    def pack(t: Tensor) -> Any:
+        for part in _stored(t):
+            count(part)
         if outer is not None:
             return outer[0](t)
         return _without_graph(t), None if t.is_inference() else t._version

@@ -124,8 +124,8 @@ def evaluate(
     batches: any iterable of pairs (inputs, targets), gone through once; they may have
     different numbers of rows. loss_fn(outputs, targets): the mean over the rows it is
     given. Every row weighs the same. The model runs in eval mode and records no graph.
-    Afterwards each of its modules is in the mode it was in, even if the model or the
-    loss raises. Raises ValueError if there is no batch.
+    Afterwards each of its modules is in the mode it was in, also where something was
+    raised. Raises ValueError if there is no batch.
     """
     modes = {module: module.training for module in model.modules()}
     model.eval()

@@ -257,6 +257,20 @@ def saved_by(f, *shapes, **options) -> int:
     return cost_of(lambda: f(*arguments), **options).bytes_saved
 
 
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_a_sparse_tensor_is_its_parts(layout):
+    x = torch.eye(3)
+    with measure() as cost:
+        sparse = x.to_sparse(layout=layout)
+        kept = cost.bytes_peak
+        dense = sparse.to_dense()
+    assert kept >= 3 * 4 and cost.bytes_peak >= kept + dense.nbytes
+    w = torch.ones(3, 2, requires_grad=True)
+    with measure() as cost:
+        torch.sparse.mm(sparse, w).sum().backward()
+    assert cost.bytes_saved >= 3 * 4
+
+
 def test_bytes_saved():
     assert saved_by(torch.relu, (3, 4)) == 48  # its result
     assert saved_by(lambda a, b: a @ b, (3, 4), (4, 5)) == (12 + 20) * 4  # both factors

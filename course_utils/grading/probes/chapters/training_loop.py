@@ -7,7 +7,7 @@ import stat
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import chdir, contextmanager, nullcontext
 from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.later import unchanged
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.pytrees.shown import shown
-from course_utils.grading.pytrees.tree import same
 
 # ------------------------------------------------------------------------------ models
 
@@ -46,6 +46,7 @@ _MODELS: dict[str, Callable[[], nn.Module]] = {
         nn.Flatten(0),
     ),
     "noisy": lambda: nn.Sequential(Noise(), nn.Linear(2, 1), nn.Flatten(0)),
+    "two labels": lambda: nn.Linear(2, 2),
     "three classes": lambda: nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
 }
 """What a case may name; each takes 2 features."""
@@ -141,6 +142,12 @@ _OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 }
 
 
+def _drawing_alike(batches: Any, seed: int) -> Iterator[Any]:
+    """The batches, the generators seeded before the first: what checks the types of a call draws, too."""
+    _seed_all_but_torch(seed)
+    yield from batches
+
+
 @probe
 def epoch_trained(subject: Any, case: Case) -> dict[str, Any]:
     """Two epochs with one model, in eval mode at first, and one with another model in between.
@@ -160,7 +167,7 @@ def epoch_trained(subject: Any, case: Case) -> dict[str, Any]:
         parameter.grad = torch.full_like(parameter, 7.0)
     seen: dict[str, Any] = {}
     for epoch in (1, 2):
-        mean = subject(model, iter(batches), optimizer, loss)
+        mean = subject(model, _drawing_alike(batches, given["seed"] + epoch), optimizer, loss)
         seen[f"epoch {epoch}: mean loss"] = _number(mean, dtype)
         seen[f"epoch {epoch}: it is a float"] = isinstance(mean, float)
         seen[f"epoch {epoch}: the model afterwards"] = _state(model)
@@ -180,7 +187,8 @@ def evaluated(subject: Any, case: Case) -> dict[str, Any]:
     """A model evaluated twice, on all batches and then on the first alone.
 
     The case: the batches; model, seed; eval: names of modules that are in eval mode before, all
-    others are in train mode; raises: "model" or "loss" raises an exception.
+    others are in train mode; raises: "model" or "loss" raises an exception, or the answer itself, for
+    "no batch".
     """
     (batches,), given = case.args, case.kwargs
     dtype = _dtype(batches)
@@ -203,7 +211,7 @@ def evaluated(subject: Any, case: Case) -> dict[str, Any]:
         seen[f"{what}outputs require grad"] = bool(getattr(outputs, "requires_grad", False))
         seen[f"{what}in train mode afterwards"] = _modes(model)
     seen["a graph was recorded"] = any(recorded)
-    seen["parameters and buffers are as before"] = same(before, _state(model))
+    seen["parameters and buffers are as before"] = unchanged(before, _state(model))
     return seen
 
 
@@ -217,14 +225,15 @@ def _evaluation_that_raises(
     def refuse(*_: Any) -> Any:
         raise _Refused
 
+    refused = ValueError if what == "no batch" else _Refused
     if what == "model":
         model.register_forward_hook(refuse)
     try:
         subject(model, iter(batches), refuse if what == "loss" else loss)
         raised = False
-    except _Refused:
+    except refused:
         raised = True
-    return {"the exception goes on": raised, "in train mode afterwards": _modes(model)}
+    return {"it raises": raised, "in train mode afterwards": _modes(model)}
 
 
 # ------------------------------------------------------------------------------ EarlyStopping
@@ -237,7 +246,7 @@ def stopping(subject: Any, case: Case) -> dict[str, Any]:
     Each positional argument is a loss, "reload" (go on with another object that has loaded the
     state, through a file) or "restore" (load the best weights into another model). The weights of the
     model are the number of the epoch, and change in place after each. Another object is told other
-    losses in between.
+    losses in between; one whose state was taken is told of better epochs at the end.
     """
     model, other = _seeded("classifier", 0), _seeded("classifier", 1)
     stopper, beside = subject(**case.kwargs), subject(patience=2)
@@ -249,7 +258,7 @@ def stopping(subject: Any, case: Case) -> dict[str, Any]:
     for loss in case.args:
         if loss == "reload":
             state = _through_a_file(stopper.state_dict())
-            given_states.append((state, _through_a_file(state), stopper.state_dict()))
+            given_states.append((state, _through_a_file(state), stopper.state_dict(), stopper))
             stopper = subject(**case.kwargs)
             stopper.load_state_dict(state)
             continue
@@ -265,10 +274,11 @@ def stopping(subject: Any, case: Case) -> dict[str, Any]:
         seen[f"epoch {epoch}: best"] = stopper.best
         seen[f"epoch {epoch}: best_epoch"] = stopper.best_epoch
         epoch += 1
-    for number, (loaded, copied, live) in enumerate(given_states, start=1):
-        seen[f"reload {number}: the state that was loaded is as it was"] = same(loaded, copied)
-        seen[f"reload {number}: the state that was taken is as it was"] = same(
-            _through_a_file(live), copied
+    for number, (loaded, copied, live, left) in enumerate(given_states, start=1):
+        left.update(-100.0, model)
+        seen[f"reload {number}: the state that was loaded is as it was"] = unchanged(copied, loaded)
+        seen[f"reload {number}: the state that was taken is as it was"] = unchanged(
+            copied, _through_a_file(live)
         )
     return seen
 
@@ -297,7 +307,8 @@ def written(subject: Any, case: Case) -> dict[str, Any]:
 
     The case: the state, and what is special: old (a file of that name exists), text (the path is a
     str), unpicklable (the state holds what torch.save refuses), folder (the path is a folder),
-    object (no save: the file holds a pickled Fraction), map_location.
+    bare (the path is its name alone, in the folder at hand), object (no save: the file holds a
+    pickled Fraction), map_location.
     """
     save, load = subject.values()
     given = dict(case.kwargs)
@@ -307,15 +318,27 @@ def written(subject: Any, case: Case) -> dict[str, Any]:
         if given.get("object"):
             torch.save({"half": Fraction(1, 2)}, path)
             return {"loading an object raises": _raised(lambda: load(path))}
-        seen = _saving(save, path, given)
-        more = {"map_location": given["map_location"]} if "map_location" in given else {}
-        if path.is_file():
-            seen["loaded"] = load(str(path) if given.get("text") else path, **more)
-        elif not path.exists():
-            seen["loading raises"] = _raised(lambda: load(path))
-        return seen
+        with chdir(place) if given.get("bare") else nullcontext():
+            return _saved_and_loaded(save, load, path, given)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _saved_and_loaded(save: Any, load: Any, path: Path, given: dict[str, Any]) -> dict[str, Any]:
+    seen = _saving(save, path, given)
+    more = {"map_location": given["map_location"]} if "map_location" in given else {}
+    if path.is_file():
+        seen["loaded"] = load(_named(path, given), **more)
+    elif not path.exists():
+        seen["loading raises"] = _raised(lambda: load(path))
+    return seen
+
+
+def _named(path: Path, given: dict[str, Any]) -> Path | str:
+    """The path as the case gives it."""
+    if given.get("bare"):
+        return path.name
+    return str(path) if given.get("text") else path
 
 
 def _saving(save: Any, path: Path, given: dict[str, Any]) -> dict[str, Any]:
@@ -330,7 +353,7 @@ def _saving(save: Any, path: Path, given: dict[str, Any]) -> dict[str, Any]:
         if given.get("unpicklable") or given.get("folder"):
             seen["saving raises"] = _raised(lambda: save(state, path)) is not None
         else:
-            seen["save returns"] = save(state, str(path) if given.get("text") else path)
+            seen["save returns"] = save(state, _named(path, given))
             seen |= _durable(noted)
             seen["files that stay open"] = sum(map(_open, noted["descriptors"]))
     seen["files afterwards"] = tuple(
@@ -440,6 +463,7 @@ def _called_written(name: str, case: Case) -> str:
     if given.get("object"):
         return "load_checkpoint(path) of a file with a pickled Fraction"
     where = "str" if given.get("text") else "Path"
+    where = "bare name, 'run.pt'" if given.get("bare") else where
     text = f"save_checkpoint({shown(given['state'])}, path) with a {where}"
     text += ", over a file of before" * bool(given.get("old"))
     text += ", the state also holds a lambda" * bool(given.get("unpicklable"))
@@ -510,8 +534,10 @@ def generators(subject: Any, case: Case) -> dict[str, Any]:
         _seed(given["seed"])
         for _ in range(given["before"]):
             _drawn(gpus)
+        before = _standing()
         state = take()
-        seen: dict[str, Any] = {"drawn after rng_state": _drawn(gpus)}
+        seen: dict[str, Any] = {"the generators are as before": unchanged(before, _standing())}
+        seen["drawn after rng_state"] = _drawn(gpus)
         loaded = _through_a_file(state)
         kept = _through_a_file(state)
         for again in ("drawn after set_rng_state", "drawn after it was called again"):
@@ -519,8 +545,14 @@ def generators(subject: Any, case: Case) -> dict[str, Any]:
             _drawn(gpus)
             seen["set_rng_state returns"] = put_back(loaded)
             seen[again] = _drawn(gpus)
-        seen["the state is as it was"] = same(loaded, kept)
+        seen["the state is as it was"] = unchanged(kept, loaded)
     return seen
+
+
+def _standing() -> Any:
+    """Where the generators of Python, NumPy and torch stand."""
+    of_numpy: Any = np.random.get_state()
+    return random.getstate(), of_numpy[1].tolist(), of_numpy[2:], torch.get_rng_state()
 
 
 def _drawn(gpus: _TwoGPUs | None) -> dict[str, Any]:
@@ -591,7 +623,7 @@ def _resumed(subject: Any, given: dict[str, Any]) -> dict[str, Any]:
     seen: dict[str, Any] = {"where it begins": (run.epoch, run.batch)}
     seen["losses before"] = [_number(run.step(), dtype) for _ in range(before)]
     seen["in train mode"] = _modes(run.model)
-    seen["where it is left"] = (run.epoch, run.batch)
+    seen["where it is left"] = left = (run.epoch, run.batch)
     state = run.state_dict()
     losses = [run.step() for _ in range(after)]
     seen["losses after"] = [_number(loss, dtype) for loss in losses]
@@ -606,12 +638,13 @@ def _resumed(subject: Any, given: dict[str, Any]) -> dict[str, Any]:
         other.load_state_dict(loaded)
         where = (other.epoch, other.batch)
         again = [other.step() for _ in range(after)]
-        seen[f"{time}: it begins where the first was left"] = where == seen["where it is left"]
+        seen[f"{time}: it begins where the first was left"] = unchanged(left, where)
         seen[f"{time}: its losses"] = [_number(loss, dtype) for loss in again]
-        seen[f"{time}: bit for bit the losses of the first"] = again == losses
-        same_end = {what: same(v, _ended(other)[what]) for what, v in _ended(run).items()}
-        seen |= {f"{time}: {what} as of the first": value for what, value in same_end.items()}
-    seen["the state that was loaded is as it was"] = same(loaded, kept)
+        seen[f"{time}: bit for bit the losses of the first"] = unchanged(losses, again)
+        end = _ended(other)
+        for what, value in _ended(run).items():
+            seen[f"{time}: {what} as of the first"] = unchanged(value, end[what])
+    seen["the state that was loaded is as it was"] = unchanged(kept, loaded)
     return seen
 
 
@@ -632,7 +665,8 @@ def _called_trained(name: str, case: Case) -> str:
         text += f", {given['optimizer']}"
     if given.get("eval"):
         text += f", {', '.join(given['eval'])} in eval mode before"
-    return text + (f", the {given['raises']} raises" if "raises" in given else "")
+    text += ", in float64" * (_dtype(case.args[0]) is torch.float64)
+    return text + f", the {given.get('raises')} raises" * (given.get("raises") in ("model", "loss"))
 
 
 def _called_resumed(name: str, case: Case) -> str:
