@@ -78,7 +78,7 @@ confusion_matrix.slips(
     {
         replace(
             MATRIX, "predicted.long() * n_classes + target"
-        ): "Your table is transposed: it has a row for each true class and a column for each predicted one.",
+        ): "Your table is transposed. It must have a row for each true class and a column for each predicted one.",
         replace(
             ", minlength=n_classes * n_classes).view", ").view"
         ): "Where the last pairs do not occur the counts are too few to view as a square: give minlength.",
