@@ -765,10 +765,6 @@ class WithVectors:
             p.grad = None
 
 
-ZeroOneOptimizer.equivalent(
-    "ZeroOneOptimizer.step: `self.shard.grad = None` removed",
-    because="the next step replaces the share's gradient before it is read; it only lives longer, a share of bytes that the contract allows",
-)
 for change in (
     "`strict=True` → `strict=False`",
     "`zip(self.params, new, strict=True)` → `zip(self.params, new)`",

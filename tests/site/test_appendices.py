@@ -221,9 +221,9 @@ def test_a_link_to_the_source_needs_the_repository(monkeypatch: pytest.MonkeyPat
     published = dataclasses.replace(module.settings, repository="https://github.com/someone/book/")
     monkeypatch.setattr(module, "settings", published)
     link = api.source_link(one, PACKAGE)
-    assert link.startswith(
-        "[course_utils/meters/cost.py](https://github.com/someone/book/blob/main/"
-    )
+    where = one.file.relative_to(ROOT).as_posix()
+    assert where.startswith("course_utils/meters/")
+    assert link.startswith(f"[{where}](https://github.com/someone/book/blob/main/{where}")
     assert link.endswith(f"#L{one.line})")
 
 

@@ -300,7 +300,7 @@
   };
 
   const STYLE = `
-.head { padding: 14px 18px 12px; background: var(--panel); border-bottom: 1px solid var(--line); }
+.head { padding: 14px 18px 12px; overflow-wrap: anywhere; background: var(--panel); border-bottom: 1px solid var(--line); }
 .kind {
   font-size: 0.78em; font-weight: 650; letter-spacing: 0.06em; text-transform: uppercase; color: var(--accent);
   margin-bottom: 2px;
