@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -308,11 +309,15 @@ def sources_and_keys(page: str) -> tuple[list[str], list[str]]:
 
 
 def imports_of(page: str) -> str:
-    """A script of the page's imports, which looks its exercises up."""
+    """A script of the page's imports, which looks its exercises up; without the modules that the page
+    writes into a folder of its own."""
     sources, keys = sources_and_keys(page)
     lines = [line for source in sources for line in source.split("\n")]
     imports = [
-        line for line in lines if line.startswith(("import ", "from ")) and "import " in line[:80]
+        line
+        for line in lines
+        if line.startswith(("import ", "from ")) and "import " in line[:80]
+        if find_spec(line.split()[1].split(".")[0])
     ]
     look_up = f"from course_utils.grading import find\n[find(key) for key in {keys!r}]"
     return "\n".join([*(line for line in imports if not line.endswith("(")), look_up])

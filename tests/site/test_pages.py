@@ -9,7 +9,7 @@ import site_links as links
 from playwright.sync_api import Browser
 from site_axe import violations
 from site_build import ROOT, Built, pages_of
-from site_visit import Visit, bare_formulas, overflow, transferred, unfold, visiting
+from site_visit import LOOKS, Visit, bare_formulas, overflow, transferred, unfold, visiting
 
 from course_utils.authoring.counts import count
 from course_utils.settings import settings
@@ -97,8 +97,9 @@ def check_speed(html: Path, site: str, visit: Visit) -> None:
     assert visit.paints["shift"] < BUDGET_SHIFT
 
 
-VISITS = [(page, look) for page in PAGES for look in ("light", "narrow")]
-VISITS += [(PAGES[0], "dark"), (NOTEBOOKS[0], "dark")]  # the others turn dark when they are open
+VISITS = [(page, "light") for page in PAGES]
+VISITS += [(page, look) for page in (PAGES[0], NOTEBOOKS[0]) for look in ("narrow", "dark")]
+"""Most pages turn narrow and dark when they are open, which spares two loads."""
 
 
 @pytest.mark.parametrize(("page", "look"), VISITS)
@@ -120,6 +121,7 @@ def test_in_a_browser(html: Path, site: str, browser: Browser, page: str, look: 
         assert theme == ("dark" if look == "dark" else "light")
         assert bare_formulas(visit.page) == []
         if look == "light":
+            check_narrow(visit)
             assert violations(visit.page) == []
             check_dark(visit)
             count("pages without a violation of WCAG 2.2 AA", 2)
@@ -139,6 +141,19 @@ def check_download(visit: Visit, page: str) -> None:
     assert served.ok
     assert served.body() == (ROOT / f"{page}.ipynb").read_bytes()
     count("browser checks")
+
+
+def check_narrow(visit: Visit) -> None:
+    """The open page fits a telephone's screen, its folds open and shut."""
+    wide = visit.page.viewport_size
+    visit.page.set_viewport_size(LOOKS["narrow"]["viewport"])
+    assert overflow(visit.page) <= 0
+    folds = visit.page.evaluate_handle("[...document.querySelectorAll('main details[open]')]")
+    for state in ("false", "true"):
+        folds.evaluate(f"folds => folds.forEach((fold) => {{ fold.open = {state}; }})")
+        assert overflow(visit.page) <= 0
+    visit.page.set_viewport_size(wide)
+    count("browser checks", 3)
 
 
 def check_dark(visit: Visit) -> None:
