@@ -90,10 +90,10 @@ def train_bpe(words: Sequence[Sequence[int]], counts: Sequence[int], n_merges: i
     left to right, by the token 256 + number of merges before. Fewer merges are returned
     if no pair is left. The arguments are not changed.
 
-    The work is counted. A merge looks only at the words that contain the pair, and
-    updates the counts of the pairs in these: the answer compares or hashes tokens at
-    most 100 times as often as the words have pairs. Counting all pairs anew for each
-    merge is several times as much. Source: Sennrich et al. (2016), section 3.2.
+    The work is counted: tokens are compared and hashed less often than once for each
+    pair of the words and each merge, that is than looking at all pairs for each merge
+    takes. So keep the counts of pairs, and after a merge look only at the words that
+    contain the pair. Source: Sennrich et al. (2016), section 3.2.
     """
     split = [list(word) for word in words]
     pairs: Counter[Pair] = Counter()
@@ -295,7 +295,9 @@ class Tokenizer:
         """
         n_merges = vocab_size - 256 - len(special)
         if n_merges < 0:
-            raise ValueError(f"{vocab_size} tokens are fewer than 256 bytes and {len(special)} special")
+            raise ValueError(
+                f"{vocab_size} tokens are fewer than 256 bytes and {len(special)} special"
+            )
         pieces: Counter[str] = Counter()
         for text in texts:
             for part in special_token_split(text, special):
