@@ -253,14 +253,16 @@ most_frequent_pair.slips(
     "You take the words for one sequence: the last token of one and the first of the next are no pair."
 )
 def _(words, counts):
-    pairs = Counter(pairwise(t for word, n in zip(words, counts) for t in list(word) * n))
+    pairs = Counter(
+        pairwise(t for word, n in zip(words, counts, strict=False) for t in list(word) * n)
+    )
     return min(pairs, key=lambda p: (-pairs[p], p), default=None)
 
 
 @most_frequent_pair.mistake("You count [7, 7, 7] as one pair. Pairs may overlap: it has two.")
 def _(words, counts):
     pairs = Counter()
-    for word, count in zip(words, counts):
+    for word, count in zip(words, counts, strict=False):
         before = None
         for pair in pairwise(word):
             if pair == before:
@@ -274,7 +276,10 @@ def _(words, counts):
 @most_frequent_pair.mistake("You return the pair with its count. The pair alone is asked for.")
 def _(words, counts):
     pair = tokenization.most_frequent_pair(words, counts)
-    return pair and (pair, sum(n * list(pairwise(w)).count(pair) for w, n in zip(words, counts)))
+    return pair and (
+        pair,
+        sum(n * list(pairwise(w)).count(pair) for w, n in zip(words, counts, strict=False)),
+    )
 
 
 @most_frequent_pair.alternative("sort all pairs, most frequent first")
@@ -291,8 +296,8 @@ def _(words, counts):
 def _(words, counts):
     best, most = None, 0
     pairs = Counter()
-    for word, count in zip(words, counts):
-        pairs.update({pair: n * count for pair, n in Counter(zip(word, word[1:])).items()})
+    for word, count in zip(words, counts, strict=False):
+        pairs.update({pair: n * count for pair, n in Counter(pairwise(word)).items()})
     for pair, n in pairs.items():
         if n > most or (n == most and pair < best):
             best, most = pair, n
@@ -445,7 +450,7 @@ def _(ids, pair, token):
 @merge_pair.alternative("a flag that skips the second token")
 def _(ids, pair, token):
     out, skip = [], False
-    for left, right in zip(ids, [*ids[1:], None]):
+    for left, right in zip(ids, [*ids[1:], None], strict=False):
         if skip:
             skip = False
         elif (left, right) == pair:
@@ -863,7 +868,7 @@ train_bpe.slips(
 
 def counted(words, counts):
     pairs = Counter()
-    for word, count in zip(words, counts):
+    for word, count in zip(words, counts, strict=False):
         for pair in pairwise(word):
             pairs[pair] += count
     return pairs
@@ -882,7 +887,7 @@ def _(words, counts, n_merges):
 
 @train_bpe.mistake("You merge across words: no pair reaches from one word to the next.")
 def _(words, counts, n_merges):
-    text = [t for word, n in zip(words, counts) for t in list(word) * n]
+    text = [t for word, n in zip(words, counts, strict=False) for t in list(word) * n]
     merges = []
     while len(merges) < n_merges and len(text) > 1:
         pairs = Counter(pairwise(text))
@@ -939,7 +944,7 @@ def _(words, counts, n_merges):
     words = [tuple(word) for word in words]
     pairs, where, merges = defaultdict(int), defaultdict(set), []
     for i, word in enumerate(words):
-        for pair in zip(word, word[1:]):
+        for pair in pairwise(word):
             pairs[pair] += counts[i]
             where[pair].add(i)
     for step in range(n_merges):
@@ -949,10 +954,10 @@ def _(words, counts, n_merges):
         best = min(pairs, key=lambda p: (-pairs[p], p))
         for i in sorted(where[best]):
             word = words[i]
-            for pair in zip(word, word[1:]):
+            for pair in pairwise(word):
                 pairs[pair] -= counts[i]
             words[i] = tuple(merge_pair_of_the_book(word, best, 256 + step))
-            for pair in zip(words[i], words[i][1:]):
+            for pair in zip(words[i], words[i][1:], strict=False):
                 pairs[pair] += counts[i]
                 where[pair].add(i)
         del where[best]
@@ -965,7 +970,7 @@ def _(words, counts, n_merges):
     words = [list(word) for word in words]
     pairs, where, merges = Counter(), {}, []
     for i, word in enumerate(words):
-        for left, right in zip(word, word[1:]):
+        for left, right in pairwise(word):
             pairs[left, right] += counts[i]
             where.setdefault((left, right), set()).add(i)
     while len(merges) < n_merges and pairs:
@@ -1768,14 +1773,6 @@ def _():
 @bytes_to_unicode.mistake("You return code points. Characters are asked for: `chr(…)`.")
 def _():
     return {b: ord(c) for b, c in tokenization.bytes_to_unicode().items()}
-
-
-@bytes_to_unicode.mistake(
-    "You go by `str.isprintable`, which has no place for what GPT-2's table gives out."
-)
-def _():
-    hidden = [b for b in range(256) if not chr(b).isprintable()]
-    return {b: chr(256 + hidden.index(b)) if b in hidden else chr(b) for b in range(256)}
 
 
 @bytes_to_unicode.alternative("one loop with a counter")
