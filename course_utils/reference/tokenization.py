@@ -89,7 +89,7 @@ def most_frequent_pair(words: Sequence[Sequence[int]], counts: Sequence[int]) ->
 
 
 def merge_pair(ids: Sequence[int], pair: Pair, token: int) -> list[int]:
-    """The tokens with `token` in place of each occurrence of the pair, as a new list.
+    """The tokens with `token` in place of each occurrence of the pair, as a list.
 
     Occurrences are taken from left to right and do not overlap: in three equal tokens
     the first two are a pair, and the third is left. ids is not changed.

@@ -140,8 +140,8 @@ def _as_tokens(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, A
         }
     seen = {"tokens": report["tokens"]}
     both = zip(report["taken"], case.kwargs["due"], strict=False)
-    late = [number for number, (taken, due) in enumerate(both) if taken > due]
-    return seen | {"tokens that come a chunk or more too late": late}
+    late = [[number, taken] for number, (taken, due) in enumerate(both) if taken > due]
+    return seen | {"tokens that come too late, with the chunks taken by then": late}
 
 
 @probe(read=_as_tokens)
