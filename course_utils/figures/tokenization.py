@@ -14,7 +14,10 @@ def draw_bits(characters: Mapping[str, Sequence[int]]) -> Drawing:
     characters: by label, the bytes.
     """
     most = max(map(len, characters.values()))
-    figure, ax = paper((-6, 9 * most + 0.5), (-1.6 * len(characters) - 0.2, 0.8))
+    figure, ax = plot(8, 0.45 * len(characters) + 0.2)
+    ax.set_axis_off()
+    ax.set_xlim(-7, 9 * most)
+    ax.set_ylim(-1.6 * len(characters) - 0.2, 0)
     for row, (label, data) in enumerate(characters.items()):
         y = -1.6 * (row + 1)
         note(ax, -0.4, y + 0.5, label, ha="right", va="center", fontsize=10)
