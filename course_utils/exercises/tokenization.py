@@ -1782,3 +1782,26 @@ def _():
 def _():
     hidden = [b for b in range(256) if not chr(b).isprintable() or chr(b).isspace()]
     return {b: chr(256 + hidden.index(b) if b in hidden else b) for b in range(256)}
+
+
+# ------------------------------------------------------------------------------ mutants that live
+
+for mutant in ("`3840 >> n` → `3841 >> n`", "`3840 >> n & 255` → `3840 >> n & 254`"):
+    utf8_bytes.equivalent(
+        f"utf8_bytes: {mutant}", because="shifted by 2, 3 or 4 the lowest bits of 0xF00 are zero"
+    )
+for mutant in (
+    "`zip(words, counts, strict=True)` → `zip(words, counts)`",
+    "`strict=True` → `strict=False`",
+):
+    most_frequent_pair.equivalent(
+        f"most_frequent_pair: {mutant}", because="there are as many counts as words"
+    )
+special_token_split.equivalent(
+    "special_token_split: `sorted(special, key=len, reverse=True)` → `sorted(special, reverse=True)`",
+    because="of two that stand at the same place the longer begins with the other, and so comes after it in "
+    "the alphabet",
+)
+bytes_to_unicode.equivalent(
+    "bytes_to_unicode: `range(256)` → `range(255)`", because="byte 255 stands for itself"
+)

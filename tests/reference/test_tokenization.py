@@ -176,7 +176,7 @@ def test_read_by_hugging_face(trained, tmp_path):
     assert again.special == trained.special
     files = [str(tmp_path / name) for name in ("vocab.json", "merges.txt")]
     theirs = tokenizers.ByteLevelBPETokenizer.from_file(*files)
-    gpt2 = GPT2TokenizerFast(vocab_file=files[0], merges_file=files[1])
+    gpt2 = GPT2TokenizerFast.from_pretrained(tmp_path)
     for text in (*ARTICLE_1.values(), "def f(x):\n    return  x ", "don't 12½ 🙂"):
         assert theirs.encode(text).ids == gpt2(text)["input_ids"] == trained.encode(text)
     marked = f"one{END_OF_TEXT}two"
