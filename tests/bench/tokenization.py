@@ -1,7 +1,8 @@
 """Byte pair encoding on the sources of Python's library: how long training takes, and encoding beside tiktoken's.
 
-Measured on one core of a shared machine (Python 3.11): 4.7 MB cut in 3.3 s, 1,000 merges in 3.4 s; Hugging
-Face's trainer took 1.7 s for both. Counting all pairs anew took 1.6 s for the first ten merges.
+Measured on one core of a busy machine (Python 3.11): 4.7 MB cut in 0.5 s, 1,000 merges in 2.7 s; Hugging
+Face's trainer took 1.3 s for both. Counting all pairs anew took 1.3 s for the first ten merges alone.
+Encoding all of it took 1.4 s, by tiktoken 0.4 s.
 """
 
 import argparse
