@@ -932,6 +932,17 @@ def _(words, counts, n_merges):
     return merges
 
 
+@train_bpe.mistake(NAIVE)
+def _(words, counts, n_merges):
+    words = [[int(token) for token in word] for word in words]  # nobody counts looks at these
+    return tokenization.train_bpe_naively(words, counts, n_merges)
+
+
+@train_bpe.alternative("on copies of the tokens")
+def _(words, counts, n_merges):
+    return tokenization.train_bpe([list(map(int, word)) for word in words], counts, n_merges)
+
+
 @train_bpe.alternative("counts in a dict, its smallest found by min")
 def _(words, counts, n_merges):
     words = [tuple(word) for word in words]
