@@ -18,6 +18,7 @@ ORDER = (
     "process_groups",
     "ddp",
     "fsdp",
+    "tokenization",
     "gpt2",
     "lora",
 )

@@ -84,6 +84,7 @@ from course_utils.grading.probes.chapters.schedules_and_stability import (
     seeded,
     spikes,
 )
+from course_utils.grading.probes.chapters.tokenization import of_bytes, streamed_tokens, trained
 from course_utils.grading.probes.chapters.training_loop import (
     epoch_trained,
     evaluated,
@@ -147,6 +148,7 @@ __all__ = [
     "module_on_ranks",
     "named_arguments",
     "never_negative",
+    "of_bytes",
     "on_arrays",
     "on_ranks",
     "optimizer",
@@ -174,6 +176,7 @@ __all__ = [
     "stopping",
     "straight_through",
     "streamed",
+    "streamed_tokens",
     "strides_of",
     "takes_differences",
     "takes_function",
@@ -184,6 +187,7 @@ __all__ = [
     "tied",
     "timeline",
     "trace",
+    "trained",
     "view",
     "walked",
     "wrapped",
