@@ -18,6 +18,7 @@ ORDER = (
     "process_groups",
     "ddp",
     "fsdp",
+    "attention",
     "gpt2",
     "lora",
 )
