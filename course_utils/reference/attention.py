@@ -111,10 +111,10 @@ def grouped_query_attention(
     kv, S = k.shape[1:3]
     if H % kv:
         raise ValueError(f"{H} query heads cannot share {kv} key heads evenly")
-    stacked = q.reshape(B, kv, H // kv * T, -1)  # a group's queries, one below the other
+    stacked = q.reshape(B, kv, H // kv * T, q.size(-1))  # a group's queries, one below the other
     if mask is not None:
         mask = mask.expand(B, H, T, S).reshape(B, kv, H // kv * T, S)
-    return scaled_dot_product_attention(stacked, k, v, mask).reshape(B, H, T, -1)
+    return scaled_dot_product_attention(stacked, k, v, mask).reshape(B, H, T, v.size(-1))
 
 
 def apply_rope(
