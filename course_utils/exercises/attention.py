@@ -820,8 +820,6 @@ grouped_query_attention.contract(
         says="nothing larger than k: neither k nor v is repeated for the query heads",
     )
 )
-ATTEND = "scaled_dot_product_attention(stacked, k, v, mask).reshape(B, H, T, -1)"
-STACKED = "q.reshape(B, kv, H // kv * T, -1)"
 grouped_query_attention.slips(
     {
         replace(
@@ -849,17 +847,17 @@ grouped_query_attention.slips(
         ): "You take the first kv heads of the mask and repeat them. Each query head has its own: head h of "
         "the mask belongs to query head h.",
         replace(
-            "k, v, mask)", "k.mean(1, keepdim=True), v.mean(1, keepdim=True), mask)"
+            "k, v, mask)", "k.mean(1, True).expand_as(k), v.mean(1, True).expand_as(v), mask)"
         ): "You average the key heads. Each group reads its own.",
         replace(
-            "k, v, mask)", "k[:, :1], v[:, :1], mask)"
+            "k, v, mask)", "k[:, :1].expand_as(k), v[:, :1].expand_as(v), mask)"
         ): "All of your query heads read the first key "
         "head. Query head h reads key head h // (H // kv).",
         replace(
             "stacked, k, v", "stacked * (H // kv) ** -0.5, k, v"
         ): "You scale by the features of a whole group. A score sums over d features: √d.",
         replace(
-            ".reshape(B, H, T, -1)", ".reshape(B, T, H, -1).transpose(1, 2)"
+            ".reshape(B, H, T, v.size(-1))", ".reshape(B, T, H, v.size(-1)).transpose(1, 2)"
         ): "You read the result as "
         "(B, T, H, e). It lies as (B, H, T, e): the queries of one head are below one another.",
         replace(
@@ -869,12 +867,12 @@ grouped_query_attention.slips(
             "stacked, k, v", "stacked, k, v.flip(1)"
         ): "Your groups read the values of another group.",
         replace(
-            "q.reshape(B, kv, H // kv * T, -1)",
+            "q.reshape(B, kv, H // kv * T, q.size(-1))",
             "q.unflatten(1, (H // kv, kv)).transpose(1, 2).reshape(B, kv, H // kv * T, -1)",
             "mask.expand(B, H, T, S).reshape(B, kv, H // kv * T, S)",
             "mask.expand(B, H, T, S).unflatten(1, (H // kv, kv)).transpose(1, 2).reshape(B, kv, H // kv * T, S)",
-            ".reshape(B, H, T, -1)",
-            ".reshape(B, kv, H // kv, T, -1).transpose(1, 2).reshape(B, H, T, -1)",
+            ".reshape(B, H, T, v.size(-1))",
+            ".reshape(B, kv, H // kv, T, v.size(-1)).transpose(1, 2).reshape(B, H, T, v.size(-1))",
         ): "You deal the key heads out in turn: query head h reads head h % kv, as `k.repeat` has it. "
         "Neighbours share one: head h // (H // kv).",
         replace(
@@ -1118,6 +1116,21 @@ def _(x, positions, *, base=10_000.0, interleaved=False):
         y[..., first] = a * angle.cos() - b * angle.sin()
         y[..., second] = a * angle.sin() + b * angle.cos()
     return y
+
+
+@apply_rope.mistake(
+    "The values are right, but you make a d × d matrix for each position, nearly all zeros. Two products and "
+    "a sum for each half do it.",
+    cost=True,
+)
+def _(x, positions, *, base=10_000.0, interleaved=False):
+    d = x.size(-1)
+    if d % 2:
+        raise ValueError(d)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    unit = torch.eye(d, dtype=wide)
+    turn = attention.apply_rope(unit, positions[..., None], base=base, interleaved=interleaved)
+    return torch.einsum("...td,...tde->...te", x.to(wide), turn).to(x.dtype)
 
 
 @apply_rope.alternative(
@@ -1421,21 +1434,19 @@ alibi_bias.slips(
     "rows differ by constants, but here the bias of distance 0 is 0."
 )
 def _(n_head, T, S):
-    bias = attention.alibi_bias(n_head, T, S)
-    slopes = attention.alibi_bias(n_head, 1, 2)[:, 0, 0]
-    hidden = bias.isinf()
-    return (-slopes[:, None, None] * torch.arange(S).expand(T, S)).neg().masked_fill(hidden, -INF)
+    slopes = -attention.alibi_bias(n_head, 1, 2)[:, 0, 0]
+    key = torch.arange(S).expand(T, S)
+    return (slopes[:, None, None] * key).masked_fill(~attention.causal_mask(T, S), -INF)
 
 
 @alibi_bias.mistake("The values are right, but Python goes through the queries.", cost=True)
 def _(n_head, T, S):
-    whole = attention.alibi_bias(n_head, 1, max(S, 1))
-    slopes = attention.alibi_bias(n_head, 1, 2)[:, 0, 0]
-    rows = []
-    for t in range(S - T, S):
-        distance = t - torch.arange(S)
-        rows.append((slopes[:, None] * -distance).masked_fill(distance < 0, -INF))
-    return torch.stack(rows, 1) if rows else whole[:, :0]
+    slopes = -attention.alibi_bias(n_head, 1, 2)[:, 0, 0]
+    bias = torch.empty(n_head, T, S)
+    for t in range(T):
+        distance = S - T + t - torch.arange(S)
+        bias[:, t] = (slopes[:, None] * -distance).masked_fill(distance < 0, -INF)
+    return bias
 
 
 @alibi_bias.alternative("the authors' get_slopes, recursive, and a triangle")
@@ -1647,6 +1658,7 @@ def _(maximum, total, output, scores, values):
 flash_attention_forward = Exercise(
     attention.flash_attention_forward,
     title="Flash attention, forward",
+    limit_s=15.0,
     difficulty=3,
     minutes=45,
     points=5,
@@ -1716,9 +1728,10 @@ def _():
     yield call(*qkv(2, T=0, S=3)), "no query"
 
 
-LONG = {"T": 64, "S": 64, "d": 8, "e": 8}
+LONG = {"T": 32, "S": 32, "d": 16, "e": 16}
 TILES = {"block_q": 8, "block_k": 8}
-OUT = 2 * 64 * 8 * 4
+OUT = 2 * 32 * 16 * 4
+PRODUCT = 2 * 2 * 8 * 8 * 16  # FLOPs of one product of a tile
 flash_attention_forward.contract(
     contracts.largest_tensor(
         [call(*qkv(2, **LONG), causal=causal, **TILES) for causal in (False, True)],
@@ -1736,7 +1749,7 @@ flash_attention_forward.contract(
 flash_attention_forward.contract(
     contracts.flops(
         [call(*qkv(2, **LONG), causal=True, **TILES)],
-        limit=(8 * 9 // 2) * 2 * 2 * 8 * 8 * (8 + 8),
+        limit=10 * 2 * PRODUCT,
         says="with causal, no FLOPs for tiles that are masked out whole; two products for each other tile",
     )
 )
@@ -1805,13 +1818,8 @@ flash_attention_forward.slips(
             "q.new_zeros(*q.shape[:-1], v.size(-1))",
             "q.new_zeros(*q.shape[:-1], v.size(-1), dtype=wide)",
         ): "Your result is float32 where q is bfloat16. It has q's dtype.",
-        replace(
-            "min(i + block_q, T) + S - T if causal else S", "S"
-        ): "You read `causal` for the mask alone, or not at all.",
     }
 )
-# A tile that is computed and then masked out gives the same values: the last of these costs, no more.
-flash_attention_forward.mistakes.pop()
 flash_attention_forward.mistake(
     "The values are right, but you compute tiles of which every score is masked out, nearly half of them. "
     "Stop at the last key that the tile's last query sees.",
@@ -1871,6 +1879,7 @@ def _(q, k, v, *, causal=False, block_q=64, block_k=64):
 flash_attention_backward = Exercise(
     attention.flash_attention_backward,
     title="Flash attention, backward",
+    limit_s=15.0,
     difficulty=3,
     minutes=60,
     points=6,
@@ -1961,7 +1970,7 @@ flash_attention_backward.contract(
 flash_attention_backward.contract(
     contracts.flops(
         [backward_case(*given(2, **LONG), causal=True, **TILES)],
-        limit=(8 * 9 // 2) * 5 * 2 * 2 * 8 * 8 * 8,
+        limit=10 * 5 * PRODUCT + 2 * 2 * 32 * 16,  # and the row sums, if they are made by a product
         says="with causal, no FLOPs for tiles that are masked out whole; five products for each other tile",
     )
 )
