@@ -910,10 +910,10 @@ def _(q, k, v, mask=None):
         raise ValueError(H)
     for n in range(kv):
         seen = None if mask is None else mask.expand(B, H, T, S)[:, n * G : (n + 1) * G]
-        heads = q[:, n * G : (n + 1) * G].reshape(B, G * T, -1)
+        heads = q[:, n * G : (n + 1) * G].reshape(B, G * T, q.size(-1))
         seen = seen if seen is None else seen.reshape(B, G * T, S)
         y = attention.scaled_dot_product_attention(heads, k[:, n], v[:, n], seen)
-        ys.append(y.reshape(B, G, T, -1))
+        ys.append(y.reshape(B, G, T, v.size(-1)))
     return torch.cat(ys, 1)
 
 
@@ -1128,8 +1128,8 @@ def _(x, positions, *, base=10_000.0, interleaved=False):
     if d % 2:
         raise ValueError(d)
     wide = torch.promote_types(x.dtype, torch.float32)
-    unit = torch.eye(d, dtype=wide)
-    turn = attention.apply_rope(unit, positions[..., None], base=base, interleaved=interleaved)
+    units = torch.eye(d, dtype=wide).expand(*positions.shape, d, d)
+    turn = attention.apply_rope(units, positions[..., None], base=base, interleaved=interleaved)
     return torch.einsum("...td,...tde->...te", x.to(wide), turn).to(x.dtype)
 
 
@@ -2084,15 +2084,13 @@ def _(grad_out, q, k, v, out, logsumexp, *, causal=False, block_q=64, block_k=64
     cost=True,
 )
 def _(grad_out, q, k, v, out, logsumexp, *, causal=False, block_q=64, block_k=64):
-    leaves = [t.detach().clone().requires_grad_() for t in (q, k, v)]
-    again, _ = attention.flash_attention_forward(
-        *leaves, causal=causal, block_q=block_q, block_k=block_k
-    )
-    found = torch.autograd.grad(again, leaves, grad_out, allow_unused=True)
-    exact = attention.flash_attention_backward(
-        grad_out, q, k, v, out, logsumexp, causal=causal, block_q=block_q, block_k=block_k
-    )
-    return tuple(g if e is None else g for g, e in zip(exact, found, strict=True))
+    tiles = {"causal": causal, "block_q": block_q, "block_k": block_k}
+    with torch.enable_grad():
+        leaves = [t.detach().clone().requires_grad_() for t in (q, k, v)]
+        again, _ = attention.flash_attention_forward(*leaves, **tiles)
+        if again.requires_grad:
+            torch.autograd.grad(again, leaves, grad_out, allow_unused=True)
+    return attention.flash_attention_backward(grad_out, q, k, v, out, logsumexp, **tiles)
 
 
 @flash_attention_backward.alternative(
