@@ -26,8 +26,9 @@ def qkv(*batch, T=3, S=5, d=4, e=2, dtype=torch.float32):
 
 
 def terms(case):
-    """A result of several products one after the other: more terms than its longest axis has."""
-    return 256
+    """Terms of several products one after the other; in half precision those of one are enough."""
+    tensors = [x for x in (*case.args, *case.kwargs.values()) if isinstance(x, torch.Tensor)]
+    return 4 if any(x.dtype == torch.bfloat16 for x in tensors) else 256
 
 
 def bools(text):
@@ -456,6 +457,7 @@ def _():
     yield call(draws.scattered(documents.clone()), window=1), "not contiguous"
     many = torch.arange(3)[:, None].expand(3, 3)
     yield call(many, causal=False), "as many rows as positions"
+    yield call(documents.to("meta"), window=2), "on another device than the default one"
 
 
 document_mask.contract(
@@ -467,6 +469,9 @@ document_mask.contract(
 SAME = "documents[:, :, None] == documents[:, None, :]"
 document_mask.slips(
     {
+        replace(
+            ", device=documents.device", ""
+        ): "You make positions on the default device. They belong beside the tensors that came: device=…",
         replace(
             "allowed & (documents >= 0)[:, :, None]", "allowed"
         ): "Your padding attends to padding. A "
@@ -1006,6 +1011,7 @@ def _():
     yield call(x, positions.to(torch.int32)), "positions in int32"
     yield call(x[..., :5], positions), "an odd number of features"
     yield call(x, positions, base=500_000.0), "the base of Llama 3"
+    yield call(x.to("meta"), positions.to("meta")), "on another device than the default one"
 
 
 apply_rope.contract(
@@ -1030,6 +1036,9 @@ SPLIT = "(x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)"
 BOTH = f"{PAIRS} if interleaved else {HALVES}"
 apply_rope.slips(
     {
+        replace(
+            ", device=x.device", ""
+        ): "You make positions on the default device. They belong beside the tensors that came: device=…",
         replace(
             "a * cos - b * sin, a * sin + b * cos", "a * cos + b * sin, b * cos - a * sin"
         ): "You turn the other way. (a, b) becomes (a cos − b sin, a sin + b cos).",
@@ -1111,7 +1120,7 @@ def _(x, positions, *, base=10_000.0, interleaved=False):
     wide = torch.promote_types(x.dtype, torch.float32)
     for i in range(d // 2):
         first, second = (2 * i, 2 * i + 1) if interleaved else (i, i + d // 2)
-        angle = positions * torch.tensor(base, dtype=wide) ** (-2 * i / d)
+        angle = positions.to(wide) * base ** (-2 * i / d)
         a, b = x[..., first].to(wide), x[..., second].to(wide)
         y[..., first] = a * angle.cos() - b * angle.sin()
         y[..., second] = a * angle.sin() + b * angle.cos()
@@ -1129,6 +1138,7 @@ def _(x, positions, *, base=10_000.0, interleaved=False):
         raise ValueError(d)
     wide = torch.promote_types(x.dtype, torch.float32)
     units = torch.eye(d, dtype=wide).expand(*positions.shape, d, d)
+    units = units.to(x.device)
     turn = attention.apply_rope(units, positions[..., None], base=base, interleaved=interleaved)
     return torch.einsum("...td,...tde->...te", x.to(wide), turn).to(x.dtype)
 
@@ -1144,7 +1154,7 @@ def _(x, positions, *, base=10_000.0, interleaved=False):
     z = x.to(wide)
     if interleaved:
         z = torch.cat((z[..., 0::2], z[..., 1::2]), -1)
-    inverse = 1.0 / base ** (torch.arange(0, d, 2, dtype=wide) / d)
+    inverse = 1.0 / base ** (torch.arange(0, d, 2, dtype=wide, device=x.device) / d)
     angles = positions.to(wide).unsqueeze(-1) * inverse
     angles = torch.cat((angles, angles), -1)
     rotated = torch.cat((-z[..., d // 2 :], z[..., : d // 2]), -1)
@@ -1161,7 +1171,7 @@ def _(x, positions, *, base=10_000.0, interleaved=False):
     wide = torch.promote_types(x.dtype, torch.float32)
     z = x.to(wide)
     z = z.unflatten(-1, (-1, 2)) if interleaved else torch.stack(z.chunk(2, -1), -1)
-    frequency = base ** -(torch.arange(0, x.size(-1), 2, dtype=wide) / x.size(-1))
+    frequency = base ** -(torch.arange(0, x.size(-1), 2, dtype=wide).to(x.device) / x.size(-1))
     angle = positions.unsqueeze(-1).to(wide) * frequency
     y = torch.complex(z[..., 0], z[..., 1]) * torch.complex(angle.cos(), angle.sin())
     parts = (y.real, y.imag)
@@ -1726,6 +1736,8 @@ def _():
             )
     yield call(*qkv(0, T=3, S=3), block_q=2, block_k=2), "an empty batch"
     yield call(*qkv(2, T=0, S=3)), "no query"
+    meta = [t.to("meta") for t in qkv(2, T=3, S=3)]
+    yield call(*meta, causal=True), "on another device than the default one"
 
 
 LONG = {"T": 32, "S": 32, "d": 16, "e": 16}
@@ -1757,6 +1769,12 @@ SEEN = "min(i + block_q, T) + S - T if causal else S"
 HIDDEN = "scores.masked_fill(key > position[:, None], -math.inf)"
 flash_attention_forward.slips(
     {
+        replace(
+            "q_i.size(-2), device=q.device",
+            "q_i.size(-2)",
+            "k_j.size(-2), device=q.device",
+            "k_j.size(-2)",
+        ): "You make positions on the default device. They belong beside the tensors that came: device=…",
         replace("* scale", ""): "The scale is missing: the scores are divided by √d.",
         replace(
             HIDDEN, "scores"
@@ -1837,7 +1855,7 @@ def _(q, k, v, *, causal=False, block_q=64, block_k=64):
     T, S = q.size(-2), k.size(-2)
     scores = q.to(wide) @ k.to(wide).mT * q.size(-1) ** -0.5
     if causal:
-        scores = scores.masked_fill(~attention.causal_mask(T, S), -INF)
+        scores = scores.masked_fill(~attention.causal_mask(T, S).to(q.device), -INF)
     weights = torch.nan_to_num(scores.softmax(-1))
     return (weights @ v.to(wide)).to(q.dtype), scores.logsumexp(-1)
 
@@ -1848,9 +1866,9 @@ def _(q, k, v, *, causal=False, block_q=64, block_k=64):
 def _(q, k, v, *, causal=False, block_q=64, block_k=64):
     wide = torch.promote_types(q.dtype, torch.float32)
     T, S = q.shape[-2], k.shape[-2]
-    m = torch.full(q.shape[:-1], -INF, dtype=wide)
+    m = torch.full(q.shape[:-1], -INF, dtype=wide, device=q.device)
     total = torch.zeros_like(m)
-    out = torch.zeros((*m.shape, v.shape[-1]), dtype=wide)
+    out = torch.zeros((*m.shape, v.shape[-1]), dtype=wide, device=q.device)
     for j in range(0, S, block_k):
         keys, values = k[..., j : j + block_k, :].to(wide), v[..., j : j + block_k, :].to(wide)
         for i in range(0, T, block_q):
@@ -1863,7 +1881,7 @@ def _(q, k, v, *, causal=False, block_q=64, block_k=64):
                     torch.arange(i, rows.stop)[:, None] + S - T,
                     torch.arange(j, j + keys.size(-2)),
                 )
-                s = torch.where(u <= t, s, -INF)
+                s = torch.where((u <= t).to(s.device), s, -INF)
             new = torch.maximum(m[..., rows], s.amax(-1))
             safe = torch.where(new == -INF, 0, new)
             p, keep = torch.exp(s - safe[..., None]), torch.exp(m[..., rows] - safe)
@@ -1951,6 +1969,11 @@ def _():
             yield backward_case(*given(2, T=5, S=5, dtype=dtype), **tiles), str(dtype)
     yield backward_case(*given(0, T=3, S=3), block_q=2, block_k=2), "an empty batch"
     yield backward_case(*given(2, T=0, S=3)), "no query"
+    meta = [t.to("meta") for t in given(2, T=3, S=3)]
+    yield backward_case(*meta, causal=True), "on another device than the default one"
+    q, k, v, grad_out = given(T=400, S=1, d=2, e=1, dtype=torch.bfloat16)
+    many = backward_case(q, k, v, torch.ones_like(grad_out), block_q=2)
+    yield many, "bfloat16, and one key seen from 200 tiles: a sum that bfloat16 cannot hold"
 
 
 flash_attention_backward.contract(
@@ -1977,6 +2000,15 @@ flash_attention_backward.contract(
 DS = "p * (dp - row_sums[..., rows, :]) * scale"
 flash_attention_backward.slips(
     {
+        replace(
+            "torch.zeros_like(t, dtype=wide)", "torch.zeros_like(t)"
+        ): "You sum the tiles in the inputs' dtype. In bfloat16 256 + 1 is 256, so a sum over many tiles stands still: sum in float32 and round once.",
+        replace(
+            "q_i.size(-2), device=q.device",
+            "q_i.size(-2)",
+            "k_j.size(-2), device=q.device",
+            "k_j.size(-2)",
+        ): "You make positions on the default device. They belong beside the tensors that came: device=…",
         replace(
             "k_j.transpose(-2, -1) * scale", "k_j.transpose(-2, -1)"
         ): "The scale is missing in the scores: the weights come out wrong.",
@@ -2115,10 +2147,49 @@ def _(grad_out, q, k, v, out, logsumexp, *, causal=False, block_q=64, block_k=64
             )
             if causal:
                 t, u = torch.arange(a.start, a.stop) + S - T, torch.arange(b.start, b.stop)
-                p = p * (u[None, :] <= t[:, None])
+                p = p * (u[None, :] <= t[:, None]).to(p.device)
             dvs[..., b, :] += torch.einsum("...ts,...te->...se", p, G[..., a, :])
             dp = torch.einsum("...te,...se->...ts", G[..., a, :], V[..., b, :])
             ds = p * (dp - delta[..., a].unsqueeze(-1)) * scale
             dq[..., a, :] += torch.einsum("...ts,...sd->...td", ds, K[..., b, :])
             dks[..., b, :] += torch.einsum("...ts,...td->...sd", ds, Q[..., a, :])
     return dq.to(q.dtype), dks.to(k.dtype), dvs.to(v.dtype)
+
+
+# ------------------------------------------------------------------------------ mutants that compute the same
+
+for name, other in (
+    ("apply_rope", "x"),
+    ("flash_attention_forward", "q"),
+    ("flash_attention_backward", "q"),
+):
+    globals()[name].equivalent(
+        f"{name}: `torch.promote_types({other}.dtype, torch.float32)` → "
+        f"`torch.promote_types(torch.float32, {other}.dtype)`",
+        because="the wider of two dtypes does not depend on their order",
+    )
+apply_rope.equivalent(
+    "apply_rope: `x.size(-1) // 2` → `x.size(-1) / 2`",
+    because="d is even, and arange(3.0) of a given dtype is arange(3)",
+)
+online_softmax.equivalent(
+    "online_softmax: `new.masked_fill(new == -math.inf, 0.0)` → `new.masked_fill(new == -math.inf, 1.0)`",
+    because="−inf minus any number is −inf, whose exponential is 0",
+)
+for mutant, because in {
+    "`q.new_zeros(*q.shape[:-1], v.size(-1))` → `q.new_ones(*q.shape[:-1], v.size(-1))`": "every row of "
+    "the result is written",
+    "`-math.inf` → `math.inf` [#1]": "every element of the second result is written",
+    "`q_i.shape[:-1]` → `q_i.shape[:0]`": "one number for all rows broadcasts, and the first tile of keys "
+    "makes it one for each",
+    "`torch.zeros_like(m)` → `torch.ones_like(m)`": "the first tile of keys multiplies the total by "
+    "exp(−inf), which is 0; without any tile the output is 0, whatever divides it, and −inf stays −inf",
+    "`total.masked_fill(total == 0, 1.0)` → `total.masked_fill(total == 0, 2.0)`": "where the total is 0 "
+    "the output is 0, whatever divides it",
+}.items():
+    flash_attention_forward.equivalent(f"flash_attention_forward: {mutant}", because=because)
+for factor in ("grad_out", "out"):
+    flash_attention_backward.equivalent(
+        f"flash_attention_backward: `{factor}.to(wide)` → `{factor}`",
+        because="the other factor is wide, and torch computes a product in the wider dtype of the two",
+    )

@@ -129,7 +129,8 @@ def apply_rope(
     x: queries or keys; d is even. positions: broadcast against (*batch, T), any
     integers. The pair i is features i and i + d / 2, or with interleaved 2i and 2i + 1.
     (a, b) becomes (a cos − b sin, a sin + b cos), each in its own place. Angles and
-    products are computed in float32, in float64 for a float64 x. Result: of x's dtype.
+    products are computed in float32, in float64 for a float64 x. Result: of x's dtype,
+    on x's device.
     Raises ValueError for an odd d. Source: Su et al. (2021), section 3.4.2; halves as
     in GPT-NeoX and Transformers' Llama, pairs of neighbours as in Meta's Llama.
     """
@@ -217,8 +218,8 @@ def flash_attention_forward(
     earlier ones; a tile in which every score is masked out is not computed. The last
     tiles may be smaller. Returns the result, of q's dtype, and the logarithm of each
     row's sum of exp(q · k / √d). A row that sees nothing gives zeros and −inf. Computed
-    in float32, in float64 for float64 inputs; so is the second result. Nothing of T · S
-    elements is made. Source: Dao (2023), algorithm 1.
+    in float32, in float64 for float64 inputs; so is the second result. Both are on q's
+    device. Nothing of T · S elements is made. Source: Dao (2023), algorithm 1.
     """
     T, S, scale = q.size(-2), k.size(-2), q.size(-1) ** -0.5
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -259,7 +260,7 @@ def flash_attention_backward(
     grad_out: of the loss with respect to `out`. The weights are computed again, tile by
     tile; a tile that forward skips is skipped here too. Each tile takes five products.
     Computed in float32, in float64 for float64 inputs; the results have the inputs'
-    dtype. Nothing of T · S elements is made. Source: Dao (2023), algorithm 2.
+    dtype and device. Nothing of T · S elements is made. Source: Dao (2023), algorithm 2.
     """
     T, S, scale = q.size(-2), k.size(-2), q.size(-1) ** -0.5
     wide = torch.promote_types(q.dtype, torch.float32)
