@@ -885,12 +885,9 @@ grouped_query_attention.slips(
         ): "You hide what may be seen. True means that the query may attend.",
     }
 )
-for name, copy in (
-    ("`repeat_interleave`", lambda t, G: t.repeat_interleave(G, 1)),
-    (
-        "a copy of an expanded view",
-        lambda t, G: t[:, :, None].expand(-1, -1, G, -1, -1).flatten(1, 2),
-    ),
+for copy in (
+    lambda t, G: t.repeat_interleave(G, 1),
+    lambda t, G: t[:, :, None].expand(-1, -1, G, -1, -1).flatten(1, 2),
 ):
 
     @grouped_query_attention.mistake(
@@ -924,7 +921,7 @@ def _(q, k, v, mask=None):
 
 @grouped_query_attention.alternative("einsum with a letter for the group")
 def _(q, k, v, mask=None):
-    B, H, T, d = q.shape
+    H, d = q.size(1), q.size(-1)
     if H % k.size(1) != 0:
         raise ValueError("groups")
     groups = q.unflatten(1, (k.size(1), -1))
