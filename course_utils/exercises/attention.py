@@ -1022,8 +1022,8 @@ apply_rope.contract(
 )
 apply_rope.contract(
     contracts.largest_tensor(
-        [call(normal(2, 4, 16, 8), torch.arange(16))],
-        limit=2 * 4 * 16 * 8 * 4,
+        [call(normal(2, 16, 32), torch.arange(16))],
+        limit=2 * 16 * 32 * 4,
         says="nothing larger than x: no rotation matrices",
     )
 )
@@ -1969,8 +1969,8 @@ def _():
     meta = [t.to("meta") for t in given(2, T=3, S=3)]
     yield backward_case(*meta, causal=True), "on another device than the default one"
     q, k, v, grad_out = given(T=400, S=1, d=2, e=1, dtype=torch.bfloat16)
-    many = backward_case(q, k, v, torch.ones_like(grad_out), block_q=2)
-    yield many, "bfloat16, and one key seen from 200 tiles: a sum that bfloat16 cannot hold"
+    many = backward_case(q, k, v, torch.ones_like(grad_out), block_q=1)
+    yield many, "bfloat16, and one key seen from 400 tiles: a sum that bfloat16 cannot hold"
 
 
 flash_attention_backward.contract(
