@@ -19,6 +19,7 @@ ORDER = (
     "ddp",
     "fsdp",
     "tokenization",
+    "attention",
     "gpt2",
     "lora",
 )
