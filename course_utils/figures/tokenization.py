@@ -55,7 +55,8 @@ def draw_merges(rounds: Sequence[Sequence[str]]) -> Drawing:
 def draw_work(work: Mapping[str, Sequence[int]]) -> Drawing:
     """How many pairs training has looked at, after each merge, on a logarithmic axis.
 
-    work: by the trainer's name, the pairs looked at in each merge, the first entry being the start.
+    work: by the trainer's name, the pairs looked at in each merge, the first entry being the start. Where
+    nothing has been looked at yet, nothing is drawn.
     """
     figure, ax = plot(6.4, 3.2)
     for colour, style, (name, looks) in zip(
@@ -65,7 +66,8 @@ def draw_work(work: Mapping[str, Sequence[int]]) -> Drawing:
         for n in looks:
             total += n
             sums.append(total)
-        ax.plot(range(len(sums)), sums, style, color=colour, label=name)
+        first = next((i for i, looked in enumerate(sums) if looked), len(sums))
+        ax.plot(range(first, len(sums)), sums[first:], style, color=colour, label=name)
     ax.set_yscale("log")
     ax.set_xlabel("merges")
     ax.set_ylabel("pairs looked at, in all")
@@ -105,7 +107,9 @@ def draw_languages(tokens: Mapping[str, int], code_points: Mapping[str, int]) ->
     ax.barh([row + 0.2 for row in rows], points, 0.38, color=ORANGE, label="code points")
     for row, name in enumerate(names):
         ax.text(tokens[name], row - 0.2, f" {tokens[name]}", va="center", color=INK, fontsize=8)
+        ax.text(points[row], row + 0.2, f" {points[row]}", va="center", color=INK, fontsize=8)
     ax.set_yticks(rows, names)
+    ax.set_xlabel("tokens, and code points, of the same sentence")
     ax.invert_yaxis()
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     return figure

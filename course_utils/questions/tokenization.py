@@ -52,7 +52,7 @@ cut = Prediction(
             truth="len(pre_tokenize('def f(x):'))",
             why="`def`, ` f`, `(`, `x`, `):`.",
         ),
-        Ask("'I\\'m'", truth='len(pre_tokenize("I\'m"))', why="`I` and `'m`."),
+        Ask('"I\'m"', truth='len(pre_tokenize("I\'m"))', why="`I` and `'m`."),
         Ask("'3.14'", truth="len(pre_tokenize('3.14'))", why="`3`, `.`, `14`."),
         Ask(
             "'a' and four spaces and 'b'",
@@ -74,7 +74,7 @@ quiz = Quiz(
             choices=[
                 Choice(
                     "256 of them write every text, so nothing is unknown.",
-                    "Unicode has more than 150,000 characters, and every new one would be unknown. Any of them is a few bytes.",
+                    "Unicode has more than 140,000 characters, and every new one would be unknown. Any of them is a few bytes.",
                     right=True,
                 ),
                 Choice(

@@ -18,7 +18,7 @@ import regex
 Pair = tuple[int, int]
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""Where GPT-2 cuts a text. Source: openai/gpt-2, src/encoder.py; tiktoken, tiktoken_ext/openai_public.py."""
+"""Where GPT-2 cuts a text. Source: openai/gpt-2, src/encoder.py, in the shorter writing of tiktoken."""
 
 END_OF_TEXT = "<|endoftext|>"
 """The special token that GPT-2 puts between documents."""
@@ -46,7 +46,11 @@ ARTICLE_1 = {
     "授けられており、互いに同胞の精神をもって行動しなければならない。",
     "Chinese": "人人生而自由，在尊严和权利上一律平等。他们赋有理性和良心，并应以兄弟关系的精神相对待。",
 }
-"""The first article of the Universal Declaration of Human Rights (United Nations, 1948), by language."""
+"""The first article of the Universal Declaration of Human Rights (United Nations, 1948), by language.
+
+Compared with Unicode's collection (github.com/unicode-org/udhr): the same characters, but for the place of three
+vowel signs in Arabic, a space before the full stop in Hindi, and the width of two commas in Chinese.
+"""
 
 # ------------------------------------------------------------------------------ bytes
 
@@ -115,10 +119,10 @@ def train_bpe(words: Sequence[Sequence[int]], counts: Sequence[int], n_merges: i
     left to right, by the token 256 + number of merges before. Fewer merges are returned
     if no pair is left. The arguments are not changed.
 
-    The work is counted: tokens are compared and hashed less often than once for each
-    pair of the words and each merge, that is than looking at all pairs for each merge
-    takes. So keep the counts of pairs, and after a merge look only at the words that
-    contain the pair. Source: Sennrich et al. (2016), section 3.2.
+    The work is counted: how often tokens are compared and hashed. It must be less than
+    n_merges times the number of pairs in the words, which looking at all pairs for each
+    merge takes. So keep the counts of pairs, and after a merge look only at the words
+    that contain the pair. Source: Sennrich et al. (2016), section 3.2.
     """
     split = [list(word) for word in words]
     pairs: Counter[Pair] = Counter()
@@ -169,7 +173,7 @@ def train_bpe_naively(
 def pre_tokenize(text: str) -> list[str]:
     """The pieces in which GPT-2 cuts a text before it looks for byte pairs. Joined, they are the text.
 
-    At each place the first of these that is there is taken, as long as it goes:
+    At each place the first of these that fits is taken, as long as it can be:
 
     1. one of 's 'd 'm 't 'll 've 're, in small letters, with the straight apostrophe;
     2. letters of any script, with a single space before them if there is one;
@@ -189,9 +193,9 @@ def encode(text: str, merges: Mapping[Pair, int]) -> list[int]:
     """The tokens of a text: cut by `pre_tokenize`, then merged within each piece.
 
     merges: the token that each pair becomes; an earlier merge has a smaller token. A
-    piece begins as its bytes in UTF-8. Of the pairs in it that can be merged, that with
-    the smallest token is, wherever it stands in the piece, until none is left. Raises
-    UnicodeEncodeError for a surrogate, which has no bytes.
+    piece begins as its bytes in UTF-8. In each step the pair that becomes the smallest
+    token is merged, wherever it stands in the piece. The piece is done when no pair of
+    it can be merged. Raises UnicodeEncodeError for a surrogate, which has no bytes.
     """
     tokens = []
     for piece in pre_tokenize(text):
