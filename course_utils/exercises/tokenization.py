@@ -1,9 +1,10 @@
 """Exercises of chapter 21, tokenization: from a character's bytes to a stream of tokens."""
 # mypy: ignore-errors
 
+import codecs
 import re
 from collections import Counter, defaultdict
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from math import inf
 
 import regex
@@ -61,6 +62,7 @@ def _():
     yield call(-1), "a negative number"
 
 
+NONCHARACTERS = "You refuse code points that UTF-8 can write, such as 0xFFFF. Refuse surrogates and what is out of range alone."
 utf8_bytes.slips(
     {
         replace(
@@ -94,6 +96,10 @@ utf8_bytes.slips(
             "0xF00 >> n & 0xFF", "(0x1E00 >> n & 0xFF)"
         ): "Your first byte begins with one 1 too many. There are as many as bytes, then a zero.",
         replace(
+            "not 0 <= code_point", "not 0 < code_point"
+        ): "You refuse 0. It is a character's number, and its byte is 0.",
+        replace("<= 0xDFFF", "<= 0xDFFF or code_point in (0xFFFE, 0xFFFF)"): NONCHARACTERS,
+        replace(
             " or 0xD800 <= code_point <= 0xDFFF", ""
         ): "You let surrogates through. They are halves of UTF-16's pairs, and "
         "no characters: raise ValueError.",
@@ -114,6 +120,20 @@ utf8_bytes.slips(
         ): "An assert raises AssertionError, and python -O drops it. Raise ValueError.",
     }
 )
+
+
+utf8_bytes.mistake(
+    NONCHARACTERS,
+    replace("<= 0xDFFF", "<= 0xDFFF or code_point & 0xFFFE == 0xFFFE"),
+)
+for number, bits, room in ((2, 5, 0x0F), (3, 4, 0x07), (4, 3, 0x03)):
+    utf8_bytes.mistake(
+        f"You lose the highest bit of long code points: of {number} bytes the first carries {bits} bits.",
+        replace(
+            "code_point >> 6 * (n - 1), *tail",
+            f"code_point >> 6 * (n - 1) & (0xFF if n != {number} else {room}), *tail",
+        ),
+    )
 
 
 @utf8_bytes.mistake("You return UTF-16's bytes. UTF-8 is asked for.")
@@ -192,6 +212,8 @@ def _():
     yield call([[7, 7, 7], [1, 2]], [1, 1]), "pairs that overlap count twice"
     yield call([[2, 9], [2, 4], [3, 1]], [2, 2, 2]), "ties by the first token, then by the second"
     yield call([[3, 1], [2, 9]], [4, 4]), "the smaller first token decides"
+    yield call([[10, 2], [9, 1]], [2, 2]), "tokens of one digit and of two"
+    yield call([[7, 100], [7, 20]], [2, 2]), "second tokens of two digits and of three"
     yield call([[1, 2], [2, 3], [2, 3]], [3, 2, 2]), "the same word stands there twice"
     yield call([[4, 5], [6, 1, 6, 1]], [3, 1]), "few words, but often"
     yield call([[1, 2], [1, 2], [300, 256]], [1, 1, 3]), "tokens above 255"
@@ -213,6 +235,18 @@ most_frequent_pair.slips(
         replace(
             "(-pairs[pair], pair)", "(-pairs[pair], pair[0])"
         ): "You break ties by the first token alone. Where they are equal the second decides.",
+        replace(
+            "(-pairs[pair], pair)", "(-pairs[pair], pair[0], -pair[1])"
+        ): "Of pairs with the same first token you take the larger second one. The smaller is due.",
+        replace(
+            "(-pairs[pair], pair)", "(-pairs[pair], str(pair))"
+        ): "You compare the tokens as text, where 10 comes before 9. They are numbers.",
+        replace(
+            "return min(pairs,", "return min({p: n for p, n in pairs.items() if n > 1},"
+        ): "You leave out pairs that occur once. They are pairs, too.",
+        replace(
+            "zip(words, counts, strict=True)", "dict(zip(map(tuple, words), counts)).items()"
+        ): "Of a word that stands in words twice you keep the last count alone. Both count.",
         replace(
             "(-pairs[pair], pair)", "(-pairs[pair], sum(pair))"
         ): "You break ties by the sum of the tokens. The first token decides, then the second.",
@@ -257,6 +291,19 @@ def _(words, counts):
         pairwise(t for word, n in zip(words, counts, strict=False) for t in list(word) * n)
     )
     return min(pairs, key=lambda p: (-pairs[p], p), default=None)
+
+
+@most_frequent_pair.mistake(
+    "You pack two tokens into left * base + right, with the largest token as the base. It is one too small."
+)
+def _(words, counts):
+    base = max((t for word in words for t in word), default=1)
+    keys = Counter()
+    for word, count in zip(words, counts, strict=False):
+        for left, right in pairwise(word):
+            keys[left * base + right] += count
+    best = min(keys, key=lambda key: (-keys[key], key), default=None)
+    return None if best is None else divmod(best, base)
 
 
 @most_frequent_pair.mistake("You count [7, 7, 7] as one pair. Pairs may overlap: it has two.")
@@ -368,6 +415,13 @@ merge_pair.slips(
             "merged.append(token)", "merged.append(256)"
         ): "You write 256, whatever the new token is.",
         replace(
+            "tuple(ids[i : i + 2]) == pair", "ids[i : i + 2] == list(pair)"
+        ): "You compare a slice of ids with a list. ids may be a tuple, of which a slice is a tuple.",
+        replace(
+            "while i < len(ids):",
+            "if len(ids) <= 2:\n        return list(ids)\n    while i < len(ids):",
+        ): "You leave two tokens as they are. They may be the pair.",
+        replace(
             "tuple(ids[i : i + 2]) == pair", "ids[i] == pair[0]"
         ): "You look at the first token of the pair alone.",
         replace(
@@ -441,6 +495,24 @@ def _(ids, pair, token):
 def _(ids, pair, token):
     joined = " ".join(map(str, ids)).replace(f"{pair[0]} {pair[1]}", str(token))
     return [int(t) for t in joined.split()]
+
+
+@merge_pair.mistake(
+    "You replace in a text, where pairs side by side share the space between them, so the second is missed."
+)
+def _(ids, pair, token):
+    joined = f" {' '.join(map(str, ids))} "
+    return [int(t) for t in joined.replace(f" {pair[0]} {pair[1]} ", f" {token} ").split()]
+
+
+@merge_pair.mistake(
+    "In a run of equal tokens you merge the first two alone. The next two are a pair as well."
+)
+def _(ids, pair, token):
+    hits = [tuple(ids[i : i + 2]) == pair for i in range(len(ids))]
+    starts = [hit and not (i and hits[i - 1]) for i, hit in enumerate(hits)]
+    merged = [token if start else t for t, start in zip(ids, starts, strict=True)]
+    return [t for i, t in enumerate(merged) if not (i and starts[i - 1])]
 
 
 @merge_pair.alternative("a flag that skips the second token")
@@ -577,6 +649,7 @@ def with_pattern(old, new):
 
 
 ASCII_ONLY = "You know the letters and digits of English alone. `\\p{L}` and `\\p{N}` of the package `regex` know those of every script."
+DIGITS_ALONE = "You take decimal digits for the only numbers. ½, ² and Ⅷ are of category N as well."
 for old, new, says in (
     (r"\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+", r"[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+", ASCII_ONLY),
     (
@@ -637,9 +710,25 @@ for old, new, says in (
         "You cut numbers after three digits, as later tokenizers do. GPT-2 takes as many as there are.",
     ),
     (
-        r" ?\p{N}+|",
-        r" ?\p{Nd}+|",
-        "You take decimal digits for the only numbers. ½, ² and Ⅷ are of category N as well.",
+        r"\p{N}+| ?[^\s\p{L}\p{N}]+",
+        r"\p{Nd}+| ?[^\s\p{L}\p{Nd}]+",
+        DIGITS_ALONE,
+    ),
+    (r" ?\p{N}+|", r" ?\p{Nd}+|", DIGITS_ALONE),
+    (
+        r"|ll|ve|re)|",
+        r"|ll|ve|re)\b|",
+        "You cut an ending off only where the word ends. GPT-2 does wherever it stands, as in 'select.",
+    ),
+    (
+        r"\s+(?!\S)|",
+        r"\s+(?=\s)|",
+        "You split the last character off white space at the end of the text. There the run is one piece.",
+    ),
+    (
+        r"\s+(?!\S)|",
+        r"\s+(?= \S)|\s+\Z|",
+        "You leave the last character of a run to the next piece only if it is a space. A newline is left, too.",
     ),
     (
         r" ?\p{L}+|",
@@ -848,6 +937,9 @@ train_bpe.slips(
         ): "You take a pair at the "
         "count that it once had. Its count has changed since: throw such an entry away.",
         replace(
+            "if pairs[other]:", "if 255 + len(merges) in other:"
+        ): "You push the pairs with the new token alone. Counts of others have fallen: push these, too.",
+        replace(
             "                changed.add(new)\n", "", "                changed.add(old)\n", ""
         ): "Counts change, and your heap never hears of it: push the pairs whose counts changed.",
         replace(
@@ -936,6 +1028,78 @@ def _(words, counts, n_merges):
 def _(words, counts, n_merges):
     words = [[int(token) for token in word] for word in words]  # nobody counts looks at these
     return tokenization.train_bpe_naively(words, counts, n_merges)
+
+
+NO_PAIR_ANY_MORE = (
+    "You go on when no pair is left. A pair whose count has fallen to 0 is none any more."
+)
+
+
+def with_pairs_of_count_0(drop_merged):
+    def train(words, counts, n_merges):
+        words, pairs, merges = [list(word) for word in words], Counter(), []
+        where = defaultdict(set)
+        for i, word in enumerate(words):
+            for pair in pairwise(word):
+                pairs[pair] += counts[i]
+                where[pair].add(i)
+        while pairs and len(merges) < n_merges:
+            best = min(pairs, key=lambda p: (-pairs[p], p))
+            for i in list(where[best]):
+                for pair in pairwise(words[i]):
+                    pairs[pair] -= counts[i]
+                words[i] = merge_pair_of_the_book(words[i], best, 256 + len(merges))
+                for pair in pairwise(words[i]):
+                    pairs[pair] += counts[i]
+                    where[pair].add(i)
+            if drop_merged:
+                del pairs[best], where[best]
+            merges.append(best)
+        return merges
+
+    return train
+
+
+train_bpe.mistake(NO_PAIR_ANY_MORE)(with_pairs_of_count_0(drop_merged=True))
+train_bpe.mistake(NO_PAIR_ANY_MORE)(with_pairs_of_count_0(drop_merged=False))
+
+
+@train_bpe.mistake(
+    "Where two occurrences touch your counts go wrong: the left neighbour of the second is the new token already."
+)
+def _(words, counts, n_merges):
+    words = [list(word) for word in words]
+    pairs, where, merges = counted(words, counts), defaultdict(set), []
+    for i, word in enumerate(words):
+        for pair in pairwise(word):
+            where[pair].add(i)
+    for token in range(256, 256 + n_merges):
+        best = min(pairs, key=lambda p: (-pairs[p], p), default=None)
+        if best is None or pairs[best] <= 0:
+            break
+        for i in where.pop(best):
+            word, n, j = words[i], counts[i], 0
+            while j + 1 < len(word):
+                if (word[j], word[j + 1]) != best:
+                    j += 1
+                    continue
+                for side, old, new in (
+                    (word[j - 1 : j], (word[j - 1], word[j]), (word[j - 1], token)),
+                    (
+                        word[j + 2 : j + 3],
+                        (word[j + 1], *word[j + 2 : j + 3]),
+                        (token, *word[j + 2 : j + 3]),
+                    ),
+                ):
+                    if side:
+                        pairs[old] -= n
+                        pairs[new] += n
+                        where[new].add(i)
+                j += 2
+            words[i] = merge_pair_of_the_book(word, best, token)
+        pairs.pop(best)
+        merges.append(best)
+    return merges
 
 
 @train_bpe.alternative("on copies of the tokens")
@@ -1068,6 +1232,10 @@ def _():
     )
     yield call("abab", {(97, 98): 256, (256, 256): 257}), "a merge of merges"
     yield (
+        call("abcd", {(97, 98): 256, (256, 99): 257, (99, 100): 258}),
+        "a pair that a merge makes comes before one that was there",
+    )
+    yield (
         call("abc", {(97, 98): 257, (98, 99): 256, (257, 99): 258}),
         "the dict's order is not that of the merges",
     )
@@ -1115,6 +1283,14 @@ encode.slips(
             "min(ready)", "ready[-1]"
         ): "You merge the rightmost pair that can be. Of all pairs in the piece the one with the smallest "
         "token comes first.",
+        replace(
+            "merge_pair(ids, pair, first)", "merge_pair(ids[::-1], pair[::-1], first)[::-1]"
+        ): "In a run of equal tokens you merge from the right. Occurrences are taken from left to right.",
+        replace(
+            "            first = min(ready)\n            pair = next(pair for pair in pairwise(ids) if merges.get(pair) == first)\n            ids = merge_pair(ids, pair, first)\n",
+            "            for first in sorted(set(ready)):\n                pair = next(pair for pair in merges if merges[pair] == first)\n                ids = merge_pair(ids, pair, first)\n",
+        ): "You merge all pairs that you found, and only then look again. A merge may make a pair that comes before "
+        "those: look after each.",
         replace(
             "while ready := [merges[pair] for pair in pairwise(ids) if pair in merges]:",
             "if ready := [merges[pair] for pair in pairwise(ids) if pair in merges]:",
@@ -1168,6 +1344,26 @@ def _(text, merges):
             if pair not in merges:
                 break
             ids = merge_pair_of_the_book(ids, pair, merges[pair])
+        out += ids
+    return out
+
+
+@encode.mistake(
+    "You stop too early where characters have several bytes: a piece can take one merge less than it has bytes."
+)
+def _(text, merges):
+    out = []
+    for piece in tokenization.pre_tokenize(text):
+        ids = list(piece.encode())
+        for _ in piece:
+            i = min(
+                range(len(ids) - 1),
+                key=lambda i: merges.get((ids[i], ids[i + 1]), inf),
+                default=None,
+            )
+            if i is None or (ids[i], ids[i + 1]) not in merges:
+                break
+            ids[i : i + 2] = [merges[ids[i], ids[i + 1]]]
         out += ids
     return out
 
@@ -1259,6 +1455,18 @@ def _():
     yield call("a\\d1", ["\\d"]), "a backslash"
 
 
+WHITE_SPACE_DROPPED = "You drop pieces of white space. Joined, the pieces are the text."
+special_token_split.mistake(
+    WHITE_SPACE_DROPPED,
+    replace("if text else []", "if text.strip() else []", "if piece]", "if piece.strip()]"),
+)
+special_token_split.mistake(
+    "An empty text has no pieces.",
+    replace(
+        "    if not special:\n        return [text] if text else []\n",
+        "    if not special or not text:\n        return [text]\n",
+    ),
+)
 special_token_split.slips(
     {
         replace(
@@ -1282,11 +1490,12 @@ special_token_split.slips(
         ): "Without special tokens the pattern is empty, and splits everywhere.",
         replace("return [text] if text else []", "return [text]"): "An empty text has no pieces.",
         replace(
+            "map(re.escape, longest_first)", '(t.replace("|", r"\\|") for t in longest_first)'
+        ): "You escape the bar alone. Other characters mean something in a pattern, too: `re.escape` knows them all.",
+        replace(
             'f"({pattern})", text)', 'f"({pattern})", text, flags=re.IGNORECASE)'
         ): "You take capital letters for small ones. A special token is just these characters.",
-        replace(
-            "if piece]", "if piece in special or piece.strip()]"
-        ): "You drop pieces of white space. Joined, the pieces are the text.",
+        replace("if piece]", "if piece in special or piece.strip()]"): WHITE_SPACE_DROPPED,
         replace(
             "for piece in re.split",
             "for piece in re.split",
@@ -1378,7 +1587,11 @@ def streamed(chunks, merges, take=None):
 
 
 def seen_of(*tokens):
-    return {"tokens": list(tokens), "tokens that come too late, with the chunks taken by then": []}
+    return {
+        "tokens": list(tokens),
+        "tokens that come too late, with the chunks taken by then": [],
+        "chunks taken before a token is asked for": 0,
+    }
 
 
 @encode_stream.by_hand
@@ -1475,6 +1688,42 @@ def _(chunks, merges):
         yield from tokenization.encode(held[:cut], merges)
         held = held[cut:]
     yield from tokenization.encode(held, merges)
+
+
+@encode_stream.mistake(
+    "You cut before the last space. White space before it may belong to the same piece, and text without a space may "
+    "be certain: keep the last two pieces."
+)
+def _(chunks, merges):
+    held = ""
+    for chunk in chunks:
+        held += chunk
+        cut = max(held.rfind(" "), 0)
+        yield from tokenization.encode(held[:cut], merges)
+        held = held[cut:]
+    yield from tokenization.encode(held, merges)
+
+
+@encode_stream.mistake(
+    "You take an empty chunk for the end. The stream ends where the iterator does."
+)
+def _(chunks, merges):
+    held, source = "", iter(chunks)
+    while chunk := next(source, ""):
+        pieces = tokenization.pre_tokenize(held + chunk)
+        held = "".join(pieces[-2:])
+        for piece in pieces[:-2]:
+            yield from tokenization.encode(piece, merges)
+    yield from tokenization.encode(held, merges)
+
+
+@encode_stream.mistake(
+    "You take a chunk when the function is called. Take it when a token is asked for, as a generator does."
+)
+def _(chunks, merges):
+    source = iter(chunks)
+    first = list(islice(source, 1))
+    return tokenization.encode_stream(chain(first, source), merges)
 
 
 @encode_stream.mistake(
@@ -1645,6 +1894,9 @@ decode.slips(
             "not 0 <= token < len(vocab)", "False"
         ): "You use an id before you look at it. Raise ValueError for one that vocab does not have.",
         replace(
+            "data += vocab[token]", 'data += vocab[token].rstrip(b"\\0")'
+        ): "You lose zero bytes at the end of a token. A zero is a byte like others.",
+        replace(
             "data += vocab[token]", "data = vocab[token] + data"
         ): "You put each token before those that came. It follows them.",
         replace(
@@ -1677,6 +1929,18 @@ def _(ids, vocab):
     return b"".join(vocab[i] for i in ids).decode(errors="replace")
 
 
+@decode.mistake(
+    "What is left at the end is lost. Half a character there becomes U+FFFD: tell the decoder that the text is over."
+)
+def _(ids, vocab):
+    reader, text = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    for i in ids:
+        if not 0 <= i < len(vocab):
+            raise ValueError(i)
+        text += reader.decode(vocab[i])
+    return text
+
+
 @decode.alternative("join, from a list")
 def _(ids, vocab):
     ids = list(ids)
@@ -1688,8 +1952,6 @@ def _(ids, vocab):
 
 @decode.alternative("with the incremental decoder")
 def _(ids, vocab):
-    import codecs
-
     reader, text = codecs.getincrementaldecoder("utf-8")("replace"), ""
     for i in ids:
         if i not in range(len(vocab)):
@@ -1760,6 +2022,17 @@ bytes_to_unicode.slips(
         replace(
             "for byte in range(256) if", "for byte in reversed(range(256)) if"
         ): "You number the others from the last one. They are in ascending order.",
+        replace(
+            "[byte for byte in range(256) if byte not in printable]",
+            "[*range(33), 173, *range(127, 161)]",
+        ): "You number byte 173 before 127 to 160. The others are numbered in ascending order.",
+        replace(
+            "[byte for byte in range(256) if byte not in printable]",
+            "[*range(127, 161), 173, *range(33)]",
+        ): "You number the control characters from 127 on before 0 to 32. The others are numbered in ascending order.",
+        replace(
+            "range(33, 127)", "range(33, 92), *range(93, 127)"
+        ): "You hide the backslash, byte 92. It is printable; only `repr` writes it as two.",
         replace(
             "{byte: chr(byte) for byte in printable} |", ""
         ): "You leave out the bytes that stand for themselves.",

@@ -166,7 +166,10 @@ def _as_tokens(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, A
     seen = {"tokens": report["tokens"]}
     both = zip(report["taken"], case.kwargs["due"], strict=False)
     late = [[number, taken] for number, (taken, due) in enumerate(both) if taken > due]
-    return seen | {"tokens that come too late, with the chunks taken by then": late}
+    return seen | {
+        "tokens that come too late, with the chunks taken by then": late,
+        "chunks taken before a token is asked for": report["taken before"],
+    }
 
 
 @probe(read=_as_tokens)
@@ -182,10 +185,11 @@ def streamed_tokens(subject: Any, case: Case) -> dict[str, Any]:
     if "within" in case.kwargs:
         return _long_stream(subject, chunks, merges)
     source, tokens, taken = _Chunks(iter(chunks)), [], []
-    for token in islice(subject(source, merges), case.kwargs.get("take")):
+    stream, before = subject(source, merges), source.taken
+    for token in islice(stream, case.kwargs.get("take")):
         tokens.append(token)
         taken.append(source.taken)
-    return {"tokens": tokens, "taken": taken}
+    return {"tokens": tokens, "taken": taken, "taken before": before}
 
 
 def _long_stream(subject: Any, number: int, merges: Any) -> dict[str, Any]:
