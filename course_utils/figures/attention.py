@@ -85,7 +85,7 @@ def draw_curves(
     figure, ax = plot(6.4, 3.0)
     for (name, values), mark, colour in zip(curves.items(), _MARKS, PALETTE, strict=False):
         y = [value / unit for value in values]
-        ax.plot(x, y, color=colour, label=name, **({"marker": mark} if len(x) < 20 else {}))
+        ax.plot(x, y, color=colour, label=name, marker=mark if len(x) < 20 else "")
     if log:
         _doublings(ax, x)
         ax.set_yscale("log", base=4)
