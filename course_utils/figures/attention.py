@@ -69,8 +69,8 @@ def draw_masks(masks: Mapping[str, Tensor]) -> Drawing:
             note(ax, left + s + 0.5, height - T - 0.4, f"{s}", ha="center", color=FAINT, fontsize=8)
         note(ax, left + S / 2, height + 0.8, title, ha="center", fontweight="bold")
         note(ax, left + S / 2, height - T - 1.0, "key", ha="center", color=FAINT, fontsize=9)
-        x, y = left - 1.3, height - T / 2
-        ax.text(x, y, "query", rotation=90, ha="center", va="center", color=FAINT, fontsize=9)
+        middle = left - 1.3, height - T / 2
+        ax.text(*middle, "query", rotation=90, ha="center", va="center", color=FAINT, fontsize=9)
     return figure
 
 
