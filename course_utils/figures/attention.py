@@ -3,12 +3,22 @@
 from collections.abc import Mapping, Sequence
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, NullLocator
 from torch import Tensor
 
 from .style import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, PAPER, RED, Drawing, note, paper, plot
 
 _MARKS = ("o", "s", "^", "D", "v", "x")
+_PLAIN = FuncFormatter(lambda value, _: f"{value:,.4g}")
+
+
+def _doublings(ax: Axes, x: Sequence[float]) -> None:
+    """An x axis to base 2 with the values themselves as ticks."""
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(x, [f"{value:,}" for value in x])
+    ax.xaxis.set_minor_locator(NullLocator())
 
 
 def draw_by_width(
@@ -25,10 +35,12 @@ def draw_by_width(
         ax.spines[["top", "right"]].set_visible(False)
         for (name, values), mark, colour in zip(curves.items(), _MARKS, PALETTE, strict=False):
             ax.plot(widths, values, color=colour, marker=mark, label=name)
-        ax.set_xscale("log", base=2)
+        _doublings(ax, widths)
         ax.set_title(title, color=INK, fontsize=10)
         ax.set_xlabel("features d")
-    axes[0].set_yscale("log", base=2)
+    axes[0].set_yscale("log", base=4)
+    axes[0].yaxis.set_major_formatter(_PLAIN)
+    axes[0].yaxis.set_minor_locator(NullLocator())
     axes[0].legend(frameon=False, fontsize=9)
     return figure
 
@@ -57,8 +69,8 @@ def draw_masks(masks: Mapping[str, Tensor]) -> Drawing:
             note(ax, left + s + 0.5, height - T - 0.4, f"{s}", ha="center", color=FAINT, fontsize=8)
         note(ax, left + S / 2, height + 0.8, title, ha="center", fontweight="bold")
         note(ax, left + S / 2, height - T - 1.0, "key", ha="center", color=FAINT, fontsize=9)
-        x, y = left - 1.3, height - T / 2
-        ax.text(x, y, "query", rotation=90, ha="center", va="center", color=FAINT, fontsize=9)
+        middle = left - 1.3, height - T / 2
+        ax.text(*middle, "query", rotation=90, ha="center", va="center", color=FAINT, fontsize=9)
     return figure
 
 
@@ -67,14 +79,18 @@ def draw_curves(
     curves: Mapping[str, Sequence[float]],
     labels: tuple[str, str],
     log: bool = False,
+    unit: float = 1,
 ) -> Drawing:
-    """Curves over one axis. labels: of x and of y. log: both axes, to base 2."""
+    """Curves over one axis. labels: of x and of y. log: both axes, to base 2. unit: what y is divided by."""
     figure, ax = plot(6.4, 3.0)
     for (name, values), mark, colour in zip(curves.items(), _MARKS, PALETTE, strict=False):
-        ax.plot(x, values, color=colour, label=name, **({"marker": mark} if len(x) < 20 else {}))
+        y = [value / unit for value in values]
+        ax.plot(x, y, color=colour, label=name, marker=mark if len(x) < 20 else "")
     if log:
-        ax.set_xscale("log", base=2)
-        ax.set_yscale("log", base=2)
+        _doublings(ax, x)
+        ax.set_yscale("log", base=4)
+        ax.yaxis.set_major_formatter(_PLAIN)
+        ax.yaxis.set_minor_locator(NullLocator())
     ax.set_xlabel(labels[0])
     ax.set_ylabel(labels[1])
     ax.legend(frameon=False, fontsize=9)
@@ -82,27 +98,38 @@ def draw_curves(
 
 
 def draw_maps(
-    maps: Mapping[str, Tensor], tokens: Sequence[str] | None = None, columns: int = 4
+    maps: Mapping[str, Tensor],
+    columns: int = 4,
+    ticks: Sequence[int] = (),
+    shared: bool = False,
 ) -> Drawing:
     """Tables of numbers as pictures, the darker the larger; rows are queries, columns keys.
 
-    maps: title → (T, S). tokens: written at the rows and columns.
+    maps: title → (T, S). ticks: the positions that are numbered. shared: all have one scale, from 0 to
+    1, and a bar that shows it; otherwise each has its own.
     """
     rows = -(-len(maps) // columns)
     width = min(len(maps), columns)
-    figure = Drawing(figsize=(2.35 * width, 2.5 * rows), facecolor=PAPER, layout="constrained")
-    axes = figure.subplots(rows, width, squeeze=False).flatten()
-    for ax in axes[len(maps) :]:
-        ax.set_axis_off()
-    for ax, (title, table) in zip(axes, maps.items(), strict=False):
-        ax.imshow(torch.nan_to_num(table, neginf=float("nan")), cmap="Blues", aspect="auto")
+    figure = Drawing(figsize=(2.3 * width + 0.8, 2.6 * rows), facecolor=PAPER, layout="constrained")
+    axes = figure.subplots(rows, width, squeeze=False)
+    limits = {"vmin": 0.0, "vmax": 1.0} if shared else {}
+    for n, (title, table) in enumerate(maps.items()):
+        ax = axes.flat[n]
+        image = ax.imshow(torch.nan_to_num(table, neginf=float("nan")), cmap="Blues", **limits)
         ax.set_title(title, color=INK, fontsize=9)
-        ax.set_xticks(range(table.size(1)) if tokens else [])
-        ax.set_yticks(range(table.size(0)) if tokens else [])
-        if tokens:
-            ax.set_xticklabels(tokens, fontsize=5)
-            ax.set_yticklabels(tokens, fontsize=5)
-        ax.tick_params(length=0, colors=INK)
+        ax.set_xticks(ticks)
+        ax.set_yticks(ticks)
+        ax.tick_params(length=2, colors=INK, labelsize=7)
+        if n % columns == 0:
+            ax.set_ylabel("query", color=INK, fontsize=8)
+        if n + columns >= len(maps):
+            ax.set_xlabel("key", color=INK, fontsize=8)
+    for ax in axes.flat[len(maps) :]:
+        ax.set_axis_off()
+    if shared:
+        bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
+        bar.set_label("weight", color=INK, fontsize=8)
+        bar.ax.tick_params(labelsize=7)
     return figure
 
 
@@ -134,20 +161,40 @@ def draw_tiles(T: int, S: int, block_q: int, block_k: int) -> Drawing:
 
 
 def draw_heads(
-    looks: Mapping[str, Sequence[float]], matters: Mapping[str, Sequence[float]]
+    looks: Mapping[str, Sequence[float]],
+    matters: Mapping[str, Sequence[float]],
+    together: Mapping[str, float] | None = None,
 ) -> Drawing:
     """A point for each head: how much of its weight is where we looked, and what its absence costs.
 
-    looks, matters: layer → a number for each head.
+    looks, matters: layer → a number for each head. together: what the absence of several costs, as
+    lines. The costs are on a logarithmic axis; what is below 0.001 is drawn at 0.001.
     """
-    figure, ax = plot(5.6, 3.2)
+    figure, ax = plot(6.4, 3.6)
     for (layer, x), mark, colour in zip(looks.items(), _MARKS, PALETTE, strict=False):
-        y = matters[layer]
+        y = [max(cost, 1e-3) for cost in matters[layer]]
         ax.scatter(x, y, color=colour, marker=mark, label=layer, s=45)
-        for head, point in enumerate(zip(x, y, strict=True)):
-            ax.annotate(f"  head {head}", point, fontsize=7, color=INK, va="center")
-    ax.set_xlim(-0.05, 1.15)
+        for head, (share, cost) in enumerate(zip(x, y, strict=True)):
+            side = 1 if head % 2 else -1  # neighbours' labels on both sides
+            ax.annotate(
+                f"{head}",
+                (share, cost),
+                (7 * side, 0),
+                textcoords="offset points",
+                fontsize=8,
+                color=INK,
+                ha="left" if head % 2 else "right",
+                va="center",
+            )
+    for name, cost in (together or {}).items():
+        ax.axhline(cost, color=INK, lw=1, linestyle="--")
+        ax.annotate(
+            name, (0.0, cost), (0, -4), textcoords="offset points", va="top", fontsize=8, color=INK
+        )
+    ax.set_xlim(-0.02, 1.02)
+    ax.set_yscale("log")
+    ax.yaxis.set_major_formatter(_PLAIN)
     ax.set_xlabel("share of the weight on the pattern")
-    ax.set_ylabel("loss rises by")
-    ax.legend(frameon=False, fontsize=9)
+    ax.set_ylabel("loss rises by (nats)")
+    ax.legend(frameon=False, fontsize=9, loc="center left")
     return figure

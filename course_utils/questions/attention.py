@@ -69,7 +69,7 @@ quiz = Quiz(
             "The scores are not divided by √d, and d is 128. What goes wrong when training begins?",
             choices=[
                 Choice(
-                    "The weights are nearly one-hot, and the gradients with respect to the scores nearly 0.",
+                    "The weights are nearly one-hot, and for most queries the gradients of the scores are nearly 0.",
                     right=True,
                     why="Scores with deviation 11 make the softmax pick one key; its derivative p (1 − p) vanishes.",
                 ),
