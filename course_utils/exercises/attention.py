@@ -47,10 +47,11 @@ EMPTY_IS_NAN = (
 )
 
 
-def plain(q, hides):
-    """Attention as an expression: masked by a number that is added, and no zeros after it."""
-    added = f"(0.0 if mask is None else torch.where(mask, 0.0, {hides}))"
-    return f"(({q} @ k.mT * q.size(-1) ** -0.5 + {added}).softmax(-1) @ v)"
+def plain(q, hidden):
+    """Attention as an expression: a number in place of the hidden scores, and no zeros after it."""
+    scores = f"{q} @ k.mT * q.size(-1) ** -0.5"
+    seen = "torch.ones((), dtype=torch.bool) if mask is None else mask"
+    return f"torch.where({seen}, {scores}, {hidden}).softmax(-1) @ v"
 
 
 def bools(text):
@@ -342,7 +343,7 @@ DISTANCE = "torch.arange(S - T, S)[:, None] - torch.arange(S)"
 causal_mask.slips(
     {
         replace(
-            "torch.arange(S - T, S)", "torch.arange(T)"
+            "torch.arange(S - T, S)", "torch.arange(T)", "(S if", "(S + T if"
         ): "Your first query is position 0. The queries "
         "are the last T of the S positions, so the first is position S − T: with a cache a query sees all of it.",
         replace(
@@ -370,11 +371,14 @@ causal_mask.slips(
         ): "You test `window` for truth, so 0 counts as none given. Ask whether it `is None`: 0 raises "
         "ValueError.",
         replace(
-            "torch.arange(S - T, S)[:, None]", "(torch.arange(T) + max(S - T, 0))[:, None]"
+            "torch.arange(S - T, S)[:, None]",
+            "(torch.arange(T) + max(S - T, 0))[:, None]",
+            "(S if",
+            "(S + T if",
         ): "With more queries than keys your first query is position 0. It is position S − T, which is "
         "below 0: the first queries see nothing.",
         replace(
-            "near = distance <", "near = torch.arange(T)[:, None] - torch.arange(S) <"
+            "near = distance < (S", "near = torch.arange(T)[:, None] - torch.arange(S) < (S + T"
         ): "Your window counts queries from position 0, your past from S − T. The first query is position "
         "S − T for both edges.",
         replace(
@@ -935,8 +939,10 @@ grouped_query_attention.slips(
         replace(
             ".reshape(B, H, T, v.size(-1))", ".reshape(q.shape)"
         ): "You give the result q's shape. Its last axis is that of the values, e.",
-        replace(WHOLE.replace("q,", "stacked,"), plain("stacked", -1e9)): EMPTY_IS_MEAN,
-        replace(WHOLE.replace("q,", "stacked,"), plain("stacked", "-math.inf")): EMPTY_IS_NAN,
+        replace(WHOLE.replace("q,", "stacked,"), f"({plain('stacked', -1e9)})"): EMPTY_IS_MEAN,
+        replace(
+            WHOLE.replace("q,", "stacked,"), f"({plain('stacked', '-math.inf')})"
+        ): EMPTY_IS_NAN,
         replace(
             "k, v, mask)", "k.mean(1, True).expand_as(k), v.mean(1, True).expand_as(v), mask)"
         ): "You average the key heads. Each group reads its own.",
