@@ -31,6 +31,29 @@ def terms(case):
     return 4 if any(x.dtype == torch.bfloat16 for x in tensors) else 256
 
 
+DEVICE = (
+    "Your code does not run on another device than the default one: it makes a tensor without device=…, or "
+    "reads numbers out of one (.tolist(), .item(), .unique()). Make what you need beside the tensors that "
+    "came, and compute with tensors."
+)
+NO_SCALE_OF_V = "You scale by the size of a value. What is summed in a score are the d features of query and key."
+EMPTY_IS_MEAN = (
+    "A query that may attend to nothing gets the mean of all values in your code: equal scores, however "
+    "small, are equal weights. Its result is zeros."
+)
+EMPTY_IS_NAN = (
+    "A query that may attend to nothing gives NaN in your code: a row of −inf alone has no softmax. Its "
+    "result is zeros."
+)
+
+
+def plain(q, hidden):
+    """Attention as an expression: a number in place of the hidden scores, and no zeros after it."""
+    scores = f"{q} @ k.mT * q.size(-1) ** -0.5"
+    seen = "torch.ones((), dtype=torch.bool) if mask is None else mask"
+    return f"torch.where({seen}, {scores}, {hidden}).softmax(-1) @ v"
+
+
 def bools(text):
     """A mask written as rows of 1 and 0."""
     return torch.tensor([[c == "1" for c in row] for row in text.split()])
@@ -73,6 +96,8 @@ def _():
     yield call(q, k, v), torch.tensor([[2.0]])  # scores log 3 and 0: weights 3/4 and 1/4
     yield call(q, k, v, bools("01")), torch.tensor([[5.0]])
     yield call(q, k, v, bools("00")), torch.tensor([[0.0]])
+    k = torch.tensor([[400.0, 0.0, 0.0, 0.0], [0.0] * 4])  # the hidden score is by far the largest
+    yield call(q, k, v, bools("01")), torch.tensor([[5.0]])
 
 
 @scaled_dot_product_attention.cases
@@ -144,10 +169,7 @@ scaled_dot_product_attention.slips(
         ): "You divide by d. The scores' standard deviation grows as √d, so √d "
         "is what is divided by.",
         replace("** -0.5", "** 0.5"): "You multiply by √d. The scores are divided by it.",
-        replace(
-            "q.size(-1)", "v.size(-1)"
-        ): "You scale by the size of a value. What is summed in a score "
-        "are the d features of query and key.",
+        replace("q.size(-1)", "v.size(-1)"): NO_SCALE_OF_V,
         replace(
             "q.size(-1)", "k.size(-2)"
         ): "You scale by the number of keys. What is summed in a score "
@@ -164,22 +186,24 @@ scaled_dot_product_attention.slips(
             ZEROED,
             "weights.masked_fill(mask, 0.0) @ v",
         ): "You hide what may be seen. True means that the query may attend to the key: fill where it is False.",
-        replace(
-            ZEROED, "weights @ v"
-        ): "A query that may attend to nothing gives NaN in your code: a row "
-        "of −inf alone has no softmax. Its result is zeros.",
+        replace(ZEROED, "weights @ v"): EMPTY_IS_NAN,
         replace(
             ZEROED, "weights.nan_to_num(0.0) @ v"
         ): "You turn every NaN into 0, also one that came "
         "with q or k and should be seen. Put zeros only where the mask is False.",
-        replace(
-            "-math.inf", "-1e9", ZEROED, "weights @ v"
-        ): "A query that may attend to nothing gets the "
-        "mean of all values in your code: equal scores, however small, are equal weights. Its result is zeros.",
+        replace("-math.inf", "-1e9", ZEROED, "weights @ v"): EMPTY_IS_MEAN,
         replace(
             MASKED, "scores", ZEROED, "weights.masked_fill(~mask, 0.0) @ v"
         ): "You zero the weights "
         "after a softmax over all keys, so those that are left do not sum to one. Hide the scores first.",
+        replace(
+            MASKED,
+            "scores",
+            f"return {ZEROED}",
+            "weights = weights.masked_fill(~mask, 0.0)\n    total = weights.sum(dim=-1, keepdim=True)\n"
+            "    return weights / total.masked_fill(total == 0, 1.0) @ v",
+        ): "You hide keys after a softmax over all of them and divide by what is left. Where a hidden score "
+        "is far the largest, the others have become 0 before. Hide the scores first.",
         replace(
             MASKED, "scores.masked_fill(~mask, 0.0)"
         ): "You put 0 into the hidden scores. A score of 0 "
@@ -319,7 +343,7 @@ DISTANCE = "torch.arange(S - T, S)[:, None] - torch.arange(S)"
 causal_mask.slips(
     {
         replace(
-            "torch.arange(S - T, S)", "torch.arange(T)"
+            "torch.arange(S - T, S)", "torch.arange(T)", "(S if", "(S + T if"
         ): "Your first query is position 0. The queries "
         "are the last T of the S positions, so the first is position S − T: with a cache a query sees all of it.",
         replace(
@@ -339,6 +363,24 @@ causal_mask.slips(
             "window is not None and window < 1", "False"
         ): "You take a window below 1. It would hide "
         "even the query's own position: raise ValueError.",
+        replace(
+            "window is not None and window < 1",
+            "window and window < 1",
+            "S if window is None else window",
+            "window or S",
+        ): "You test `window` for truth, so 0 counts as none given. Ask whether it `is None`: 0 raises "
+        "ValueError.",
+        replace(
+            "torch.arange(S - T, S)[:, None]",
+            "(torch.arange(T) + max(S - T, 0))[:, None]",
+            "(S if",
+            "(S + T if",
+        ): "With more queries than keys your first query is position 0. It is position S − T, which is "
+        "below 0: the first queries see nothing.",
+        replace(
+            "near = distance < (S", "near = torch.arange(T)[:, None] - torch.arange(S) < (S + T"
+        ): "Your window counts queries from position 0, your past from S − T. The first query is position "
+        "S − T for both edges.",
         replace(
             "window < 1", "window < 2"
         ): "You refuse a window of one. There each query sees itself.",
@@ -469,9 +511,7 @@ document_mask.contract(
 SAME = "documents[:, :, None] == documents[:, None, :]"
 document_mask.slips(
     {
-        replace(
-            ", device=documents.device", ""
-        ): "You make positions on the default device. They belong beside the tensors that came: device=…",
+        replace(", device=documents.device", ""): DEVICE,
         replace(
             "allowed & (documents >= 0)[:, :, None]", "allowed"
         ): "Your padding attends to padding. A "
@@ -488,6 +528,12 @@ document_mask.slips(
         replace(
             SAME, "documents[:, :, None] >= documents[:, None, :]"
         ): "You let a document see those with smaller numbers. It sees itself alone.",
+        replace(
+            f"allowed = {SAME}",
+            "run = (documents != documents.roll(1, 1)).cumsum(1)\n"
+            "    allowed = run[:, :, None] == run[:, None, :]",
+        ): "You take each run of equal numbers for a document of its own. Equal numbers are one document, "
+        "wherever they stand in the row.",
         replace(
             SAME, "documents[:1, :, None] == documents[:1, None, :]"
         ): "You use the first row's documents for all rows.",
@@ -510,6 +556,13 @@ document_mask.slips(
             "distance.abs() < window", "distance.abs() <= window"
         ): "Your window is one position too "
         "long: those fewer than `window` positions away are seen.",
+        **{
+            replace(
+                "distance.abs() < window", f"distance.abs() <= (window - 1 if causal else {half})"
+            ): "Without causal you take the window for its whole width, half of it on each side. Those fewer "
+            "than `window` positions away are seen, on either side."
+            for half in ("window // 2", "(window - 1) // 2")
+        },
         replace(
             "if window is not None", "if causal and window is not None"
         ): "You use the window only with causal. Without it the window has two sides.",
@@ -607,7 +660,6 @@ def _():
     yield call(x, x, *w, 6), "heads of one feature"
     yield call(x, x, *w, 4), "4 heads cannot share 6 features"
     yield call(x, normal(2, 3, 6), *w, 2), "a context of x's own shape"
-    yield call(x[:0], x[:0], *w, 2), "an empty batch"
     yield call(x, x, *w, 2, torch.zeros(3, 3, dtype=torch.bool)), "nothing to attend to"
     yield call(draws.scattered(x), draws.scattered(normal(2, 4, 6)), *w, 2), "not contiguous"
     wide = [normal(8, 6), normal(8, 5, seed=1), normal(8, 5, seed=2), normal(6, 8, seed=3)]
@@ -638,6 +690,15 @@ Q, K, V = (
     for name, source in (("q", "x"), ("k", "context"), ("v", "context"))
 )
 MERGED = "y.transpose(1, 2).flatten(2)"
+DEALT = [
+    part
+    for line in (Q, K, V)
+    for part in (
+        line,
+        line.replace("(n_head, -1)).transpose(1, 2)", "(-1, n_head)).permute(0, 3, 1, 2)"),
+    )
+]
+WHOLE = "scaled_dot_product_attention(q, k, v, mask)"
 multi_head_attention.slips(
     {
         replace(
@@ -651,14 +712,27 @@ multi_head_attention.slips(
         replace(
             "w_v.T", "w_k.T"
         ): "Your values are the keys. They have a projection of their own, w_v.",
+        **{
+            replace(
+                *DEALT, *merged
+            ): "Your heads take every n_head-th feature. Head h has d neighbours, from h · d on."
+            for merged in ((), (MERGED, "y.permute(0, 2, 3, 1).flatten(2)"))
+        },
+        replace(WHOLE, plain("q", -1e9)): EMPTY_IS_MEAN,
+        replace(WHOLE, plain("q", "-math.inf")): EMPTY_IS_NAN,
+        **{
+            replace(
+                "attention(q, k, v, mask)",
+                f"attention(q * {d} ** -0.5 * q.size(-1) ** 0.5, k, v, mask)",
+            ): "Your scale is made from x's features. A score sums over the d = width / n_head features of "
+            "a head: √d."
+            for d in ("(x.size(-1) / n_head)", "(x.size(-1) // n_head)", "x.size(-1)")
+        },
         replace(
-            Q,
-            Q.replace("(n_head, -1)).transpose(1, 2)", "(-1, n_head)).permute(0, 3, 1, 2)"),
-            K,
-            K.replace("(n_head, -1)).transpose(1, 2)", "(-1, n_head)).permute(0, 3, 1, 2)"),
-            V,
-            V.replace("(n_head, -1)).transpose(1, 2)", "(-1, n_head)).permute(0, 3, 1, 2)"),
-        ): "Your heads take every n_head-th feature. Head h has d neighbours, from h · d on.",
+            "attention(q, k, v, mask)",
+            "attention(q, k, v, mask[:, None] if mask is not None and mask.ndim == 3 else mask)",
+        ): "You take a mask of three axes for (B, T, S). It is broadcast as it comes, so its first axis "
+        "belongs to the heads: (n_head, T, S).",
         replace(
             Q,
             "q = (x @ w_q.T).reshape(len(x), n_head, x.size(1), -1)",
@@ -799,7 +873,6 @@ def _():
     yield call(*grouped(H=6, kv=4)), "4 key heads for 6 query heads"
     yield call(*grouped(H=3, kv=6)), "more key heads than query heads"
     yield call(*grouped(T=1)), "one query, as in generation"
-    yield call(*grouped(B=0)), "an empty batch"
     yield call(*grouped(), attention.causal_mask(4, 5)), "causal"
     yield call(*grouped(), torch.zeros(4, 5, dtype=torch.bool)), "nothing to attend to"
     by_head = (torch.arange(6)[:, None, None] + torch.arange(5)) % 3 > 0
@@ -851,6 +924,25 @@ grouped_query_attention.slips(
             "mask.expand(B, H, T, S)[:, :kv].repeat(1, 1, H // kv, 1)",
         ): "You take the first kv heads of the mask and repeat them. Each query head has its own: head h of "
         "the mask belongs to query head h.",
+        replace(
+            "mask.expand(B, H, T, S).reshape",
+            "mask.expand(B, H, T, S).unflatten(1, (H // kv, kv)).transpose(1, 2).reshape",
+        ): "You split the mask's heads as (G, kv), and the queries' as (kv, G). Query head h has head h of "
+        "the mask.",
+        replace(
+            "q.reshape(B, kv, H // kv * T, q.size(-1))",
+            "q.unflatten(1, (kv, H // kv)).transpose(2, 3).reshape(B, kv, H // kv * T, q.size(-1))",
+            ".reshape(B, H, T, v.size(-1))",
+            ".reshape(B, kv, T, H // kv, v.size(-1)).transpose(2, 3).reshape(B, H, T, v.size(-1))",
+        ): "A group's queries lie as (T, G) in your code, its mask as (G, T), so queries meet the mask of "
+        "others. Lay out both in one order.",
+        replace(
+            ".reshape(B, H, T, v.size(-1))", ".reshape(q.shape)"
+        ): "You give the result q's shape. Its last axis is that of the values, e.",
+        replace(WHOLE.replace("q,", "stacked,"), f"({plain('stacked', -1e9)})"): EMPTY_IS_MEAN,
+        replace(
+            WHOLE.replace("q,", "stacked,"), f"({plain('stacked', '-math.inf')})"
+        ): EMPTY_IS_NAN,
         replace(
             "k, v, mask)", "k.mean(1, True).expand_as(k), v.mean(1, True).expand_as(v), mask)"
         ): "You average the key heads. Each group reads its own.",
@@ -995,7 +1087,7 @@ def _():
         )
         yield (
             call(x.double(), positions + 99_999, interleaved=interleaved),
-            "float64, late positions",
+            "float64, late positions: the angles are float64 too",
         )
     yield call(x[:, :, :1], torch.tensor([5])), "one token of a sequence"
     yield call(x[:, :, :0], positions[:0]), "no token"
@@ -1007,6 +1099,9 @@ def _():
     yield call(x, torch.tensor([0, 1, 0, 1])), "positions that begin again with each document"
     yield call(x, positions.to(torch.int32)), "positions in int32"
     yield call(x[..., :5], positions), "an odd number of features"
+    lone = torch.zeros(512, 2, dtype=torch.bfloat16)  # turned by one radian it is nearly (0, 1)
+    lone[1] = torch.tensor([math.sin(1.0), math.cos(1.0)])
+    yield call(lone, torch.arange(512)), "bfloat16, and a difference of products that nearly cancel"
     yield call(x, positions, base=500_000.0), "the base of Llama 3"
     yield call(x.to("meta"), positions.to("meta")), "on another device than the default one"
 
@@ -1033,9 +1128,7 @@ SPLIT = "(x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)"
 BOTH = f"{PAIRS} if interleaved else {HALVES}"
 apply_rope.slips(
     {
-        replace(
-            ", device=x.device", ""
-        ): "You make positions on the default device. They belong beside the tensors that came: device=…",
+        replace(", device=x.device", ""): DEVICE,
         replace(
             "a * cos - b * sin, a * sin + b * cos", "a * cos + b * sin, b * cos - a * sin"
         ): "You turn the other way. (a, b) becomes (a cos − b sin, a sin + b cos).",
@@ -1081,6 +1174,19 @@ apply_rope.slips(
             "torch.promote_types(x.dtype, torch.float32)", "torch.float32"
         ): "You make the angles in float32, also where x is float64: half of its digits are lost.",
         replace(
+            "cos, sin = angle.cos(), angle.sin()",
+            "cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)",
+        ): "You round cos and sin to x's dtype and multiply in it. Angles and products are computed in float32 "
+        "at least; what is rounded is the result.",
+        replace(
+            "cos, sin = angle.cos(), angle.sin()",
+            "twice = torch.cat((angle, angle), dim=-1)\n"
+            "    one, two = (twice[..., ::2], twice[..., 1::2]) if interleaved else (angle, angle)",
+            "a * cos - b * sin, a * sin + b * cos",
+            "a * one.cos() - b * one.sin(), a * two.sin() + b * two.cos()",
+        ): "With interleaved the two features of a pair turn by the angles of different pairs in your code. "
+        "Neighbours share an angle: 0, 0, 1, 1, … and not 0, 1, …, 0, 1, ….",
+        replace(
             "y.to(x.dtype)", "y"
         ): "Your result is float32 where x is bfloat16. It has x's dtype.",
         replace(
@@ -1098,12 +1204,25 @@ apply_rope.slips(
 )
 
 
+for narrow_too in (True, False):
+
+    @apply_rope.mistake(
+        "You write into x, which belongs to the caller: a key in a cache would be turned again "
+        "at every step. Make a new tensor."
+    )
+    def _(x, positions, *, base=10_000.0, interleaved=False, narrow_too=narrow_too):
+        own = x if narrow_too else x.to(torch.promote_types(x.dtype, torch.float32))
+        own.copy_(attention.apply_rope(x, positions, base=base, interleaved=interleaved))
+        return own.to(x.dtype)
+
+
 @apply_rope.mistake(
-    "You write into x, which belongs to the caller: a key in a cache would be turned again "
-    "at every step. Make a new tensor."
+    "You look angles up in a table that begins at position 0, and negative positions count from its end. "
+    "Positions are any integers: compute the angles from them."
 )
 def _(x, positions, *, base=10_000.0, interleaved=False):
-    return x.copy_(attention.apply_rope(x, positions, base=base, interleaved=interleaved))
+    rows = int(positions.abs().max()) + 1 if positions.numel() else 1
+    return attention.apply_rope(x, positions % rows, base=base, interleaved=interleaved)
 
 
 @apply_rope.mistake(
@@ -1214,6 +1333,7 @@ def _():
     yield call(draws.scattered(normal(16, 3)), 2), "not contiguous"
     yield call(normal(8, 3), 3), "8 rows are not 3 heads"
     yield call(normal(9, 2), 3), "heads of three features"
+    yield call(normal(6, 2), 2), "two heads of three features: 6 rows"
     yield call(normal(12, 2, dtype=torch.bfloat16), 2), "bfloat16"
     yield call(normal(12, dtype=torch.float64), 3), "a bias in float64"
     yield call(normal(8, 0), 2), "no columns"
@@ -1256,6 +1376,18 @@ pairs_to_halves.slips(
             "weight.size(0) % (2 * n_head)", "weight.size(0) % n_head"
         ): "You ask for whole heads alone. A "
         "head of an odd size has a feature without a partner: raise ValueError.",
+        **{
+            replace(
+                "weight.size(0) % (2 * n_head)",
+                "weight.size(0) % n_head or weight.size(0) % 2",
+                *moved,
+            ): "You ask whether the number of rows is even. Each head's has to be: two heads of three "
+            "features have 6 rows, and raise ValueError."
+            for moved in (
+                (),
+                (MOVED, "torch.cat([t for h in weight.chunk(n_head) for t in (h[::2], h[1::2])])"),
+            )
+        },
         replace(
             "weight.size(0) % (2 * n_head)", "weight.size(0) % 2 or weight.size(0) // n_head % 2"
         ): "You do "
@@ -1403,6 +1535,28 @@ alibi_bias.slips(
         replace(
             "torch.arange(S - T, S)[:, None]", "torch.arange(T)[:, None]"
         ): "Your first query is position 0. The queries are the last T of the S positions.",
+        replace(
+            "torch.arange(S - T, S)[:, None]", "(torch.arange(T) + max(S - T, 0))[:, None]"
+        ): "With more queries than keys your first query is position 0. It is position S − T, which is "
+        "below 0: the first queries see nothing.",
+        **{
+            replace(
+                "distance).masked_fill(distance < 0",
+                f"{distance}).masked_fill(torch.arange(S) > torch.arange(T)[:, None]",
+            ): "Your distances count queries from S − T, but you hide what is above the main diagonal, as if "
+            "they began at 0. The future is where the distance is negative."
+            for distance in ("distance", "distance.clamp(min=0)")
+        },
+        **{
+            replace(
+                "2 ** (n_head.bit_length() - 1)",
+                f"2 ** {power}(math.log2(n_head))",
+                "torch.tensor(exponents)",
+                "torch.tensor(exponents[:n_head])",
+            ): "You take slopes of a power of two that is above n_head. Those of the largest one below come "
+            "first: for 7 heads the slopes of 4."
+            for power in ("round", "math.ceil")
+        },
         replace(
             "torch.arange(S - T, S)[:, None] - torch.arange(S)",
             "torch.arange(S - T + 1, S + 1)[:, None] - torch.arange(S)",
@@ -1590,11 +1744,33 @@ online_softmax.slips(
         replace(
             "new.masked_fill(new == -math.inf, 0.0)", "new"
         ): "A row that has seen nothing becomes NaN: −inf − (−inf). Subtract 0 there.",
+        **{
+            replace(
+                "output * keep[..., None] + weights @ values",
+                f"(output * {old}[..., None] + weights @ values) / total{guard}[..., None]",
+                "total = total *",
+                "before = total * keep\n    total = total *",
+            ): "You divide by the total at each step. The output of a state is a plain sum; it is "
+            "divided once, after the last key."
+            for old in ("keep", "before")
+            for guard in ("", ".masked_fill(total == 0, 1.0)")
+        },
         replace(
-            "output * keep[..., None] + weights @ values",
-            "(output * keep[..., None] + weights @ values) / total[..., None]",
-        ): "You divide by the total at each step. The output of a state is a plain sum; it is "
-        "divided once, after the last key.",
+            "scores.amax(dim=-1))",
+            "scores.amax(dim=-1)).clamp_min(torch.finfo(scores.dtype).min)",
+        ): "A row that has seen nothing has the maximum −inf. You return the smallest finite number.",
+        replace(
+            "(scores - shift[..., None])",
+            "(scores - scores.amax(-1, True).clamp_min(torch.finfo(scores.dtype).min))",
+        ): "You subtract from the new scores the maximum of their own part, also where an earlier one is "
+        "larger. Subtract the maximum of all.",
+        replace(
+            "return new, total, output * keep[..., None] + weights @ values",
+            "some = (scores > -math.inf).any(-1)\n"
+            "    output = output * keep[..., None] + weights @ values\n"
+            "    return new, total * some, output * some[..., None]",
+        ): "You set a row to zero whose new keys are all masked out. It may have seen others before: then it "
+        "keeps its sums.",
         replace(
             "new.masked_fill(new == -math.inf, 0.0)", "torch.zeros_like(new)"
         ): "You subtract no maximum, so large scores overflow, and the state is relative to 0.",
@@ -1616,10 +1792,20 @@ online_softmax.slips(
             "return new, total, output * keep[..., None] + weights @ values",
             "return total, new, output * keep[..., None] + weights @ values",
         ): "Maximum and total are exchanged in your result.",
-        replace(
-            "total = total * keep + weights.sum(dim=-1)",
-            "total = total.mul_(keep).add_(weights.sum(dim=-1))",
-        ): "You write into the old state. Return new tensors.",
+        **{
+            replace(
+                "total = total * keep + weights.sum(dim=-1)",
+                "total = total.mul_(keep).add_(weights.sum(dim=-1))",
+                *more,
+            ): "You write into the old state. Return new tensors."
+            for more in (
+                (),
+                (
+                    "output * keep[..., None] + weights @ values",
+                    "output.mul_(keep[..., None]).add_(weights @ values)",
+                ),
+            )
+        },
         replace(
             "weights.sum(dim=-1)", "weights.mean(dim=-1)"
         ): "You add the mean of the new exponentials. Add their sum.",
@@ -1764,6 +1950,14 @@ flash_attention_forward.contract(
 )
 SEEN = "min(i + block_q, T) + S - T if causal else S"
 HIDDEN = "scores.masked_fill(key > position[:, None], -math.inf)"
+SKIPS_FROM_0 = (
+    "You skip tiles as if the first query were position 0. It is position S − T: with more keys than queries "
+    "you leave out tiles that are seen."
+)
+ONE_TOO_FAR = (
+    "The values are right, but a tile of keys that begins right after the last visible one is computed. The "
+    "last visible key of a tile of queries is that of its last query."
+)
 flash_attention_forward.slips(
     {
         replace(
@@ -1771,7 +1965,17 @@ flash_attention_forward.slips(
             "q_i.size(-2)",
             "k_j.size(-2), device=q.device",
             "k_j.size(-2)",
-        ): "You make positions on the default device. They belong beside the tensors that came: device=…",
+        ): DEVICE,
+        replace("q.size(-1) ** -0.5", "v.size(-1) ** -0.5"): NO_SCALE_OF_V,
+        replace(SEEN, "min(i + block_q, T, S) if causal else S"): SKIPS_FROM_0,
+        **{
+            replace(
+                "= m + total.log()",
+                f"= m.masked_fill(m == -math.inf, 0.0) + total.masked_fill(total == 0, {least}).log()",
+            ): "You return a finite number as the logarithm of a row that sees nothing. Its sum is 0, and the "
+            "logarithm of that −inf."
+            for least in ("torch.finfo(wide).tiny", "1.0")
+        },
         replace("* scale", ""): "The scale is missing: the scores are divided by √d.",
         replace(
             HIDDEN, "scores"
@@ -1839,6 +2043,11 @@ flash_attention_forward.mistake(
     "The values are right, but you compute tiles of which every score is masked out, nearly half of them. "
     "Stop at the last key that the tile's last query sees.",
     replace(SEEN, "S"),
+    cost=True,
+)
+flash_attention_forward.mistake(
+    ONE_TOO_FAR,
+    replace(SEEN, "min(S, min(i + block_q, T) + S - T + 1) if causal else S"),
     cost=True,
 )
 
@@ -1968,9 +2177,12 @@ def _():
     yield backward_case(*given(2, T=0, S=3)), "no query"
     meta = [t.to("meta") for t in given(2, T=3, S=3)]
     yield backward_case(*meta, causal=True), "on another device than the default one"
-    q, k, v, grad_out = given(T=400, S=1, d=2, e=1, dtype=torch.bfloat16)
-    many = backward_case(q, k, v, torch.ones_like(grad_out), block_q=1)
-    yield many, "bfloat16, and one key seen from 400 tiles: a sum that bfloat16 cannot hold"
+    ones, signs = torch.ones(1000, 1).bfloat16(), torch.ones(800, 1).bfloat16()
+    signs[::2] = -1
+    many = backward_case(ones, 0 * signs[:2], signs[:2], ones, block_q=1)
+    yield many, "bfloat16, and keys seen from 1000 tiles: a sum that bfloat16 cannot hold"
+    many = backward_case(0 * ones[:1], signs, signs, ones[:1], block_k=1)
+    yield many, "bfloat16, and a query that sees 800 tiles: a sum that bfloat16 cannot hold"
 
 
 flash_attention_backward.contract(
@@ -1997,15 +2209,36 @@ flash_attention_backward.contract(
 DS = "p * (dp - row_sums[..., rows, :]) * scale"
 flash_attention_backward.slips(
     {
+        **{
+            replace(
+                *edit
+            ): "You sum the tiles in the inputs' dtype. In bfloat16 256 + 1 is 256, so a sum over many tiles "
+            "stands still: sum in float32 and round once."
+            for edit in (
+                ("torch.zeros_like(t, dtype=wide)", "torch.zeros_like(t)"),
+                ("    row_sums =", "    dq = dq.to(q.dtype)\n    row_sums ="),
+                ("    row_sums =", "    dk, dv = dk.to(k.dtype), dv.to(v.dtype)\n    row_sums ="),
+            )
+        },
+        **{
+            replace(
+                product, f"{product} * scale"
+            ): "The gradient of q or of k is multiplied by the scale twice. It is in ds already: multiply "
+            "that with q and k as they came."
+            for product in ("ds.transpose(-2, -1) @ q_i", "ds @ k_j")
+        },
+        replace("q.size(-1) ** -0.5", "v.size(-1) ** -0.5"): NO_SCALE_OF_V,
+        replace(SEEN, "min(i + block_q, T, S) if causal else S"): SKIPS_FROM_0,
         replace(
-            "torch.zeros_like(t, dtype=wide)", "torch.zeros_like(t)"
-        ): "You sum the tiles in the inputs' dtype. In bfloat16 256 + 1 is 256, so a sum over many tiles stands still: sum in float32 and round once.",
+            "keys = slice(",
+            "if causal and i < j // block_q * block_q:\n                continue\n            keys = slice(",
+        ): SKIPS_FROM_0,
         replace(
             "q_i.size(-2), device=q.device",
             "q_i.size(-2)",
             "k_j.size(-2), device=q.device",
             "k_j.size(-2)",
-        ): "You make positions on the default device. They belong beside the tensors that came: device=…",
+        ): DEVICE,
         replace(
             "k_j.transpose(-2, -1) * scale", "k_j.transpose(-2, -1)"
         ): "The scale is missing in the scores: the weights come out wrong.",
@@ -2087,6 +2320,26 @@ flash_attention_backward.mistake(
     replace(SEEN, "S"),
     cost=True,
 )
+flash_attention_backward.mistake(
+    ONE_TOO_FAR,
+    replace(SEEN, "min(S, min(i + block_q, T) + S - T + 1) if causal else S"),
+    cost=True,
+)
+
+
+@flash_attention_backward.mistake(
+    "The values are right, but you go over all tiles twice, first for the row sums Σ p · dp: seven products a "
+    "tile. The same sums are Σ grad_out · out over the features, without any tile.",
+    cost=True,
+)
+def _(grad_out, q, k, v, out, logsumexp, *, causal=False, block_q=64, block_k=64):
+    T, S = q.size(-2), k.size(-2)
+    for i in range(0, T, block_q):
+        for j in range(0, min(i + block_q, T) + S - T if causal else S, block_k):
+            for rows, columns in ((q, k), (grad_out, v)):
+                rows[..., i : i + block_q, :] @ columns[..., j : j + block_k, :].mT
+    tiles = {"causal": causal, "block_q": block_q, "block_k": block_k}
+    return attention.flash_attention_backward(grad_out, q, k, v, out, logsumexp, **tiles)
 
 
 @flash_attention_backward.mistake(
