@@ -69,13 +69,13 @@ quiz = Quiz(
             "The scores are not divided by √d, and d is 128. What goes wrong when training begins?",
             choices=[
                 Choice(
+                    "The weights no longer sum to one, so the result's size depends on how many keys a query sees.",
+                    why="A softmax sums to one whatever its input.",
+                ),
+                Choice(
                     "The weights are nearly one-hot, and for most queries the gradients of the scores are nearly 0.",
                     right=True,
                     why="Scores with deviation 11 make the softmax pick one key; its derivative p (1 − p) vanishes.",
-                ),
-                Choice(
-                    "The weights no longer sum to one.",
-                    why="A softmax sums to one whatever its input.",
                 ),
                 Choice(
                     "All weights become equal.",
@@ -87,17 +87,17 @@ quiz = Quiz(
             "A query may attend to no key. By hand you fill its scores with −inf. What do you get?",
             choices=[
                 Choice(
-                    "NaN in its result, and perhaps in all gradients.",
-                    right=True,
-                    why="0 / 0 in that row; in backward NaN weights are multiplied with other rows' values.",
-                ),
-                Choice(
-                    "The mean of all values.",
+                    "The mean of all values, as if nothing were masked.",
                     why="That is what a large finite number gives: equal scores.",
                 ),
                 Choice(
                     "Zeros.",
                     why="That is what F.scaled_dot_product_attention returns. The bare softmax does not.",
+                ),
+                Choice(
+                    "NaN in its result, and perhaps in all gradients.",
+                    right=True,
+                    why="0 / 0 in that row; in backward NaN weights are multiplied with other rows' values.",
                 ),
             ],
         ),
@@ -123,13 +123,13 @@ quiz = Quiz(
             "What does flash attention keep of the T × S weights for its backward pass?",
             choices=[
                 Choice(
+                    "The weights of all tiles on the diagonal, in half precision.",
+                    why="It keeps none of them, which is why its memory grows with T alone.",
+                ),
+                Choice(
                     "One number for each query: the logarithm of its sum.",
                     right=True,
                     why="exp(score − logsumexp) is the weight; the scores are computed again, tile by tile.",
-                ),
-                Choice(
-                    "The weights, in half precision.",
-                    why="It keeps none of them, which is why its memory grows with T alone.",
                 ),
                 Choice("The mask.", why="The mask is known from the positions."),
             ],
@@ -138,17 +138,17 @@ quiz = Quiz(
             "A head's map shows most of the weight of a token on the one before it. What follows?",
             choices=[
                 Choice(
-                    "The head reads from there. What it passes on, and whether anything uses it, the map does not show.",
-                    right=True,
-                    why="Values, the output projection and later layers decide that. To know, take the head away and look at the loss.",
-                ),
-                Choice(
                     "The model needs the previous token for its prediction.",
                     why="Nothing follows about need: the head's output may be ignored.",
                 ),
                 Choice(
                     "The head computes a bigram table.",
                     why="It can only copy a mixture of values. What is made of it happens elsewhere.",
+                ),
+                Choice(
+                    "The head reads from there. What it passes on, and whether anything uses it, the map does not show.",
+                    right=True,
+                    why="Values, the output projection and later layers decide that. To know, take the head away and look at the loss.",
                 ),
             ],
         ),

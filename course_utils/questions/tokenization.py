@@ -73,13 +73,13 @@ quiz = Quiz(
             "Why do GPT-2's tokens begin from bytes, and not from characters?",
             choices=[
                 Choice(
+                    "Bytes make shorter sequences, so attention costs less.",
+                    "Longer ones, before merges: most scripts take two or three bytes a character.",
+                ),
+                Choice(
                     "256 of them write every text, so nothing is unknown.",
                     "Unicode has more than 140,000 characters, and every new one would be unknown. Any of them is a few bytes.",
                     right=True,
-                ),
-                Choice(
-                    "Bytes make shorter sequences.",
-                    "Longer ones, before merges: most scripts take two or three bytes a character.",
                 ),
                 Choice(
                     "UTF-8 needs no decoding.",
@@ -91,17 +91,17 @@ quiz = Quiz(
             "Training looks at distinct pre-tokens with their counts. What would change if it looked at the whole text, pre-token by pre-token?",
             choices=[
                 Choice(
-                    "The work alone; the merges are the same.",
-                    "A pair's count is the same sum, in another order.",
-                    right=True,
-                ),
-                Choice(
-                    "Rare pairs would be found as well.",
+                    "Rare pairs would be found as well, so the merges differ.",
                     "They are found now: each distinct pre-token is there.",
                 ),
                 Choice(
                     "Merges across pre-tokens would appear.",
                     "No pair reaches from one pre-token to the next, in either case.",
+                ),
+                Choice(
+                    "The work alone; the merges are the same.",
+                    "A pair's count is the same sum, in another order.",
+                    right=True,
                 ),
             ],
         ),
@@ -113,7 +113,10 @@ quiz = Quiz(
                     "The model has rarely seen a word without its space after a lone space.",
                     right=True,
                 ),
-                Choice("The tokenizer drops white space at the end.", "It keeps every byte."),
+                Choice(
+                    "The tokenizer drops white space at the end, so the model gets another prompt than you see.",
+                    "It keeps every byte.",
+                ),
                 Choice(
                     "The prompt is too short.",
                     "Without the space it would work better, and be shorter still.",
@@ -124,13 +127,13 @@ quiz = Quiz(
             "A user's message contains `<|endoftext|>`. What should the server do?",
             choices=[
                 Choice(
+                    "Encode it as the special token: it is in the vocabulary.",
+                    "Then a user ends the document, or begins a message in another's name.",
+                ),
+                Choice(
                     "Encode it as the characters that it consists of.",
                     "What a user writes is text. Only the program itself puts special tokens in.",
                     right=True,
-                ),
-                Choice(
-                    "Encode it as the special token: it is in the vocabulary.",
-                    "Then a user ends the document, or begins a message in another's name.",
                 ),
                 Choice(
                     "Delete it.",
@@ -142,16 +145,16 @@ quiz = Quiz(
             "You double the vocabulary of a small model. What falls?",
             choices=[
                 Choice(
-                    "Tokens a text, by less and less with each doubling.",
-                    "A token that was not worth a merge before is rarer than those that were.",
-                    right=True,
-                ),
-                Choice(
                     "The parameters.", "Embedding and head grow in proportion to the vocabulary."
                 ),
                 Choice(
-                    "The loss a token.",
+                    "The loss a token, by less and less with each doubling.",
                     "It usually rises: a token stands for more bytes. Compare bits a byte.",
+                ),
+                Choice(
+                    "Tokens a text, by less and less with each doubling.",
+                    "A token that was not worth a merge before is rarer than those that were.",
+                    right=True,
                 ),
             ],
         ),
