@@ -6,10 +6,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-_STUDENTS = ("lab", "check", "progress", "update", "train", "doctor")
+_STUDENTS = ("lab", "check", "progress", "update", "train", "sample", "doctor")
 AUTHORS = ("normalise", "percent", "solve", "record")
 INSTRUCTORS = ("release", "grade")
 """The verbs, by who needs them. An edition holds only the first."""
+_SCRIPTS = {"train": "pretraining", "sample": "sampling"}
+"""Verbs that an edition has only with the module of the reference that does their work."""
 
 
 class Grouped(TyperGroup):
@@ -77,10 +79,43 @@ def lab(
     add_help_option=False,
 )
 def train(context: typer.Context) -> None:
-    """Train a GPT-2 on the sources of Python's own library; `course train --help` lists the settings."""
+    """Train a GPT-2 on Python's own library or on your own text; `course train --help` lists the settings."""
     from course_utils.reference.pretraining import main
 
     main(context.args)
+
+
+@app.command()
+def sample(
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A checkpoint of `course train`, or a folder that it exported (default: the course's own model)."
+        ),
+    ] = None,
+    prompt: Annotated[
+        str, typer.Option(help="What the text begins with; without it a new document begins.")
+    ] = "",
+    number: Annotated[int, typer.Option(help="How many texts.")] = 1,
+    tokens: Annotated[int, typer.Option(help="The most tokens after the prompt.")] = 200,
+    temperature: Annotated[
+        float, typer.Option(help="0: always the likeliest token; 1: the model's own chances.")
+    ] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Draw among the k likeliest; 0: among all.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Draw among the likeliest that together have this chance.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same text.")] = 0,
+) -> None:
+    """Write text with a model that `course train` made, or with the course's own."""
+    from course_utils.reference import sampling
+
+    try:
+        how = sampling.Sampling(tokens, temperature, top_k, top_p, seed)
+        texts = sampling.sample(*sampling.load(source), prompt, number, how)
+    except ValueError as error:
+        raise _stop(f"course sample: {error}") from None
+    typer.echo("\n----\n".join(texts))
 
 
 @app.command()
@@ -492,12 +527,12 @@ def release(
 
 
 if not (Path(__file__).parent / "authoring").is_dir():  # an edition, which grades nobody
-    trains = (Path(__file__).parent / "reference/pretraining.py").is_file()
+    reference = Path(__file__).parent / "reference"
     app.registered_commands = [
         verb
         for verb in app.registered_commands
         if (name := getattr(verb.callback, "__name__", "")) in _STUDENTS
-        and (trains or name != "train")
+        and (name not in _SCRIPTS or (reference / f"{_SCRIPTS[name]}.py").is_file())
     ]
 
 if __name__ == "__main__":

@@ -21,5 +21,6 @@ ORDER = (
     "tokenization",
     "attention",
     "gpt2",
+    "generation",
     "lora",
 )

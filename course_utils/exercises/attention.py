@@ -489,6 +489,9 @@ def _():
     yield call(documents), "two rows with different documents"
     yield call(documents, causal=False, window=2), "a window with two sides"
     yield call(torch.tensor([[0, 0, 1, 1, 0]])), "a number that comes again is the same document"
+    for causal in (True, False):
+        again = call(torch.tensor([[0, 1, 0, 1, 0]]), causal=causal, window=3)
+        yield again, "a window over documents that take turns"
     yield call(torch.tensor([[5, 5, 3, 3]])), "numbers that fall"
     yield call(torch.tensor([[-1, -1, 0, 0]])), "padding on the left"
     yield call(torch.tensor([[-1, -2, -2]])), "padding alone, with two numbers"
@@ -563,6 +566,12 @@ document_mask.slips(
             "than `window` positions away are seen, on either side."
             for half in ("window // 2", "(window - 1) // 2")
         },
+        replace(
+            "    if window is not None:\n",
+            "    if window is not None:\n"
+            "        rank = (allowed & (position[:, None] >= position)).sum(-1)\n"
+            "        distance = rank[:, :, None] - rank[:, None, :]\n",
+        ): "Your window counts the positions of the own document alone. Those of the row count, whosever they are.",
         replace(
             "if window is not None", "if causal and window is not None"
         ): "You use the window only with causal. Without it the window has two sides.",
@@ -1895,32 +1904,32 @@ def _(draw):
     yield call(q, k, v, causal=draw(st.booleans()), **blocks)
 
 
+def in_tiles(made, case, large):
+    """Cases with and without a causal mask, at sizes where tiles fit and where they do not.
+
+    made: gives the tensors of these sizes. case: makes a case of them. large: multiplies them all.
+    """
+    for causal in (False, True):
+        tiles = {"causal": causal, "block_q": 2, "block_k": 3}
+        yield case(*made(2, 3, T=7, S=7), **tiles), "tiles that do not fit"
+        yield case(*made(2, T=7, S=3), **tiles), "more queries than keys"
+        yield case(*made(2, T=2, S=9), **tiles), "queries after a cache"
+        yield case(*made(2, 3), causal=causal), "one tile"
+        yield case(*made(2, T=1, S=6), **tiles), "one query"
+        yield case(*(large * t for t in made(T=6, S=6)), **tiles), "large scores"
+        scattered = (draws.scattered(t) for t in made(2, T=5, S=6))
+        yield case(*scattered, **tiles), "not contiguous"
+        for dtype in (torch.float64, torch.bfloat16):
+            yield case(*made(2, T=5, S=5, dtype=dtype), **tiles), str(dtype)
+    yield case(*made(0, T=3, S=3), block_q=2, block_k=2), "an empty batch"
+    yield case(*made(2, T=0, S=3)), "no query"
+    meta = [t.to("meta") for t in made(2, T=3, S=3)]
+    yield case(*meta, causal=True), "on another device than the default one"
+
+
 @flash_attention_forward.edge
 def _():
-    for causal in (False, True):
-        yield (
-            call(*qkv(2, 3, T=7, S=7), causal=causal, block_q=4, block_k=3),
-            "tiles that do not fit",
-        )
-        yield call(*qkv(2, T=7, S=3), causal=causal, block_q=2, block_k=2), "more queries than keys"
-        yield call(*qkv(2, T=2, S=9), causal=causal, block_q=4, block_k=4), "queries after a cache"
-        yield call(*qkv(2, 3), causal=causal), "one tile"
-        yield call(*qkv(2, T=1, S=6), causal=causal, block_k=2), "one query"
-        yield (
-            call(*(60 * t for t in qkv(T=6, S=6)), causal=causal, block_q=2, block_k=2),
-            "huge scores",
-        )
-        scattered = (draws.scattered(t) for t in qkv(2, T=5, S=6))
-        yield call(*scattered, causal=causal, block_q=2, block_k=3), "not contiguous"
-        for dtype in (torch.float64, torch.bfloat16):
-            yield (
-                call(*qkv(2, T=5, S=5, dtype=dtype), causal=causal, block_q=2, block_k=3),
-                str(dtype),
-            )
-    yield call(*qkv(0, T=3, S=3), block_q=2, block_k=2), "an empty batch"
-    yield call(*qkv(2, T=0, S=3)), "no query"
-    meta = [t.to("meta") for t in qkv(2, T=3, S=3)]
-    yield call(*meta, causal=True), "on another device than the default one"
+    yield from in_tiles(qkv, call, large=60)
 
 
 LONG = {"T": 32, "S": 32, "d": 16, "e": 16}
@@ -2009,6 +2018,17 @@ flash_attention_forward.slips(
             "= m + total.log()", "= total"
         ): "You return the total. The second result is the logarithm of the "
         "sum, maximum + log(total).",
+        replace(
+            "= m + total.log()", "= m / scale + total.log()"
+        ): "The maximum in your logarithm is that of q · k, without 1 / √d. It must be of the scores that are summed.",
+        replace(
+            "            m, total, o = online_softmax(m, total, o, scores, v_j)\n",
+            "            new = scores.amax(dim=-1)\n"
+            "            shift = new.masked_fill(new == -math.inf, 0.0)\n"
+            "            weights, keep = (scores - shift[..., None]).exp(), (m - shift).exp()\n"
+            "            total, o = total * keep + weights.sum(-1), o * keep[..., None] + weights @ v_j\n"
+            "            m = new\n",
+        ): "Your maximum is that of the last tile alone. It is the largest of all tiles so far.",
         replace("= m + total.log()", "= m + total.log2()"): "You take the logarithm to base 2.",
         replace(
             "range(0, T, block_q)", "range(0, T - T % block_q, block_q)"
@@ -2161,22 +2181,7 @@ def given(*batch, e=2, **sizes):
 
 @flash_attention_backward.edge
 def _():
-    for causal in (False, True):
-        tiles = {"causal": causal, "block_q": 2, "block_k": 3}
-        yield backward_case(*given(2, 3, T=7, S=7), **tiles), "tiles that do not fit"
-        yield backward_case(*given(2, T=7, S=3), **tiles), "more queries than keys"
-        yield backward_case(*given(2, T=2, S=9), **tiles), "queries after a cache"
-        yield backward_case(*given(2, 3), causal=causal), "one tile"
-        yield backward_case(*given(2, T=1, S=6), **tiles), "one query"
-        yield backward_case(*(6 * t for t in given(T=6, S=6)), **tiles), "large scores"
-        scattered = (draws.scattered(t) for t in given(2, T=5, S=6))
-        yield backward_case(*scattered, **tiles), "not contiguous"
-        for dtype in (torch.float64, torch.bfloat16):
-            yield backward_case(*given(2, T=5, S=5, dtype=dtype), **tiles), str(dtype)
-    yield backward_case(*given(0, T=3, S=3), block_q=2, block_k=2), "an empty batch"
-    yield backward_case(*given(2, T=0, S=3)), "no query"
-    meta = [t.to("meta") for t in given(2, T=3, S=3)]
-    yield backward_case(*meta, causal=True), "on another device than the default one"
+    yield from in_tiles(given, backward_case, large=6)
     ones, signs = torch.ones(1000, 1).bfloat16(), torch.ones(800, 1).bfloat16()
     signs[::2] = -1
     many = backward_case(ones, 0 * signs[:2], signs[:2], ones, block_q=1)

@@ -1209,10 +1209,13 @@ _COUNTED_ONCE = (
 )
 
 
-def users_counted_once(root, take):
+def by_users(root, uses=list, take=-1):
+    """Count the users of each node, and take those whose users are done."""
     users, ahead = {root: 0}, [root]
     while ahead:
-        for below in set(ahead.pop().inputs) - {None}:
+        for below in uses(ahead.pop().inputs):
+            if below is None:
+                continue
             if below not in users:
                 users[below] = 0
                 ahead.append(below)
@@ -1231,12 +1234,12 @@ def users_counted_once(root, take):
 
 @topological_order.mistake(_COUNTED_ONCE)
 def _(root):
-    return users_counted_once(root, 0)
+    return by_users(root, uses=set, take=0)
 
 
 @topological_order.mistake(_COUNTED_ONCE)
 def _(root):
-    return users_counted_once(root, -1)
+    return by_users(root, uses=set)
 
 
 @topological_order.mistake(
@@ -1292,25 +1295,7 @@ def _(root):
 
 @topological_order.alternative("count the users of each node, and take those whose users are done")
 def _(root):
-    users, ahead = {root: 0}, [root]
-    while ahead:
-        for below in ahead.pop().inputs:
-            if below is None:
-                continue
-            if below not in users:
-                users[below] = 0
-                ahead.append(below)
-            users[below] += 1
-    order, ready = [], [root]
-    while ready:
-        node = ready.pop()
-        order.append(node)
-        for below in node.inputs:
-            if below is not None:
-                users[below] -= 1
-                if users[below] == 0:
-                    ready.append(below)
-    return order
+    return by_users(root)
 
 
 @topological_order.alternative("depth first with a stack of iterators")

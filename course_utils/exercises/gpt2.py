@@ -14,8 +14,9 @@ from course_utils.grading import Exercise, call, contracts, draws, probes, repla
 from course_utils.grading.probes import prepared
 from course_utils.grading.probes.chapters.gpt2 import gpt2_tree
 from course_utils.grading.pytrees.tree import tensors
-from course_utils.reference import gpt2
+from course_utils.reference import gpt2, llama
 from course_utils.reference.gpt2 import GPT2Config, Parts
+from course_utils.reference.llama import LlamaConfig
 
 BOOK, F64 = Parts(), torch.float64
 
@@ -1228,6 +1229,149 @@ whole.equivalent(
 )
 
 
+# ------------------------------------------------------------------------------ next_token_loss
+
+loss = Exercise(
+    gpt2.next_token_loss,
+    title="The loss of the next token",
+    difficulty=1,
+    minutes=10,
+    points=2,
+    gradients=("logits",),
+    length=terms,
+    hints=(
+        "F.cross_entropy takes (N, V) and (N,), and leaves out targets of −100 by itself. A batch and its "
+        "positions are N = B · T predictions.",
+        "logits.flatten(0, 1) and targets.flatten(). targets[b, t] belongs to logits[b, t] already.",
+        ("edge cases", "logits.float() first: in bfloat16 a loss near 10 is a multiple of 1/16."),
+    ),
+)
+
+
+@loss.by_hand
+def _():
+    """Logits that are logarithms of probabilities: the loss is read off."""
+    p = torch.tensor(
+        [[[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]], [[0.2, 0.2, 0.6], [0.1, 0.1, 0.8]]]
+    )
+    nats = -math.log(0.5), -math.log(0.125), -math.log(0.2), -math.log(0.8)
+    yield call(p[:1].log(), torch.tensor([[0, 2]])), torch.tensor(sum(nats[:2]) / 2)
+    yield call(p.log(), torch.tensor([[0, 2], [1, 2]])), torch.tensor(sum(nats) / 4)
+    some = torch.tensor([[0, -100], [1, 2]])
+    yield call(p.log(), some), torch.tensor((nats[0] + nats[2] + nats[3]) / 3)
+
+
+@loss.cases(10)
+def _(draw):
+    B, T, V = draw(draws.distinct_sizes(3, 2, 7))
+    seed = draw(seeds)
+    targets = some_ids(B, T, V, seed=seed)
+    if draw(st.booleans()):
+        left_out = some_ids(B, T, 2, seed=seed + 1).bool()
+        left_out[:, -1] = False  # every sequence has one that counts,
+        left_out[0], left_out[1, 0] = False, True  # and not all have as many
+        targets = targets.masked_fill(left_out, -100)
+    yield call(2 * normal(B, T, V, seed=seed) + 1, targets)
+
+
+@loss.edge
+def _():
+    x, ids = normal(3, 4, 7, seed=5), some_ids(3, 4, 7, seed=6)
+    answer = torch.full((2, 5), -100)
+    answer[0, 4], answer[1, 2:] = 3, torch.tensor([1, 0, 6])
+    yield call(x[:1, :1], ids[:1, :1]), "one target"
+    yield call(normal(2, 5, 7), answer), "a prompt is left out, and rows count differently much"
+    yield call(normal(4, 4, 4), some_ids(4, 4, 4)), "all axes of one size"
+    yield call(300 * x, ids), "logits in the hundreds: exp overflows, and a probability rounds to 0"
+    yield call(x + 10_000.0, ids), "logits far from zero"
+    yield call((3 * x).bfloat16(), ids), "bfloat16 logits: the loss is float32"
+    yield call((3 * x).half(), ids), "half precision logits: the loss is float32"
+    yield call(draws.scattered(x), draws.scattered(ids)), "not contiguous"
+
+
+ROWS, AIMS = "logits.flatten(0, 1).float()", "targets.flatten()"
+WHOLE = f"F.cross_entropy({ROWS}, {AIMS})"
+
+for says, edit in {
+    "The targets are shifted once more. targets[b, t] follows position t already: logits[b, t] "
+    "is judged by it.": replace(
+        ROWS, "logits[:, :-1].flatten(0, 1).float()", AIMS, "targets[:, 1:].flatten()"
+    ),
+    "This is the sum. The mean is asked for, so that the loss does not depend on the batch's size.": replace(
+        AIMS, f'{AIMS}, reduction="sum"'
+    ),
+    "You divide by the number of all targets, those of −100 included. "
+    "Divide by the number of those that count.": replace(
+        WHOLE, f'F.cross_entropy({ROWS}, {AIMS}, reduction="sum") / targets.numel()'
+    ),
+    "This is a mean of the sequences' means: where they count differently many targets, "
+    "those of a short one weigh more. Take one mean over all targets.": replace(
+        WHOLE,
+        "torch.stack([F.cross_entropy(x.float(), y) for x, y in zip(logits, targets) if (y >= 0).any()]).mean()",
+    ),
+    "The loss is computed in the logits' own dtype: in bfloat16 it has three digits. "
+    "Cast the logits to float32 before it.": replace(".float()", ""),
+    "It is cast to float32 at the end, when the digits are lost: cast the logits.": replace(
+        WHOLE, f"F.cross_entropy(logits.flatten(0, 1), {AIMS}).float()"
+    ),
+    "This is in bits. Nats are asked for: do not divide by ln 2.": replace(
+        WHOLE, f"{WHOLE} / math.log(2)"
+    ),
+    "Targets of −100 are taken for token 0. They are left out.": replace(
+        AIMS, "targets.flatten().clamp(min=0)"
+    ),
+    "F.cross_entropy gets probabilities. It takes the softmax itself: give it the logits.": replace(
+        ROWS, "logits.flatten(0, 1).float().softmax(-1)"
+    ),
+    "This is the logarithm of a softmax that has rounded to 0: an infinite loss. "
+    "F.cross_entropy or log_softmax computes it in one piece.": replace(
+        WHOLE, f"F.nll_loss({ROWS}.softmax(-1).log(), {AIMS})"
+    ),
+    "The sign is wrong: the loss is minus the logarithm of the target's probability.": replace(
+        WHOLE, f"-{WHOLE}"
+    ),
+    "This is the perplexity, the exponential of the loss.": replace(WHOLE, f"{WHOLE}.exp()"),
+    "Axis 1 is the position here, and F.cross_entropy looks for the vocabulary there. "
+    "Flatten batch and positions into one axis, or move V to axis 1.": replace(
+        ROWS, "logits.float()", AIMS, "targets"
+    ),
+    "The softmax is over the positions: the logits were reshaped to (…, V, …) where axes "
+    "had to change places. Flatten batch and positions, or transpose.": replace(
+        ROWS,
+        "logits.float().reshape(logits.size(0), logits.size(2), logits.size(1))",
+        AIMS,
+        "targets",
+    ),
+    "The exponentials overflow. Subtract the maximum first, or let F.cross_entropy do it.": replace(
+        WHOLE, f"F.nll_loss({ROWS} - {ROWS}.exp().sum(-1, keepdim=True).log(), {AIMS})"
+    ),
+    "The result is one loss for each target. Their mean is asked for.": replace(
+        AIMS, f'{AIMS}, reduction="none"'
+    ),
+}.items():
+    loss.mistake(says, edit)
+
+
+@loss.alternative("the vocabulary on axis 1")
+def _(logits, targets):
+    return F.cross_entropy(logits.transpose(1, 2).to(torch.float32), targets, ignore_index=-100)
+
+
+@loss.alternative("logsumexp less the target's logit, of those that count")
+def _(logits, targets):
+    counted = targets != -100
+    x, y = logits[counted].float(), targets[counted]
+    return (x.logsumexp(-1) - x.gather(-1, y[:, None])[:, 0]).mean()
+
+
+@loss.alternative("log_softmax, gathered everywhere, and weights of 1 and 0")
+def _(logits, targets):
+    weights = (targets >= 0).float()
+    logs = F.log_softmax(logits, dim=-1, dtype=torch.float32)
+    taken = logs.gather(2, targets.clamp(min=0).unsqueeze(2)).squeeze(2)
+    return -(taken * weights).sum() / weights.sum()
+
+
 # ------------------------------------------------------------------------------ load_hf_state_dict
 
 load = Exercise(
@@ -1477,3 +1621,172 @@ load.equivalent(
     "load_hf_state_dict: `torch.equal(head, embedding)` → `torch.equal(embedding, head)`",
     because="equality is symmetric, of tensors as of numbers.",
 )
+
+
+# ------------------------------------------------------------------------------ SwiGLU
+
+swiglu = Exercise(
+    llama.SwiGLU,
+    key="gpt2.SwiGLU",
+    title="The MLP of a Llama",
+    difficulty=1,
+    minutes=10,
+    points=2,
+    probe=probes.gpt2_part,
+    length=terms,
+    hints=(
+        "Three linear layers without bias: c_gate and c_fc from config.n_embd to config.n_inner, c_proj "
+        "back.",
+        "F.silu is x · σ(x). It is on the gate alone; the product of the two goes into c_proj.",
+        ("edge cases", "Nothing else is in here: no dropout, no residual."),
+    ),
+)
+
+
+def gated(D=4, F=6):
+    """A config as data, and the shapes of its SwiGLU."""
+    config = sizes(n_embd=D, n_head=1, n_kv_head=1, n_inner=F)
+    shapes = {"c_gate.weight": (F, D), "c_fc.weight": (F, D), "c_proj.weight": (D, F)}
+    return {"config": config}, shapes
+
+
+@swiglu.by_hand
+def _():
+    """One feature, three hidden ones: gates x, −x and 0, values 10 x, 100 x and x."""
+    build, _ = gated(1, 3)
+    weights = {"c_gate.weight": torch.tensor([[1.0], [-1.0], [0.0]], dtype=F64)}
+    weights["c_fc.weight"] = torch.tensor([[10.0], [100.0], [1.0]], dtype=F64)
+    weights["c_proj.weight"] = torch.tensor([[1.0, 1.0, 1.0]], dtype=F64)
+    x = torch.tensor([[[1.0], [-2.0]]], dtype=F64)
+    silu = lambda v: v / (1 + math.exp(-v))  # noqa: E731
+    out = [silu(v) * 10 * v + silu(-v) * 100 * v for v in (1.0, -2.0)]
+    out = torch.tensor(out, dtype=F64).view(1, 2, 1)
+    yield call(build, weights, ("eval", x)), {"step 1 (eval): output": out}
+
+
+@swiglu.cases(8)
+def _(draw):
+    B, T, D, F = draw(draws.distinct_sizes(4, 2, 7))
+    dtype, seed = draw(st.sampled_from([torch.float32, F64])), draw(seeds)
+    build, shapes = gated(D, F)
+    x, y = (normal(B, T, D, dtype=dtype, seed=seed + s) for s in (90, 91))
+    steps = ("train", x), ("train", y), ("eval", x), ("reload",), ("eval", y)
+    yield call(build, weights_of(shapes, seed, dtype), *steps)
+
+
+@swiglu.edge
+def _():
+    build, shapes = gated()
+    weights, x = weights_of(shapes, 1), normal(2, 3, 4, dtype=F64)
+    wide, wide_shapes = gated(3, 12)
+    yield call(build, weights, ("train", x[0, 0])), "one vector"
+    yield call(build, weights, ("train", x[:0])), "an empty batch"
+    yield call(build, weights, ("train", draws.scattered(x))), "not contiguous"
+    yield call(build, weights, ("train", 40 * x)), "large: SiLU is x or 0"
+    yield call(wide, weights_of(wide_shapes, 2), ("train", x[..., :3])), "n_inner is 4 D"
+    dropped = {"config": build["config"] | {"dropout": 0.5}}
+    yield call(dropped, weights, ("train", x)), "config.dropout is not looked at"
+
+
+GATED = "F.silu(self.c_gate(x)) * self.c_fc(x)"
+
+for says, edit in {
+    "SiLU is on c_fc. The gate is c_gate: silu(c_gate(x)) · c_fc(x).": replace(
+        GATED, "F.silu(self.c_fc(x)) * self.c_gate(x)"
+    ),
+    "The gate is a sigmoid: that is the GLU of 2016. The Swi is for SiLU, x · σ(x).": replace(
+        "F.silu(self", "torch.sigmoid(self"
+    ),
+    "The gate is a GELU: that is GEGLU. SwiGLU has SiLU, x · σ(x).": replace(
+        "F.silu(self", "F.gelu(self"
+    ),
+    "The gate is a GELU in its tanh form, as in GPT-2. SwiGLU has SiLU, x · σ(x).": replace(
+        "F.silu(self.c_gate(x))", 'F.gelu(self.c_gate(x), approximate="tanh")'
+    ),
+    "The gate is a ReLU: that is ReGLU. SwiGLU has SiLU, x · σ(x).": replace(
+        "F.silu(self", "F.relu(self"
+    ),
+    "The gate passes no activation function: a product of two linear layers. "
+    "SiLU is on the gate.": replace("F.silu(self.c_gate(x))", "self.c_gate(x)"),
+    "There is no gate: c_gate is never used. Multiply silu(c_gate(x)) with c_fc(x).": replace(
+        GATED, "F.silu(self.c_fc(x))"
+    ),
+    "c_fc is never used. Multiply silu(c_gate(x)) with c_fc(x).": replace(
+        GATED, "F.silu(self.c_gate(x))"
+    ),
+    "Gate and value are added. The gate is a factor.": replace(") * self", ") + self"),
+    "SiLU is on the product. It is on the gate alone, before the product.": replace(
+        GATED, "F.silu(self.c_gate(x) * self.c_fc(x))"
+    ),
+    "SiLU is on both. The value, c_fc(x), passes as it is.": replace(
+        "* self.c_fc(x)", "* F.silu(self.c_fc(x))"
+    ),
+    "There are biases. A Llama's linear layers have none: bias=False.": replace(
+        "self.c_gate = nn.Linear(config.n_embd, config.n_inner, bias=False)",
+        "self.c_gate = nn.Linear(config.n_embd, config.n_inner)",
+        "self.c_fc = nn.Linear(config.n_embd, config.n_inner, bias=False)",
+        "self.c_fc = nn.Linear(config.n_embd, config.n_inner)",
+        "config.n_inner, config.n_embd, bias=False",
+        "config.n_inner, config.n_embd",
+    ),
+    "c_proj has a bias. A Llama's linear layers have none: bias=False.": replace(
+        "config.n_inner, config.n_embd, bias=False", "config.n_inner, config.n_embd"
+    ),
+    "x is added at the end. The block does that; here it is added twice.": replace(
+        "return self", "return x + self"
+    ),
+    "There is a dropout; a Llama has none.": replace(
+        "return self.c_proj",
+        "return nn.Dropout(0.5).train(self.training)(self.c_proj",
+        "c_fc(x))",
+        "c_fc(x)))",
+    ),
+    "c_proj's result goes through SiLU, too. "
+    "What a block adds to the residual stream must be able to be negative.": replace(
+        "return self.c_proj(F.silu(self.c_gate(x)) * self.c_fc(x))",
+        "return F.silu(self.c_proj(F.silu(self.c_gate(x)) * self.c_fc(x)))",
+    ),
+}.items():
+    swiglu.mistake(says, edit)
+
+
+for width in ("4 * config.n_embd", "8 * config.n_embd // 3"):
+    swiglu.mistake(
+        "The hidden layer's width is computed from D. It is given: config.n_inner.",
+        replace(
+            "self.c_gate = nn.Linear(config.n_embd, config.n_inner",
+            f"self.c_gate = nn.Linear(config.n_embd, {width}",
+            "self.c_fc = nn.Linear(config.n_embd, config.n_inner",
+            f"self.c_fc = nn.Linear(config.n_embd, {width}",
+            "config.n_inner, config.n_embd",
+            f"{width}, config.n_embd",
+        ),
+    )
+
+
+@swiglu.alternative("SiLU by its formula")
+class _(nn.Module):
+    def __init__(self, config: LlamaConfig):
+        super().__init__()
+        D, inner = config.n_embd, config.n_inner
+        self.c_gate, self.c_fc = (nn.Linear(D, inner, bias=False) for _ in range(2))
+        self.c_proj = nn.Linear(inner, D, bias=False)
+
+    def forward(self, x):
+        gate = self.c_gate(x)
+        return self.c_proj(self.c_fc(x) * gate * gate.sigmoid())
+
+
+@swiglu.alternative("gate and value from one product")
+class _(nn.Module):
+    def __init__(self, config: LlamaConfig):
+        super().__init__()
+        self.c_gate = nn.Linear(config.n_embd, config.n_inner, bias=False)
+        self.c_fc = nn.Linear(config.n_embd, config.n_inner, bias=False)
+        self.c_proj = nn.Linear(config.n_inner, config.n_embd, bias=False)
+        self.act = nn.SiLU()
+
+    def forward(self, x):
+        both = torch.cat([self.c_gate.weight, self.c_fc.weight])
+        gate, value = F.linear(x, both).chunk(2, dim=-1)
+        return self.c_proj(self.act(gate) * value)

@@ -973,6 +973,56 @@ def _(words, counts, n_merges):
     return sorted(pairs, key=lambda p: (-pairs[p], p))[:n_merges]
 
 
+MET_FIRST = (
+    "Of pairs that are equally frequent you take the one that is met first. The smallest is due."
+)
+ONCE_A_WORD = "You count the pairs that a merge makes once for each word. The word stands in the text counts[i] times."
+
+
+@train_bpe.mistake(MET_FIRST)
+def _(words, counts, n_merges):
+    split, merges = [list(word) for word in words], []
+    while len(merges) < n_merges and (pairs := counted(split, counts)):
+        merges.append(max(pairs, key=pairs.__getitem__))
+        split = [merge_pair_of_the_book(word, merges[-1], 255 + len(merges)) for word in split]
+    return merges
+
+
+def in_a_dict(words, counts, n_merges, *, first=False, once=False):
+    """Training with the counts in a dict. first, once: make the mistakes of these names."""
+    words = [tuple(word) for word in words]
+    pairs, where, merges = defaultdict(int), defaultdict(set), []
+    for i, word in enumerate(words):
+        for pair in pairwise(word):
+            pairs[pair] += counts[i]
+            where[pair].add(i)
+    for step in range(n_merges):
+        best = min(pairs, key=lambda p: -pairs[p] if first else (-pairs[p], p), default=None)
+        if best is None or pairs[best] <= 0:
+            break
+        for i in sorted(where[best]):
+            word = words[i]
+            for pair in pairwise(word):
+                pairs[pair] -= counts[i]
+            words[i] = tuple(merge_pair_of_the_book(word, best, 256 + step))
+            for pair in zip(words[i], words[i][1:], strict=False):
+                pairs[pair] += 1 if once else counts[i]
+                where[pair].add(i)
+        del where[best]
+        merges.append(best)
+    return merges
+
+
+@train_bpe.mistake(MET_FIRST)
+def _(words, counts, n_merges):
+    return in_a_dict(words, counts, n_merges, first=True)
+
+
+@train_bpe.mistake(ONCE_A_WORD)
+def _(words, counts, n_merges):
+    return in_a_dict(words, counts, n_merges, once=True)
+
+
 @train_bpe.mistake("You merge across words: no pair reaches from one word to the next.")
 def _(words, counts, n_merges):
     text = [t for word, n in zip(words, counts, strict=False) for t in list(word) * n]
@@ -1109,27 +1159,7 @@ def _(words, counts, n_merges):
 
 @train_bpe.alternative("counts in a dict, its smallest found by min")
 def _(words, counts, n_merges):
-    words = [tuple(word) for word in words]
-    pairs, where, merges = defaultdict(int), defaultdict(set), []
-    for i, word in enumerate(words):
-        for pair in pairwise(word):
-            pairs[pair] += counts[i]
-            where[pair].add(i)
-    for step in range(n_merges):
-        best = min(pairs, key=lambda p: (-pairs[p], p), default=None)
-        if best is None or not pairs[best]:
-            break
-        for i in sorted(where[best]):
-            word = words[i]
-            for pair in pairwise(word):
-                pairs[pair] -= counts[i]
-            words[i] = tuple(merge_pair_of_the_book(word, best, 256 + step))
-            for pair in zip(words[i], words[i][1:], strict=False):
-                pairs[pair] += counts[i]
-                where[pair].add(i)
-        del where[best]
-        merges.append(best)
-    return merges
+    return in_a_dict(words, counts, n_merges)
 
 
 @train_bpe.alternative("only the neighbours of a merge are counted anew")
@@ -1507,6 +1537,25 @@ special_token_split.slips(
         ): "You split at the first special token alone.",
     }
 )
+
+
+@special_token_split.mistake(
+    "You mark each special token by replacing it. A shorter one within it is marked after it, and cuts it. Take the "
+    "longest at each place, and go on behind it."
+)
+def _(text, special):
+    for token in sorted(special, key=len, reverse=True):
+        text = text.replace(token, f"\0{token}\0")
+    return [piece for piece in text.split("\0") if piece]
+
+
+@special_token_split.mistake(
+    "You return the text between special tokens character by character. What stands between two of them is "
+    "one piece."
+)
+def _(text, special):
+    pieces = tokenization.special_token_split(text, special)
+    return [part for piece in pieces for part in ([piece] if piece in special else piece)]
 
 
 @special_token_split.mistake(

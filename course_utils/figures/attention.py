@@ -3,22 +3,28 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullLocator
 from torch import Tensor
 
-from .style import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, PAPER, RED, Drawing, note, paper, plot
+from .style import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    PALETTE,
+    PAPER,
+    RED,
+    Drawing,
+    doublings,
+    note,
+    paper,
+    plot,
+)
 
 _MARKS = ("o", "s", "^", "D", "v", "x")
 _PLAIN = FuncFormatter(lambda value, _: f"{value:,.4g}")
-
-
-def _doublings(ax: Axes, x: Sequence[float]) -> None:
-    """An x axis to base 2 with the values themselves as ticks."""
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(x, [f"{value:,}" for value in x])
-    ax.xaxis.set_minor_locator(NullLocator())
 
 
 def draw_by_width(
@@ -35,7 +41,7 @@ def draw_by_width(
         ax.spines[["top", "right"]].set_visible(False)
         for (name, values), mark, colour in zip(curves.items(), _MARKS, PALETTE, strict=False):
             ax.plot(widths, values, color=colour, marker=mark, label=name)
-        _doublings(ax, widths)
+        doublings(ax, widths)
         ax.set_title(title, color=INK, fontsize=10)
         ax.set_xlabel("features d")
     axes[0].set_yscale("log", base=4)
@@ -87,7 +93,7 @@ def draw_curves(
         y = [value / unit for value in values]
         ax.plot(x, y, color=colour, label=name, marker=mark if len(x) < 20 else "")
     if log:
-        _doublings(ax, x)
+        doublings(ax, x)
         ax.set_yscale("log", base=4)
         ax.yaxis.set_major_formatter(_PLAIN)
         ax.yaxis.set_minor_locator(NullLocator())
@@ -196,5 +202,5 @@ def draw_heads(
     ax.yaxis.set_major_formatter(_PLAIN)
     ax.set_xlabel("share of the weight on the pattern")
     ax.set_ylabel("loss rises by (nats)")
-    ax.legend(frameon=False, fontsize=9, loc="center left")
+    ax.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 from course_utils.reference.autograd_engine import Node
 
 from .autograd import draw_graph
-from .style import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, Drawing, plot
+from .style import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, Drawing, doublings, plot
 
 
 class _Shown:
@@ -116,7 +116,7 @@ def draw_ratios(ratios: Mapping[int, Sequence[float]]) -> Drawing:
     middle = [float(np.median(found)) for found in ratios.values()]
     ax.plot(widths, middle, "o-", color=BLUE, lw=2, label="median of the pairs")
     ax.axhline(1.0, color=INK, lw=0.8, ls=":")
-    ax.set_xscale("log", base=2)
+    doublings(ax, widths)
     ax.set_yscale("log")
     every = [r for found in ratios.values() for r in found]
     low, high = min(0.45, min(every) / 1.1), max(2.2, 1.1 * max(every))
@@ -124,8 +124,6 @@ def draw_ratios(ratios: Mapping[int, Sequence[float]]) -> Drawing:
     ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.set_yticks([], minor=True)
     ax.set_ylim(low, high)
-    ax.set_xticks(widths, [str(width) for width in widths])
-    ax.set_xticks([], minor=True)
     ax.set_xlabel("hidden units")
     ax.set_ylabel("engine's time / torch's")
     ax.legend(frameon=False)

@@ -5,7 +5,21 @@ from itertools import pairwise
 
 from matplotlib.patches import Patch
 
-from .style import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, PAPER, Drawing, note, paper, plot, slot
+from .style import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    PALETTE,
+    PAPER,
+    Drawing,
+    doublings,
+    note,
+    paper,
+    plot,
+    slot,
+)
 
 _KINDS = (("parameters", BLUE), ("gradients", ORANGE), ("optimizer's state", GREEN))
 
@@ -145,9 +159,8 @@ def draw_worlds(
     if limit is not None:
         ax.axhline(limit, color=FAINT, ls="--", lw=1.4)
         ax.text(worlds[-1], limit / 1.2, f"{limit:g} GiB", color=FAINT, fontsize=9, ha="right")
-    ax.set_xscale("log", base=2)
+    doublings(ax, worlds)
     ax.set_yscale("log", base=2)
-    ax.set_xticks(list(worlds), [str(n) for n in worlds])
     ax.set_yticks([1, 2, 4, 8, 16, 32, 64, 128], ["1", "2", "4", "8", "16", "32", "64", "128"])
     ax.set_xlabel("ranks", color=INK)
     ax.set_ylabel("GiB on each rank", color=INK)

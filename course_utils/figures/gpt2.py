@@ -144,3 +144,18 @@ class LossCurve:
         step, loss = self.losses[-1]
         ax.set_title(f"step {step} of {self.steps}: loss {loss:.2f}", color=INK, fontsize=10)
         return figure
+
+
+def draw_sweep(found: Mapping[str, Sequence[float]]) -> Drawing:
+    """Validation losses of several seeds, a row for each model, with a stroke at their mean."""
+    figure, ax = plot(7.2, 0.45 * len(found) + 1.0)
+    for row, losses in enumerate(found.values()):
+        ax.plot(losses, [row] * len(losses), "o", color=BLUE, alpha=0.6, label="a seed")
+        mean = sum(losses) / len(losses)
+        ax.plot([mean, mean], [row - 0.3, row + 0.3], color=ORANGE, lw=2, label="mean")
+    ax.set_yticks(range(len(found)), list(found))
+    ax.invert_yaxis()
+    ax.set_xlabel("validation loss after 320 steps, nats a byte")
+    handles, labels = ax.get_legend_handles_labels()
+    ax.legend(handles[:2], labels[:2], frameon=False, fontsize=8, loc="lower right")
+    return figure

@@ -5,9 +5,23 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.ticker import NullLocator
 from torch import Tensor
 
-from .style import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, RED, Drawing, note, paper, plot
+from .style import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    PAPER,
+    RED,
+    Drawing,
+    doublings,
+    note,
+    paper,
+    plot,
+)
 
 
 def draw_adapter(d_in: int, d_out: int, r: int) -> Drawing:
@@ -71,10 +85,9 @@ def draw_scales(ranks: Sequence[int], sizes: Mapping[str, Sequence[float]]) -> D
     styles = zip((BLUE, ORANGE, RED), ("-o", "--s", ":^"), strict=True)
     for (name, values), (colour, line) in zip(sizes.items(), styles, strict=False):
         ax.plot(ranks, values, line, color=colour, lw=1.8, ms=4.5, label=name)
-    ax.set_xscale("log", base=2)
+    doublings(ax, ranks)
     ax.set_yscale("log")
-    ax.set_xticks(list(ranks), [str(r) for r in ranks])
-    ax.minorticks_off()
+    ax.yaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("r", color=INK)
     ax.set_ylabel("change of y in one step", color=INK)
     ax.legend(frameon=False, fontsize=9)

@@ -17,6 +17,7 @@ from .style import (
     PALETTE,
     RED,
     Drawing,
+    doublings,
     note,
     paper,
     plot,
@@ -187,8 +188,7 @@ def draw_misses(x: Tensor, capacities: list[int]) -> Drawing:
         textcoords="offset points",
         color=INK,
     )
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(capacities, [str(c) for c in capacities])
+    doublings(ax, capacities)
     ax.set_ylim(0, None)
     ax.set_xlabel("lines that fit in the cache")
     ax.set_ylabel("lines loaded")

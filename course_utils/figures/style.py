@@ -4,12 +4,14 @@
 which people with the common kinds of colour blindness can tell apart; none carries meaning alone.
 """
 
+from collections.abc import Iterable
 from io import BytesIO
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import NullLocator
 
 INK = "#1f2328"
 FAINT = "#6e7781"
@@ -88,6 +90,14 @@ def slots(
     """A strip of storage: one square for each label, from left to right."""
     for i, label in enumerate(labels):
         slot(ax, x + i, y, label, fills[i] if fills else None)
+
+
+def doublings(ax: Axes, x: Iterable[float]) -> None:
+    """An x axis to base 2 whose ticks are the values themselves."""
+    values = list(x)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(values, [f"{value:,}" for value in values])
+    ax.xaxis.set_minor_locator(NullLocator())
 
 
 def note(ax: Axes, x: float, y: float, text: str, **kwargs: Any) -> None:

@@ -5,7 +5,21 @@ They draw what they are given, and compute nothing that the chapter's exercises 
 
 from collections.abc import Mapping, Sequence
 
-from .style import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, RED, Drawing, note, paper, plot, slot
+from .style import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    PALETTE,
+    RED,
+    Drawing,
+    doublings,
+    note,
+    paper,
+    plot,
+    slot,
+)
 
 
 def draw_bits(characters: Mapping[str, Sequence[int]]) -> Drawing:
@@ -83,10 +97,7 @@ def draw_compression(curves: Mapping[str, Mapping[int, float]]) -> Drawing:
     figure, ax = plot(6.4, 3.4)
     for colour, marker, (name, curve) in zip(PALETTE, "osD^vP", curves.items(), strict=False):
         ax.plot(list(curve), list(curve.values()), color=colour, marker=marker, label=name)
-    ax.set_xscale("log", base=2)
-    sizes = list(next(iter(curves.values())))
-    ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    ax.minorticks_off()
+    doublings(ax, next(iter(curves.values())))
     ax.axhline(1, color=FAINT, linewidth=0.8, linestyle=":")
     ax.set_xlabel("vocabulary")
     ax.set_ylabel("bytes a token")

@@ -312,6 +312,8 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 def _stored(t: Tensor) -> tuple[Tensor, ...]:
     """The tensors that hold what `t` does: itself, or the parts of a sparse one, which has no storage."""
+    if t.layout is torch.strided:
+        return (t,)
     with torch._C.DisableTorchFunction():
         if t.layout is torch.sparse_coo:
             return t._indices(), t._values()

@@ -165,24 +165,24 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "Which of these grows with the context T faster than T itself, in training with a fused attention?",
+            "Seeds alone move the loss of one model by 0.05. In one run a new part lowers it by 0.03. What is known?",
             choices=[
                 Choice(
-                    "The memory of the attention scores.",
-                    why="The fused kernel keeps none.",
+                    "That the part helps a little, in a model of this size.",
+                    why="Another seed of the old model may be as low.",
                 ),
                 Choice(
-                    "The FLOPs of the MLPs.",
-                    why="Each position costs the same.",
+                    "That the part does no harm, and can be kept in.",
+                    why="A harm of 0.02 would look the same in one run.",
                 ),
                 Choice(
-                    "The FLOPs of attention.",
+                    "Nothing so far: seeds alone do as much. Run several of each.",
                     right=True,
-                    why="q kᵀ and its product with v: 12 L D T for each token, so 12 L D T² for a sequence.",
+                    why="A difference counts once it is larger than the spread of the runs that it is taken from.",
                 ),
                 Choice(
-                    "The parameters.",
-                    why="Only wpe has a row for each position.",
+                    "That more steps would make the difference clear.",
+                    why="They may, or may make it vanish: a longer run has seeds, too.",
                 ),
             ],
         ),

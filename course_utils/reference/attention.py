@@ -130,9 +130,9 @@ def apply_rope(
     integers. The pair i is features i and i + d / 2, or with interleaved 2i and 2i + 1.
     (a, b) becomes (a cos − b sin, a sin + b cos), each in its own place. Angles and
     products are computed in float32, in float64 for a float64 x. Result: of x's dtype,
-    on x's device.
-    Raises ValueError for an odd d. Source: Su et al. (2021), section 3.4.2; halves as
-    in GPT-NeoX and Transformers' Llama, pairs of neighbours as in Meta's Llama.
+    on x's device. Raises ValueError for an odd d. Source: Su et al. (2021), section
+    3.4.2; halves as in GPT-NeoX and Transformers' Llama, pairs of neighbours as in
+    Meta's Llama.
     """
     if x.size(-1) % 2:
         raise ValueError(f"pairs need an even number of features; came {x.size(-1)}")

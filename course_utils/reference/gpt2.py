@@ -10,7 +10,7 @@ transformers uses too. The shapes are torch's: nn.Linear holds (out, in), the ch
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -64,7 +65,7 @@ class CausalSelfAttention(nn.Module):
     Submodules: `c_attn`, an nn.Linear from D to 3 D that gives the queries, keys and
     values of all heads, in this order; `c_proj`, from D to D, for the result;
     `resid_dropout` after it. In train mode config.dropout is that of the attention
-    weights, too. No (T, T) tensor for each head is made: the fused path of
+    weights, too. In eval mode no (T, T) tensor for each head is made: the fused path of
     `F.scaled_dot_product_attention`.
     """
 
@@ -118,10 +119,10 @@ class Parts:
     block: called with the config and these parts; None is `Block`.
     """
 
-    layer_norm: Any = nn.LayerNorm
-    attention: Any = CausalSelfAttention
-    mlp: Any = MLP
-    block: Any = None
+    layer_norm: Callable[[int, float], nn.Module] = nn.LayerNorm
+    attention: Callable[[Any], nn.Module] = CausalSelfAttention
+    mlp: Callable[[Any], nn.Module] = MLP
+    block: Callable[[Any, "Parts"], nn.Module] | None = None
 
 
 class Block(nn.Module):
@@ -197,9 +198,22 @@ class Pretrained(nn.Module):
             state: Mapping[str, Tensor] = source.state_dict()
         else:
             settings, state = read_checkpoint(Path(source))
-        model = cls(config_from_hf(settings), parts)
+        with Undrawn():  # every parameter is loaded, or it raises
+            model = cls(config_from_hf(settings), parts)
         load_hf_state_dict(model, state)
         return model.eval()
+
+
+class Undrawn(TorchFunctionMode):
+    """While it is on, nobody draws weights: a tensor to be filled with random numbers stays as it is."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
 
 
 class GPT2(Pretrained):
@@ -280,7 +294,9 @@ def next_token_loss(
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy in nats of the targets, those of −100 left out.
 
-    targets[b, t] is the token that follows position t.
+    targets[b, t] is the token that follows position t: nothing is to be shifted here.
+    The mean is over all targets of the batch that count. Computed in float32, whatever
+    the logits are, and that is the result's dtype.
     """
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 

@@ -1,6 +1,7 @@
 """Chapters 17, 18 and 24: a GPT-2 trained for real, on one process or on many.
 
     course train --steps 2000 --save run.pt
+    course train --data novels/ --vocab 4096 --model course --save run.pt --export model/
     torchrun --standalone --nproc-per-node=2 -m course_utils.reference.pretraining --strategy ddp
     torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 \\
         -m course_utils.reference.pretraining --model gpt2 --strategy fsdp --save /shared/run.pt
@@ -12,190 +13,136 @@ on one process or on eight; so does what it computes (dropout too), on the same 
 was killed and started again ends bit for bit where one that was left alone ends.
 """
 
-import argparse
-import errno
 import gc
 import json
 import math
 import os
 import sys
-import sysconfig
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 
-from .gpt2 import CONFIGS, GPT2, GPT2Config, next_token_loss
+from .accounting import training_memory
+from .checkpoints import (
+    WHOLE,
+    CannotSave,
+    Checkpoint,
+    Progress,
+    about,
+    best_of,
+    fits,
+    read,
+    resume,
+    save,
+)
+from .corpus import (
+    Batches,
+    Corpus,
+    get_batch,
+    library_files,
+    library_text,
+    micro_batches,
+    read_documents,
+    split,
+    text_files,
+    tokenize,
+    train_tokenizer,
+)
+from .exporting import export
+from .gpt2 import GPT2, GPT2Config, next_token_loss
 from .optimizers import decay_groups
-
-# ---------------------------------------------------------------------------------- settings
-
-MODELS = tuple(name for name, config in CONFIGS.items() if config.vocab_size >= 256)
-"""Those of gpt2.CONFIGS that have an id for every byte."""
-
-
-def setting(default: Any, meaning: str) -> Any:
-    """A field of Settings, and what `--help` says of it."""
-    return field(default=default, metadata={"meaning": meaning})
-
-
-@dataclass(frozen=True)
-class Settings:
-    """A run. The defaults train a small model of bytes for some minutes on a laptop."""
-
-    model: str = setting("bytes", f"{', '.join(MODELS)}; the ids are bytes, whichever it is")
-    strategy: str = setting("ddp", "of several processes: ddp or fsdp; none: there is only one")
-    steps: int = setting(2000, "updates in all, those before a restart included")
-    batch: int = setting(32, "sequences a step, all processes and micro-batches together")
-    micro_batch: int = setting(32, "sequences that a process takes through the model at once")
-    context: int = setting(0, "positions of a sequence; 0: as many as the model has")
-    lr: float = setting(3e-3, "learning rate at the end of the warm-up")
-    min_lr: float | None = setting(None, "learning rate at the last step; if not given, lr / 10")
-    warmup: int = setting(100, "steps in which the learning rate rises to it")
-    weight_decay: float = setting(0.1, "weight decay of the matrices")
-    clip: float = setting(1.0, "largest norm of the gradient; 0: unbounded")
-    dropout: float = setting(0.0, "chance that a feature is dropped")
-    precision: str = setting("auto", "float32, bfloat16, or auto: bfloat16 on GPUs that have it")
-    seed: int = setting(0, "of the first weights, the batches and dropout")
-    text_bytes: int = setting(4 * 2**20, "of Python's own library, a tenth of them held out")
-    eval_every: int = setting(100, "steps from one evaluation on held-out text to the next")
-    eval_batches: int = setting(8, "batches in an evaluation")
-    log_every: int = setting(10, "steps from one report to the next")
-    save: str = setting("", "checkpoint file; resumed from if it is there")
-    save_every: int = setting(100, "steps from one checkpoint to the next")
-    log: str = setting("", "file that gets one line of JSON for each report")
-
-
-COUNTS = ("steps", "batch", "micro_batch", "eval_every", "eval_batches", "log_every", "save_every")
-
-
-def check(settings: Settings, world_size: int) -> GPT2Config:
-    """The model's sizes. Raises ValueError for settings that cannot be run."""
-    s = settings
-    _refuse(s.model not in MODELS, f"no model {s.model!r}; there are: {', '.join(MODELS)}")
-    config = replace(CONFIGS[s.model], dropout=s.dropout)
-    T, n, low = s.context or config.n_positions, world_size, final_lr(s)
-    for name in COUNTS:
-        _refuse(getattr(s, name) < 1, f"{option(name)} is {getattr(s, name)}: 1 is the least")
-    for name in ("warmup", "weight_decay", "clip"):
-        _refuse(not getattr(s, name) >= 0, f"{option(name)} is {getattr(s, name)}: 0 is the least")
-    known = s.strategy in ("none", "ddp", "fsdp")
-    _refuse(not known, f"the strategy is none, ddp or fsdp; came {s.strategy!r}")
-    apart = s.strategy == "none" and n > 1
-    _refuse(apart, f"{n} processes with --strategy none would train the same model apart")
-    _refuse(s.batch % n != 0, f"{s.batch} sequences cannot be split over {n} processes")
-    C = config.n_positions
-    _refuse(not 0 <= s.context <= C, f"context {s.context}: the model has {C}")
-    _refuse(not 0 <= s.dropout < 1, f"--dropout is {s.dropout}: from 0 to less than 1")
-    falls = 0 <= low <= s.lr and 0 < s.lr < math.inf
-    _refuse(not falls, f"--lr is {s.lr} and --min-lr {low}: the rate falls from one to the other")
-    held_out = s.text_bytes - int(s.text_bytes * (1 - HELD_OUT))
-    _refuse(
-        held_out <= T, f"--text-bytes {s.text_bytes} holds out {held_out}: {T + 1} is the least"
-    )
-    dtype_of(s.precision, torch.device("cpu"))
-    return config
-
-
-def _refuse(wrong: bool, why: str) -> None:
-    if wrong:
-        raise ValueError(why)
-
-
-def writable(path: Path) -> None:
-    """Raises ValueError where no file can be written at `path`: better now than after the run."""
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def option(name: str) -> str:
-    """What the command line calls a field of Settings."""
-    return "--" + name.replace("_", "-")
-
-
-def arguments(given: Sequence[str] | None = None) -> Settings:
-    """The command line's settings: one option for each field of Settings."""
-    parser = argparse.ArgumentParser(
-        prog="course train", description="Train a GPT-2 on the sources of Python's own library."
-    )
-    for one in fields(Settings):
-        kind = float if one.default is None else type(one.default)
-        default = "" if one.default in (None, "") else f" (default: {one.default})"
-        meaning = one.metadata["meaning"] + default
-        parser.add_argument(
-            option(one.name), type=kind, default=one.default, metavar=kind.__name__, help=meaning
-        )
-    return Settings(**vars(parser.parse_args(given)))
-
+from .pretraining_settings import (
+    Settings,
+    arguments,
+    check,
+    differences,
+    dtype_of,
+    final_lr,
+    places,
+    reads_bytes,
+)
+from .tokenization import Tokenizer
 
 # ---------------------------------------------------------------------------------- data
 
-HELD_OUT = 0.1
-"""The share of the text that is never trained on."""
+
+@dataclass(frozen=True)
+class Data:
+    """What a run trains on and is judged by.
+
+    tokenizer: None where tokens are bytes. bytes_per_token: of the held-out text. digest:
+    of all files; files: the digest of each, to "train" on and "held_out". says: what the
+    header tells of it.
+    """
+
+    train: Integer[Tensor, " N"]
+    held_out: Integer[Tensor, " M"]
+    tokenizer: Tokenizer | None
+    bytes_per_token: float
+    digest: str
+    says: str
+    files: dict[str, dict[str, str]]
+
+    def suffices(self, context: int) -> None:
+        """Raises ValueError for less text than a window, in either part."""
+        for name, text in (("train on", self.train), ("judge by", self.held_out)):
+            if len(text) <= context:
+                raise ValueError(f"{len(text)} tokens to {name}: {context + 1} is the least")
 
 
-def library_text(size: int = 2**20) -> UInt8[Tensor, " N"]:
-    """The first `size` bytes of the modules of Python's own library, in the order of their names."""
-    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    return torch.frombuffer(
-        bytearray(b"".join(f.read_bytes() for f in files)[:size]), dtype=torch.uint8
+def load_data(settings: Settings, kept: Checkpoint | None = None) -> Data:
+    """The text that the settings name, as tokens: with the checkpoint's tokenizer, if there is one.
+
+    Raises ValueError for paths without text and for a folder without a tokenizer.
+    """
+    s = settings
+    if reads_bytes(s):
+        text = library_text(s.text_bytes)
+        says = f"{len(text):,} bytes of Python's own library, their last tenth held out"
+        return Data(*split(text), None, 1.0, "", says, {})
+    try:
+        files = text_files(map(Path, s.data)) if s.data else library_files()
+        documents = read_documents(files)
+        if not documents:
+            raise ValueError(f"there is no text in {', '.join(s.data)}")
+        tokenizer = kept.tokenizer if kept else None
+        if s.tokenizer:
+            tokenizer = Tokenizer.load(s.tokenizer)
+        corpus = tokenize(documents, tokenizer or train_tokenizer(documents, s.vocab or 257))
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    per_token = corpus.held_out_bytes / max(1, len(corpus.held_out))
+    return Data(
+        corpus.train,
+        corpus.held_out,
+        corpus.tokenizer,
+        per_token,
+        corpus.digest(),
+        described(corpus, s.data),
+        {"train": corpus.train_files, "held_out": corpus.held_out_files},
     )
 
 
-def split(
-    text: UInt8[Tensor, " N"], held_out: float = HELD_OUT
-) -> tuple[UInt8[Tensor, " train"], UInt8[Tensor, " validation"]]:
-    """The text to train on, and its end, to judge by."""
-    first = int(len(text) * (1 - held_out))
-    return text[:first], text[first:]
-
-
-def get_batch(
-    text: UInt8[Tensor, " N"],
-    batch: int,
-    context: int,
-    seed: int,
-    step: int,
-    rank: int,
-    world_size: int,
-) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
-    """This rank's rows of the batch that all ranks train on in this step: inputs and next bytes.
-
-    Every rank draws all `batch` positions and keeps each world_size-th, from its rank
-    on. The numbers depend on seed and step alone, so the step is all that a checkpoint
-    must know of the data.
-    """
-    generator = torch.Generator().manual_seed(1_000_003 * seed + step)
-    starts = torch.randint(len(text) - context, (batch,), generator=generator)[rank::world_size]
-    windows = text[starts[:, None] + torch.arange(context + 1)].long()
-    return windows[:, :-1], windows[:, 1:]
-
-
-Batches = Sequence[tuple[Int[Tensor, "_ T"], Int[Tensor, "_ T"]]]
-"""Inputs and next bytes, some sequences at a time."""
-
-
-def micro_batches(x: Int[Tensor, "B T"], y: Int[Tensor, "B T"], size: int) -> Batches:
-    """A batch in pieces of at most `size` sequences."""
-    return list(zip(x.split(size), y.split(size), strict=True))
+def described(corpus: Corpus, paths: Sequence[str]) -> str:
+    """What there is to train on, and what was held out, in a line."""
+    n, held = len(corpus.train_files), len(corpus.held_out_files)
+    size = f"{corpus.train_bytes / 1e6:.2f} MB, {len(corpus.train):,} tokens"
+    share = f"{corpus.held_out_bytes / 1e6:.2f} MB"
+    out = f"{held} files, {share}" if corpus.whole_files else f"the last tenth of each, {share}"
+    name = ", ".join(paths) or "Python's own library"
+    return f"{name}: {n} files, {size}; held out: {out}"
 
 
 # ---------------------------------------------------------------------------------- one step
@@ -219,16 +166,6 @@ def distribute(model: GPT2, strategy: str, mesh: DeviceMesh | None = None) -> nn
     return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
 
 
-def dtype_of(precision: str, device: torch.device) -> torch.dtype:
-    """What matrix products run in. Raises ValueError for an unknown precision."""
-    if precision == "auto":
-        fit = device.type == "cuda" and torch.cuda.is_bf16_supported()
-        precision = "bfloat16" if fit else "float32"
-    if precision not in ("float32", "bfloat16"):
-        raise ValueError(f"the precision is auto, float32 or bfloat16; came {precision!r}")
-    return getattr(torch, precision)
-
-
 def autocast(precision: str, device: torch.device) -> torch.autocast:
     """Where the forward runs in bfloat16, and where not (chapter 13)."""
     dtype = dtype_of(precision, device)
@@ -244,11 +181,6 @@ def cosine_schedule(step: int, steps: int, warmup: int, lr: float, min_lr: float
         return lr * (step + 1) / warmup
     progress = (step - warmup) / max(1, steps - 1 - warmup)
     return min_lr + (lr - min_lr) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
-
-
-def final_lr(settings: Settings) -> float:
-    """The learning rate of the last step: min_lr, or a tenth of the highest."""
-    return settings.lr / 10 if settings.min_lr is None else settings.min_lr
 
 
 def training_step(
@@ -311,25 +243,36 @@ class Report:
     """What is known after a step: mean losses in nats a token, over all processes.
 
     loss: of the step's own batch, before its update. validation: None where it was not
-    measured. norm: of the gradient before clipping. mfu: the share of what the device's
-    own matrix product reaches, None before that was measured.
+    measured; bits_per_byte is the same in bits for each byte of the held-out text, which
+    compares tokenizers. norm: of the gradient before clipping. mfu: the share of what the
+    device's own matrix product reaches. seconds_left: to the last step, at this pace.
     """
 
     step: int
     loss: float
     validation: float | None
+    bits_per_byte: float | None
     lr: float
     norm: float
     tokens_per_second: float
-    mfu: float | None
+    mfu: float
+    seconds_left: float
 
     def __str__(self) -> str:
         parts = [f"step {self.step:5}", f"loss {self.loss:.4f}"]
         if self.validation is not None:
-            parts.append(f"validation {self.validation:.4f}")
+            parts.append(f"validation {self.validation:.4f} ({self.bits_per_byte:.3f} bits a byte)")
         parts += [f"lr {self.lr:.2e}", f"norm {self.norm:.2f}"]
-        parts.append(f"{self.tokens_per_second:,.0f} tokens/s")
-        return "  ".join(parts + ([] if self.mfu is None else [f"MFU {self.mfu:.0%}"]))
+        parts += [f"{self.tokens_per_second:,.0f} tokens/s", f"MFU {self.mfu:.0%}"]
+        return "  ".join([*parts, f"{duration(self.seconds_left)} left"])
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: "45 s", "12 min", "3 h 05 min"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def say(text: str) -> None:
@@ -369,39 +312,180 @@ def matmul_rate(device: torch.device, precision: str, seconds: float = 0.2) -> f
     return 2 * n**3 / best
 
 
-# ---------------------------------------------------------------------------------- checkpoints
-
-WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
-
-
-def save(path: Path, step: int, model: nn.Module, optimizer: Optimizer) -> None:
-    """Write `path`, whole or not at all. Every rank must call it: with fsdp, gathering is collective.
-
-    The names and shapes are those of the bare model whatever the strategy, so each can
-    load it. The file holds the whole model: past some size, write a distributed
-    checkpoint instead (chapter 18).
-    """
-    weights, state = get_state_dict(model, optimizer, options=WHOLE)
-    if dist.get_rank() == 0:
-        partial = path.with_name(path.name + ".partial")
-        torch.save({"step": step, "model": weights, "optimizer": state}, partial)
-        os.replace(partial, path)  # in one step: no reader ever sees half a file
-
-
-def load(path: Path, model: nn.Module, optimizer: Optimizer) -> int:
-    """Take model and optimizer from the file; the step at which to go on."""
-    saved = torch.load(path, map_location="cpu", weights_only=True)
-    set_state_dict(
-        model,
-        optimizer,
-        model_state_dict=saved["model"],
-        optim_state_dict=saved["optimizer"],
-        options=WHOLE,
-    )
-    return saved["step"]
-
-
 # ---------------------------------------------------------------------------------- the run
+
+
+class PretrainingRun:
+    """Model, optimizer and data of a run, on this rank, as they stand after some step."""
+
+    def __init__(self, settings: Settings) -> None:
+        """A new run, or that of the checkpoint. Raises ValueError for one that cannot be."""
+        s = self.settings = settings
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.path = Path(s.save)
+        check(s, self.world_size)
+        places(s)
+        kept = read(self.path) if s.save and self.path.exists() else None
+        self.data = load_data(s, kept)
+        tokenizer = self.data.tokenizer
+        self.config = check(s, self.world_size, len(tokenizer) if tokenizer else None)
+        self.context = s.context or self.config.n_positions
+        self.data.suffices(self.context)
+        if kept:
+            fits(kept, self.path, self.config, tokenizer)
+        self.device = this_device()
+        torch.manual_seed(s.seed)  # the same first weights on every rank
+        self.bare = GPT2(self.config).to(self.device)
+        self.model = distribute(self.bare, s.strategy)
+        groups = decay_groups(self.model, s.weight_decay)
+        self.optimizer = AdamW(groups, lr=s.lr, betas=(0.9, s.beta2), fused=True)
+        self.progress = Progress(corpus=self.data.digest)
+        self.before: tuple[Settings, str] | None = None
+        if kept:
+            self._resume(kept)
+        self.precision = autocast(s.precision, self.device)
+        if s.compile:
+            self.model.compile()
+        self.rate: float | None = None
+
+    def _resume(self, kept: Checkpoint) -> None:
+        """Go on from a checkpoint: its weights, moments and step, with this run's settings."""
+        s = self.settings
+        resume(kept, self.path, self.model, self.optimizer)
+        decays = (s.weight_decay, 0.0)  # as `decay_groups` has them
+        for group, decay in zip(self.optimizer.param_groups, decays, strict=True):
+            group |= {"betas": (0.9, s.beta2), "weight_decay": decay}
+        self.before = kept.settings, kept.progress.corpus
+        self.progress = replace(kept.progress, corpus=self.data.digest)
+
+    def header(self) -> list[str]:
+        """What is trained, on what, where, and from which step on."""
+        s, config, data = self.settings, self.config, self.data
+        n = sum(p.numel() for p in self.bare.parameters())
+        shards = self.world_size if s.strategy == "fsdp" else 1
+        held = sum(training_memory(n).values()) / shards
+        precision = str(dtype_of(s.precision, self.device)).removeprefix("torch.")
+        tokens = s.batch * self.context
+        epochs = s.steps * tokens / len(data.train)
+        size = f"{config.n_layer} layers, {config.n_embd} wide, {config.n_head} heads"
+        parallel = f" ({s.strategy})" if self.world_size > 1 else ""
+        return [
+            f"model   {s.model}: {size}, {config.vocab_size:,} tokens; {n:,} parameters",
+            f"data    {data.says}",
+            f"steps   {s.steps:,} of {tokens:,} tokens, {epochs:.1f} times through the data; {precision}",
+            f"device  {self.world_size} × {name_of(self.device)}{parallel}; "
+            f"{held / 1e6:,.1f} MB each for weights, gradients and AdamW, and the activations",
+            *self.resumed(),
+        ]
+
+    def say_header(self) -> None:
+        """Print the header, once, and where each rank is."""
+        if self.rank == 0:
+            say("\n".join(self.header()))
+        rank = f"rank {self.rank} of {self.world_size}, pid {os.getpid()}"
+        say(f"{rank}: {self.device}, from step {self.progress.step}")
+
+    def resumed(self) -> list[str]:
+        """Where the run goes on, and what is not as it was."""
+        if self.before is None:
+            return []
+        settings, corpus = self.before
+        apart = differences(settings, self.settings)
+        apart += ["the data's files"] if corpus != self.data.digest else []
+        lines = [f"resumed at step {self.progress.step} of {self.path}"]
+        return lines + [f"  other than before: {one}" for one in apart]
+
+    def batches(self, text: Integer[Tensor, " N"], seed: int, step: int) -> Batches:
+        """This rank's part of a batch, in micro-batches, on its device."""
+        s = self.settings
+        x, y = get_batch(text, s.batch, self.context, seed, step, self.rank, self.world_size)
+        return micro_batches(x.to(self.device), y.to(self.device), s.micro_batch)
+
+    def step(self, step: int) -> tuple[Float[Tensor, ""], Float[Tensor, ""], float]:
+        """One update: this rank's loss, the gradient's norm, the learning rate."""
+        s = self.settings
+        torch.manual_seed(1_000_003 * s.seed + 31 * step + self.rank)  # of dropout
+        lr = cosine_schedule(step, s.steps, s.warmup, s.lr, final_lr(s))
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        mine = self.batches(self.data.train, s.seed, step)
+        return *training_step(self.model, self.optimizer, mine, self.precision, s.clip), lr
+
+    def validate(self) -> float:
+        """The mean loss on the same held-out batches each time, over all ranks."""
+        held_out = self.data.held_out
+        few = [b for i in range(self.settings.eval_batches) for b in self.batches(held_out, -1, i)]
+        return over_all_ranks(estimate_loss(self.model, few, self.precision), self.world_size)
+
+    def report(
+        self, step: int, loss: float, norm: float, lr: float, speed: float, evaluated: bool
+    ) -> Report:
+        """What is known after a step. Raises FloatingPointError for a loss that is no longer finite."""
+        validation = bits = None
+        if evaluated:
+            validation = self.validate()
+            finite(step, {"held-out loss": validation})
+            bits = validation / self.data.bytes_per_token / math.log(2)
+        if self.rate is None:
+            self.rate = matmul_rate(self.device, self.settings.precision) * self.world_size
+        mfu = speed * flops_per_token(self.config, self.context) / self.rate
+        left = (self.settings.steps - step) * self.settings.batch * self.context / speed
+        return Report(step, loss, validation, bits, lr, norm, speed, mfu, left)
+
+    def save(self, path: Path, optimizer: Optimizer | None) -> None:
+        """Write a checkpoint, of weights only if there is no optimizer."""
+        what = about(self.settings, self.config, self.data.tokenizer)
+        save(path, self.progress, self.model, optimizer, what)
+
+    def keep(self, report: Report) -> None:
+        """Write a report to the log, and the weights if none had a lower held-out loss."""
+        if self.settings.log and self.rank == 0:
+            with Path(self.settings.log).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(report)) + "\n")
+        best, found = self.progress.best, report.validation
+        if found is not None and (best is None or found < best):
+            self.progress.best, self.progress.best_step = found, report.step
+            if self.settings.save:
+                self.save(best_of(self.path), None)
+
+    def export(self) -> None:
+        """Write the folder that transformers and the course read: the best weights, or else the last."""
+        s = self.settings
+        if s.save and best_of(self.path).exists():
+            kept = read(best_of(self.path))
+            weights, progress = kept.state["model"], kept.progress
+        else:
+            weights, progress = get_model_state_dict(self.model, options=WHOLE), self.progress
+        if self.rank == 0:
+            folder, data = Path(s.export), self.data
+            export(folder, weights, self.config, data.tokenizer, s, progress, data.files)
+            say(f"exported step {progress.step} to {s.export}")
+
+
+def this_device() -> torch.device:
+    """This rank's GPU where the group has GPUs, else the CPU."""
+    if dist.get_backend() != "nccl":
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
+
+
+def name_of(device: torch.device) -> str:
+    """The GPU's name, or the number of threads on the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} threads"
+
+
+def finite(step: int, found: dict[str, float]) -> None:
+    """Raises FloatingPointError unless all of these numbers are finite."""
+    if not math.isfinite(sum(found.values())):
+        said = ", ".join(f"{name} {value}" for name, value in found.items())
+        raise FloatingPointError(
+            f"step {step}: {said}; stopped, and nothing was saved. A lower --lr or a longer "
+            "--warmup may help"
+        )
 
 
 def pretrain(settings: Settings, watch: Callable[[Report], None] = tell) -> GPT2:
@@ -409,84 +493,58 @@ def pretrain(settings: Settings, watch: Callable[[Report], None] = tell) -> GPT2
 
     watch: called on every rank with each Report, every log_every steps and after an
     evaluation. A process group must be there; see `main`. Raises ValueError for
-    settings that cannot be run, before the first step, and FloatingPointError when loss
-    or gradient is no longer finite, with nothing saved.
+    settings that cannot be run, before the first step; FloatingPointError when loss or
+    gradient is no longer finite, with nothing saved; CannotSave where the disk is full.
     """
-    s, rank, world_size = settings, dist.get_rank(), dist.get_world_size()
-    config = check(s, world_size)
-    for name in filter(None, (s.save, s.log)):
-        writable(Path(name))
-    T, path = s.context or config.n_positions, Path(s.save)
-    device = torch.device("cpu")
-    if dist.get_backend() == "nccl":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    torch.manual_seed(s.seed)  # the same first weights on every rank
-    bare = GPT2(config).to(device)
-    model = distribute(bare, s.strategy)
-    optimizer = AdamW(decay_groups(model, s.weight_decay), lr=s.lr, betas=(0.9, 0.95))
-    first = load(path, model, optimizer) if s.save and path.exists() else 0
-    train_text, held_out_text = split(library_text(s.text_bytes))
-    precision = autocast(s.precision, device)
-    say(f"rank {rank} of {world_size}, pid {os.getpid()}: {device}, from step {first}")
-
-    def batches(text: UInt8[Tensor, " N"], seed: int, step: int) -> Batches:
-        x, y = get_batch(text, s.batch, T, seed, step, rank, world_size)
-        return micro_batches(x.to(device), y.to(device), s.micro_batch)
-
-    model.train()
-    rate, begun, done = None, time.perf_counter(), first
+    s, run = settings, PretrainingRun(settings)
+    first, before = run.progress.step, run.progress.seconds
+    run.say_header()
+    run.model.train()
+    started = begun = time.perf_counter()
+    done = first
     for step in range(first, s.steps):
-        torch.manual_seed(1_000_003 * s.seed + 31 * step + rank)  # of dropout
-        lr = cosine_schedule(step, s.steps, s.warmup, s.lr, final_lr(s))
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        mine = batches(train_text, s.seed, step)
-        loss, norm = training_step(model, optimizer, mine, precision, s.clip)
-
+        loss, norm, lr = run.step(step)
         count = step + 1
         final = count == s.steps
         evaluated = final or count % s.eval_every == 0
         reported = evaluated or count % s.log_every == 0
         saved = bool(s.save) and (final or count % s.save_every == 0)
-        if reported or saved:
-            mean = over_all_ranks(loss, world_size)
-            if not math.isfinite(mean + norm.item()):
-                raise FloatingPointError(
-                    f"step {count}: loss {mean}, gradient's norm {norm.item()}; stopped, and nothing "
-                    "was saved. A lower --lr or a longer --warmup may help"
-                )
+        if not (reported or saved):
+            continue
+        mean = over_all_ranks(loss, run.world_size)
+        finite(count, {"loss": mean, "gradient's norm": norm.item()})
+        now = time.perf_counter()
+        run.progress.step, run.progress.seconds = count, before + now - started
         if reported:
-            speed = (count - done) * s.batch * T / (time.perf_counter() - begun)
-            validation = None
-            if evaluated:
-                few = [b for i in range(s.eval_batches) for b in batches(held_out_text, -1, i)]
-                validation = over_all_ranks(estimate_loss(model, few, precision), world_size)
-            if rate is None:
-                rate = matmul_rate(device, s.precision) * world_size
-            mfu = speed * flops_per_token(config, T) / rate
-            report = Report(count, mean, validation, lr, norm.item(), speed, mfu)
+            speed = (count - done) * s.batch * run.context / (now - begun)
+            report = run.report(count, mean, norm.item(), lr, speed, evaluated)
             watch(report)
-            if s.log and rank == 0:
-                with Path(s.log).open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(asdict(report)) + "\n")
+            run.keep(report)
             begun, done = time.perf_counter(), count
         if saved:
-            save(path, count, model, optimizer)
-    return bare
+            run.save(run.path, run.optimizer)
+    if s.export:
+        run.export()
+    return run.bare
 
 
 def main(given: Sequence[str] | None = None) -> None:
     """Join the other processes, train, leave. Without torchrun: a world of one."""
-    settings = arguments(given)
+    try:
+        settings = arguments(given)
+    except ValueError as error:
+        raise SystemExit(f"course train: {error}") from error
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     for name, value in {**alone, "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}.items():
         os.environ.setdefault(name, value)
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     try:
         pretrain(settings)
-    except (ValueError, FloatingPointError) as error:
+    except (ValueError, FloatingPointError, CannotSave, OSError) as error:
         raise SystemExit(f"course train: {error}") from error
+    except KeyboardInterrupt:
+        goes_on = f"; the same command goes on from {settings.save}" if settings.save else ""
+        raise SystemExit(f"course train: interrupted{goes_on}") from None
     finally:
         gc.collect()  # a DDP waiting in a cycle would end the group later, at exit, and may hang there
         dist.destroy_process_group()

@@ -121,8 +121,10 @@ def train_bpe(words: Sequence[Sequence[int]], counts: Sequence[int], n_merges: i
 
     The work is counted: how often tokens are compared and hashed. It must be less than
     n_merges times the number of pairs in the words, which looking at all pairs for each
-    merge takes. So keep the counts of pairs, and after a merge look only at the words
-    that contain the pair. Source: Sennrich et al. (2016), section 3.2.
+    merge takes. An answer that works on copies of the tokens, such as int(token), may
+    take ten of the interpreter's steps for each of these. So keep the counts of pairs,
+    and after a merge look only at the words that contain the pair. Source: Sennrich et
+    al. (2016), section 3.2.
     """
     split = [list(word) for word in words]
     pairs: Counter[Pair] = Counter()

@@ -29,7 +29,7 @@ from course_utils.classroom.release import (
     without_answers,
 )
 from course_utils.grading import Exercise, call, contracts, exercises_of, find, grade, solution_cell
-from course_utils.grading.expecting.from_file import StoredExercise
+from course_utils.grading.expecting.from_file import FOLDER, SUFFIX, StoredExercise
 from course_utils.grading.judging.judge import CONTRACTS
 from course_utils.grading.judging.outcomes import FAILED, PASSED
 from course_utils.grading.pytrees.strict import loads
@@ -50,7 +50,7 @@ def again(edition) -> dict[str, Exercise]:
     """The exercises out of the edition's files, with the stubs for references."""
     found = {}
     for path, data in edition.files.items():
-        if path.endswith(".safetensors"):
+        if f"/{FOLDER}/" in path and path.endswith(SUFFIX):
             exercise = StoredExercise.of(loads(data))
             stubs = tuple(stub_objects(find(exercise.key)))
             exercise.reference = stubs if len(stubs) > 1 else stubs[0]

@@ -26,6 +26,7 @@ from course_utils.reference.attention import (
 from course_utils.reference.broadcasting_and_named_axes import rope_rotate, rotary_tables
 from course_utils.reference.data import document_mask as packed_mask
 from course_utils.reference.modules import MultiHeadSelfAttention
+from course_utils.reference.tensors import causal_mask as triangle
 
 
 def qkv(*batch, T=5, S=7, d=4, e=4, dtype=torch.float64, seed=0):
@@ -70,13 +71,15 @@ def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients():
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.none() | st.integers(1, 9))
-def test_causal_masks_are_the_last_rows_of_a_square(T, S, window):
+def test_causal_masks_are_the_last_rows_of_a_square_and_chapter_ones(T, S, window):
     n = max(T, S)
     square = causal_mask(n, n, window)
     if T <= S:
         assert torch.equal(causal_mask(T, S, window), square[S - T :, :S])
     mask = causal_mask(T, S, window)
     assert mask.sum(-1).max() <= (window or S)
+    if T <= S and window is None:
+        assert torch.equal(mask, triangle(T, S))
 
 
 def test_documents_alone_are_chapter_nines():

@@ -4,6 +4,7 @@ import json
 import math
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,9 +26,11 @@ from course_utils.reference.gpt2 import (
     next_token_loss,
 )
 from course_utils.reference.modules import LayerNorm
+from course_utils.reference.tokenization import Tokenizer
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 TINY = CONFIGS["tiny"]
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 PUBLISHED = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 
 
@@ -317,3 +320,63 @@ def test_generating():
     assert torch.equal(greedy, generate(model, ids, 20, top_k=1))
     drawn = [generate(model, ids, 5, generator=torch.Generator().manual_seed(s)) for s in (3, 3, 4)]
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_from_pretrained_draws_nothing_and_keeps_buffers(checkpoint):
+    """Every parameter is loaded: nothing need be drawn first. What is no parameter stays."""
+
+    class Masked(CausalSelfAttention):
+        def __init__(self, config):
+            super().__init__(config)
+            mask = torch.ones(config.n_positions, config.n_positions, dtype=torch.bool).tril()
+            self.register_buffer("mask", mask, persistent=False)
+
+        def forward(self, x, mask=None):
+            T = x.size(1)
+            return super().forward(
+                x, self.mask[:T, :T].expand(len(x), 1, T, T) if mask is None else mask
+            )
+
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    plain = GPT2.from_pretrained(checkpoint)
+    masked = GPT2.from_pretrained(checkpoint, Parts(attention=Masked))
+    assert torch.equal(torch.get_rng_state(), before)
+    ids = ids_of(TINY)
+    with torch.no_grad():
+        torch.testing.assert_close(masked(ids), plain(ids), rtol=0, atol=1e-6)
+    GPT2(TINY)
+    assert not torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_chapter_looks_into_a_folder_of_weights(checkpoint, monkeypatch, capsys):
+    """The notebook's optional cell: without a folder, with one, and with a tokenizer in it."""
+    cells = json.loads((NOTEBOOKS / "23_gpt2.ipynb").read_text(encoding="utf-8"))["cells"]
+    (source,) = ("".join(c["source"]) for c in cells if "def look_into(" in "".join(c["source"]))
+    space = {"GPT2": GPT2, "mine_or_book": Parts(), "os": os, "Path": Path, "torch": torch}
+    monkeypatch.delenv("GPT2_WEIGHTS", raising=False)
+    exec(source, dict(space))
+    assert capsys.readouterr().out.startswith("skipped: no folder with config.json")
+    monkeypatch.setenv("GPT2_WEIGHTS", str(checkpoint))
+    exec(source, dict(space))
+    out = capsys.readouterr().out
+    assert f"{gpt2_parameter_count(TINY)['total']:,} parameters" in out
+    assert "no text without a tokenizer" in out
+
+    config = replace(TINY, vocab_size=260, n_positions=80)
+    theirs(config).save_pretrained(checkpoint)
+    Tokenizer([(97, 98), (256, 99), (32, 97)]).save(checkpoint)
+    exec(source, dict(space))
+    assert "Alan Turing" in capsys.readouterr().out
+
+
+def test_generating_at_a_temperature_draws_from_the_softmax():
+    torch.manual_seed(0)
+    model = GPT2(replace(TINY, vocab_size=5)).eval()
+    with torch.no_grad():
+        model.transformer.wte.weight.mul_(3)
+        ids = torch.tensor([[1, 2]])
+        due = (model(ids)[0, -1] / 0.7).softmax(-1)
+        drawn = generate(model, ids.expand(20_000, 2), 1, 0.7)[:, 2].bincount(minlength=5) / 20_000
+    assert due.max() < 0.95
+    torch.testing.assert_close(drawn, due, rtol=0, atol=0.02)

@@ -73,8 +73,9 @@ def test_nothing_that_is_made_is_kept() -> None:
 
 
 def test_no_file_is_large() -> None:
+    """The weights of the course's own model aside."""
     large = [f"{p.relative_to(ROOT)}" for p in tracked() if p.stat().st_size > 2_000_000]
-    assert large == []
+    assert large == ["course_utils/model/model.safetensors"]
 
 
 def test_every_text_file_ends_with_a_newline() -> None:

@@ -19,7 +19,9 @@ from .package import package_files
 from .reach import PACKAGE, Source, Taken, cell_source, pushed
 from .removal import by_module, home, reduced
 
-ROOMS = tuple(f"{PACKAGE}.{room}" for room in ("reference", "exercises", "questions", "figures"))
+ROOMS = tuple(
+    f"{PACKAGE}.{room}" for room in ("reference", "exercises", "questions", "figures", "sweeps")
+)
 """Packages of which an edition holds only what its notebooks reach."""
 
 CHAPTER = '''"""The chapter's exercises, from what was observed of the answers, which this edition leaves out."""

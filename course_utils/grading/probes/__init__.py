@@ -55,6 +55,13 @@ from course_utils.grading.probes.chapters.fsdp import (
     sharded_optimizer,
     sharded_state,
 )
+from course_utils.grading.probes.chapters.generation import (
+    cached,
+    generated,
+    sampled,
+    stopped,
+    windowed,
+)
 from course_utils.grading.probes.chapters.gpt2 import (
     checkpoint,
     gpt2_count,
@@ -115,6 +122,7 @@ __all__ = [
     "averaged",
     "batches",
     "bucketed",
+    "cached",
     "call",
     "checkpoint",
     "checkpointed",
@@ -131,6 +139,7 @@ __all__ = [
     "fields",
     "finite_steps",
     "flat_shards",
+    "generated",
     "generators",
     "glorot_weight",
     "gpt2_count",
@@ -158,6 +167,7 @@ __all__ = [
     "registry",
     "resharded",
     "resumed",
+    "sampled",
     "saved",
     "scaler_run",
     "seeded",
@@ -173,6 +183,7 @@ __all__ = [
     "state_bytes",
     "steps",
     "steps_on_ranks",
+    "stopped",
     "stopping",
     "straight_through",
     "streamed",
@@ -190,6 +201,7 @@ __all__ = [
     "trained",
     "view",
     "walked",
+    "windowed",
     "wrapped",
     "written",
 ]

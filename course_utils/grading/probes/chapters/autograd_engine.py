@@ -6,7 +6,6 @@ step]}, and "..." an ellipsis. A graph is a list with an entry for each node: se
 """
 
 import sys
-import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.labels import ARGUMENTS
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import changed_arguments
+from course_utils.grading.probes.watched import peak_bytes
 from course_utils.grading.pytrees.shown import shown
 
 ARRAYS = {"tensor": "array"}
@@ -29,6 +29,11 @@ ARRAYS = {"tensor": "array"}
 _OF_THE_CASE = ("within", "own")
 """Keywords of the case, not of the answer: the bytes that the call may hold at its peak, and whether
 its result must be an array that shares no memory with an argument."""
+
+
+def _for_the_answer(case: Case) -> dict[str, Any]:
+    """The keywords that the answer is called with."""
+    return {name: value for name, value in case.kwargs.items() if name not in _OF_THE_CASE}
 
 
 class _NoArray(Exception):
@@ -72,16 +77,15 @@ def _as_tensor(value: Any) -> Any:
 
 def _seen(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
     seen = {label: value for label, value in report.items() if label != ARGUMENTS}
-    kwargs = {name: value for name, value in case.kwargs.items() if name not in _OF_THE_CASE}
     if ARGUMENTS in report:
-        seen |= changed_arguments(named_by, (case.args, kwargs), report[ARGUMENTS])
+        given = case.args, _for_the_answer(case)
+        seen |= changed_arguments(named_by, given, report[ARGUMENTS])
     return seen
 
 
 def _called(name: str, case: Case) -> str:
     given = [shown(x, formats=ARRAYS) for x in case.args]
-    kwargs = {k: v for k, v in case.kwargs.items() if k not in _OF_THE_CASE}
-    given += [f"{k}={shown(v, formats=ARRAYS)}" for k, v in kwargs.items()]
+    given += [f"{k}={shown(v, formats=ARRAYS)}" for k, v in _for_the_answer(case).items()]
     return f"{name}({', '.join(given)})"
 
 
@@ -92,11 +96,11 @@ def on_arrays(subject: Any, case: Case) -> dict[str, Any]:
     The case may say, by the keyword `within`, how many bytes the call may hold at its peak, and by `own`
     that the result is an array of its own.
     """
-    kwargs = {name: value for name, value in case.kwargs.items() if name not in _OF_THE_CASE}
+    kwargs = _for_the_answer(case)
     arrays = {name: as_array(value) for name, value in kwargs.items()}
     within = case.kwargs.get("within")
     given = [as_array(x) for x in case.args]
-    with _peak() if within else _unwatched() as peak:
+    with peak_bytes() if within else _unwatched() as peak:
         result = subject(*given, **arrays)
         held = peak()
     try:
@@ -112,16 +116,6 @@ def on_arrays(subject: Any, case: Case) -> dict[str, Any]:
 
 
 on_arrays.called = _called
-
-
-@contextmanager
-def _peak() -> Iterator[Callable[[], int]]:
-    """The most bytes that the block has held at once, by Python's own count, which has NumPy's arrays."""
-    tracemalloc.start()
-    try:
-        yield lambda: tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @contextmanager

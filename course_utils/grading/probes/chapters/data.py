@@ -16,6 +16,7 @@ from course_utils.grading.driving import labels
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.later import unchanged
 from course_utils.grading.driving.probe import probe
+from course_utils.grading.probes.watched import Source
 from course_utils.grading.pytrees.shown import shown
 from course_utils.grading.pytrees.tree import fresh, is_plain_tensor, same
 from course_utils.meters.pages import PAGE, pages_in_memory
@@ -129,21 +130,6 @@ batches.called = _called_with_a_file
 # ------------------------------------------------------------------------------ streams
 
 
-class _Source:
-    """An iterator that counts what is taken of it."""
-
-    def __init__(self, items: Any) -> None:
-        self.items, self.taken = iter(items), 0
-
-    def __iter__(self) -> "_Source":
-        return self
-
-    def __next__(self) -> Any:
-        item = next(self.items)
-        self.taken += 1
-        return item
-
-
 def _as_rows(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
     documents, *_ = case.args
     seen = {k: v for k, v in report.items() if k not in ("given", "later", "documents")}
@@ -176,7 +162,7 @@ def packed(subject: Any, case: Case) -> dict[str, Any]:
     through once. A row is looked at when it comes, and again when all have come.
     """
     documents, context, end = case.args
-    source, taken, rows = _Source(documents), [], []
+    source, taken, rows = Source(documents), [], []
     given: list[Any] = []
     for row in islice(subject(source, context, end), case.kwargs.get("rows")):
         rows.append(row)
@@ -289,7 +275,7 @@ def _came_out(
     subject: Any, items: list[Any], size: int, generator: torch.Generator, take: int | None
 ) -> tuple[list[Any], list[int]]:
     """What came, and after each item how many had been taken and not come yet."""
-    source = _Source(items if take is None else cycle(items))
+    source = Source(items if take is None else cycle(items))
     came, held = [], []
     for item in islice(subject(source, size, generator), take):
         came.append(item)
@@ -349,11 +335,11 @@ def streamed(subject: Any, case: Case) -> dict[str, Any]:
     of any worker. It is told of the workers as a DataLoader's own are.
     """
     length, (num_workers, take) = case.args[0], case.args[1:]
-    sources: list[_Source] = []
+    sources: list[Source] = []
 
     def source() -> Iterator[Any]:
         items = cycle(range(100)) if length is None else iter(range(length))
-        sources.append(_Source(items))
+        sources.append(Source(items))
         return sources[-1]
 
     stream = subject(source, **case.kwargs)

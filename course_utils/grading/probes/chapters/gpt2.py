@@ -29,7 +29,7 @@ from .modules import assemble, clone, dtype_of, raised_name
 
 @dataclass(frozen=True)
 class Sizes:
-    """What stands in for GPT2Config where nothing says which class it is."""
+    """What stands in for GPT2Config or LlamaConfig where nothing says which class it is."""
 
     vocab_size: int = 50257
     n_positions: int = 1024
@@ -38,6 +38,9 @@ class Sizes:
     n_head: int = 12
     dropout: float = 0.1
     layer_norm_epsilon: float = 1e-5
+    n_kv_head: int = 12
+    n_inner: int = 3072
+    rope_base: float = 10_000.0
 
 
 def annotated(subject: Any, name: str) -> Any:
@@ -213,7 +216,8 @@ def _shares(y: Tensor, whole: Tensor, n_head: int) -> dict[str, Any]:
 def _called_part(name: str, case: Case) -> str:
     build, weights, *steps = case.args
     config, *parts = (_settings(given) for given in build.values())
-    text = f"{name}(GPT2Config({config})" + "".join(f", Parts({p})" for p in parts) + ")"
+    kind = "LlamaConfig" if "n_inner" in build["config"] else "GPT2Config"
+    text = f"{name}({kind}({config})" + "".join(f", Parts({p})" for p in parts) + ")"
     text += f" in {shown(dtype_of((weights, steps))).removeprefix('torch.')}"
     for number, (verb, *given) in enumerate(steps, start=1):
         told = ", ".join(map(modules.brief, given))

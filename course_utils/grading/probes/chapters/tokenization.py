@@ -2,8 +2,6 @@
 
 import random
 import sys
-import tracemalloc
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -12,6 +10,7 @@ from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.labels import ARGUMENTS
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import what_a_call_did
+from course_utils.grading.probes.watched import Source, peak_bytes
 from course_utils.grading.pytrees.shown import shown
 
 # ------------------------------------------------------------------------------ training
@@ -105,7 +104,7 @@ def _of_a_large_text(subject: Any, n_words: int, seed: int, n_merges: int) -> di
     return seen | {"result": _as_plain(result)}
 
 
-_STEPS = 5  # of the interpreter, to look at one pair: no loop in Python takes fewer
+_STEPS = 10  # of the interpreter: to take up a pair and add to its count takes more
 
 
 def _by_steps(tally: _Tally, subject: Any, *given: Any) -> None:
@@ -139,21 +138,6 @@ trained.called = _called_with_words
 # ------------------------------------------------------------------------------ streams
 
 
-class _Chunks:
-    """An iterator of chunks that counts how many are taken."""
-
-    def __init__(self, chunks: Iterator[str]) -> None:
-        self.chunks, self.taken = chunks, 0
-
-    def __iter__(self) -> "_Chunks":
-        return self
-
-    def __next__(self) -> str:
-        chunk = next(self.chunks)
-        self.taken += 1
-        return chunk
-
-
 def _as_tokens(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
     if "peak" in report:
         allowed = case.kwargs["within"]
@@ -184,7 +168,7 @@ def streamed_tokens(subject: Any, case: Case) -> dict[str, Any]:
     chunks, merges = case.args
     if "within" in case.kwargs:
         return _long_stream(subject, chunks, merges)
-    source, tokens, taken = _Chunks(iter(chunks)), [], []
+    source, tokens, taken = Source(chunks), [], []
     stream, before = subject(source, merges), source.taken
     for token in islice(stream, case.kwargs.get("take")):
         tokens.append(token)
@@ -195,13 +179,9 @@ def streamed_tokens(subject: Any, case: Case) -> dict[str, Any]:
 def _long_stream(subject: Any, number: int, merges: Any) -> dict[str, Any]:
     """Chunks of 40 words of 99 letters."""
     made = (f" {chr(97 + i % 26) * 99}" * 40 for i in range(number))
-    tracemalloc.start()
-    try:
+    with peak_bytes() as peak:
         tokens = sum(1 for _ in subject(made, merges))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    return {"tokens": tokens, "peak": peak}
+        return {"tokens": tokens, "peak": peak()}
 
 
 def _called_with_chunks(name: str, case: Case) -> str:
