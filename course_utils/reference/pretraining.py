@@ -374,7 +374,8 @@ class PretrainingRun:
             f"data    {data.says}",
             f"steps   {s.steps:,} of {tokens:,} tokens, {epochs:.1f} times through the data; {precision}",
             f"device  {self.world_size} × {name_of(self.device)}{parallel}; "
-            f"{held / 1e6:,.1f} MB each for weights, gradients and AdamW, and the activations",
+            f"{held / 1e6:,.1f} MB in each process for weights, gradients and AdamW's state together, "
+            "and the activations",
             *self.resumed(),
         ]
 
@@ -475,7 +476,8 @@ def name_of(device: torch.device) -> str:
     """The GPU's name, or the number of threads on the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"CPU, {torch.get_num_threads()} threads"
+    n = torch.get_num_threads()
+    return f"CPU, {n} thread" + "s" * (n > 1)
 
 
 def finite(step: int, found: dict[str, float]) -> None:
