@@ -113,7 +113,7 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "Rows of a batch are padded on the right for generation, as in training. What goes wrong?",
+            "Rows of a batch are padded on the right, as in training, and the cache has one length for all rows. What goes wrong?",
             choices=[
                 Choice(
                     "Nothing, as long as the attention mask hides the padding.",
@@ -122,7 +122,7 @@ quiz = Quiz(
                 Choice(
                     "The last column, whose logits are sampled, is padding in the shorter rows.",
                     right=True,
-                    why="With padding at the left every row ends in its last real token, and new ones follow in one column.",
+                    why="With padding at the left every row ends in its last real token, and new ones follow in one column. (With a length for each row, right padding works, too.)",
                 ),
                 Choice(
                     "The keys of longer rows are read by the shorter rows.",
@@ -131,8 +131,8 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "A speculative decoder draws refused tokens from the model's own distribution, not from the "
-            "residual. What comes out?",
+            "A speculative decoder replaces refused tokens by draws from the model's own distribution p, not "
+            "from the residual max(0, p − q). What comes out?",
             choices=[
                 Choice(
                     "The model's distribution; only fewer tokens are accepted.",

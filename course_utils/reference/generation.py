@@ -179,7 +179,8 @@ class KVCache:
 class SlidingKVCache:
     """A ring buffer: the keys and values of the last `window` tokens, in memory for so many.
 
-    Token number i stands in place i % window, over the token that leaves the window.
+    Token number i stands in place i % window, over the token that leaves the window. A
+    prompt goes in token by token, as each of its tokens has a window of its own.
     """
 
     def __init__(self, batch: int, n_head: int, window: int, head_dim: int) -> None:
@@ -189,13 +190,17 @@ class SlidingKVCache:
         self.length = 0
 
     def append(
-        self, k: Float[Tensor, "B H 1 d"], v: Float[Tensor, "B H 1 d"]
+        self, k: Float[Tensor, "B H T d"], v: Float[Tensor, "B H T d"]
     ) -> tuple[Float[Tensor, "B H W d"], Float[Tensor, "B H W d"]]:
-        """Keep one more token; keys and values of the window, in the order of their places.
+        """Keep one more token, so T is 1; keys and values of the window, in the order of their places.
 
-        Attention does not depend on that order: what the position does to a key it did
-        before the key was kept.
+        Attention does not depend on that order where the position is in the key already:
+        learned and rotary positions, not biases for distances. Raises ValueError for any
+        number of tokens but one: of several, the first would lack keys that the last ones
+        write over.
         """
+        if k.size(2) != 1:
+            raise ValueError(f"a ring takes one token at a time; came {k.size(2)}")
         window = self.k.size(2)
         self.k[:, :, self.length % window] = k[:, :, 0]
         self.v[:, :, self.length % window] = v[:, :, 0]
@@ -234,9 +239,9 @@ def positions_and_mask(
 
     padding: how many tokens at the left of each row are padding, 0 to S. A row's first
     real token has the position 0; so has padding. A real token attends to itself and to
-    the real tokens before it, padding only to itself. Result: int64 positions, and bools,
-    True where the query (third axis) may attend to the key (fourth), on the device of
-    `padding`.
+    the real tokens before it. Padding attends only to itself, so that every query has a
+    key: a softmax over none is NaN. Result: int64 positions, and bools, True where the
+    query (third axis) may attend to the key (fourth), on the device of `padding`.
     """
     token = torch.arange(S, device=padding.device)
     query = token[S - T :, None]  # (T, 1)
@@ -343,7 +348,8 @@ def generate(
     padding: how many tokens at the left of each row are padding. The next token is drawn as
     by `next_token_probs` and `sample_token`, with the rest of the arguments. A row that
     has drawn a token of `stop` is done: it repeats that token until all rows are done or
-    have max_new_tokens. No gradient is recorded, and ids is not changed.
+    have max_new_tokens, and the caller cuts it there. No gradient is recorded, and ids is
+    not changed.
 
     The model reads each token once: first the prompt, then one token a row in each step;
     what is drawn last is not read.
@@ -376,7 +382,7 @@ def speculative_accept(
     """How many drafted tokens are accepted, and the probabilities of the token that follows them.
 
     target: the large model's probabilities at each of the K places and after them, (K +
-    1, V). draft: the small model's, with which the drafted tokens were drawn. u: random
+    1, V). draft: the cheaper model's, with which the drafted tokens were drawn. u: random
     numbers, uniform in [0, 1). Token i is accepted with probability min(1, target /
     draft), that is, if u[i] is below that; the first that is not ends it, with all that
     follow. In its place comes a token with the probabilities max(0, target − draft) of

@@ -165,6 +165,15 @@ def test_a_ring_is_a_sliding_window():
         torch.testing.assert_close(ours, whole[:, :, t : t + 1])
 
 
+def test_a_ring_refuses_several_tokens_and_keeps_none_of_them():
+    ring = SlidingKVCache(1, 2, 4, 4)
+    six = torch.randn(1, 2, 6, 4)
+    for k in (six, six[:, :, :0]):
+        with pytest.raises(ValueError, match="one token at a time"):
+            ring.append(k, k)
+    assert ring.length == 0 and not ring.k.any()
+
+
 def padded(rows):
     longest = max(map(len, rows))
     padding = torch.tensor([longest - len(row) for row in rows])
