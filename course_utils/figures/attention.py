@@ -1,8 +1,7 @@
 """The drawings of chapter 22: scores by width, masks, bias by distance, tiles, and what heads look at."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-import torch
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullLocator
 from torch import Tensor
@@ -24,7 +23,7 @@ from .style import (
 )
 
 _MARKS = ("o", "s", "^", "D", "v", "x")
-_PLAIN = FuncFormatter(lambda value, _: f"{value:,.4g}")
+_PLAIN = FuncFormatter(lambda value, _: f"{value:,.6g}")
 
 
 def draw_by_width(
@@ -107,35 +106,41 @@ def draw_maps(
     maps: Mapping[str, Tensor],
     columns: int = 4,
     ticks: Sequence[int] = (),
-    shared: bool = False,
+    limits: tuple[float, float] = (0.0, 1.0),
+    measure: str = "weight",
+    keys: Mapping[int, str] | None = None,
 ) -> Drawing:
     """Tables of numbers as pictures, the darker the larger; rows are queries, columns keys.
 
-    maps: title → (T, S). ticks: the positions that are numbered. shared: all have one scale, from 0 to
-    1, and a bar that shows it; otherwise each has its own.
+    maps: title → (T, S), all on one scale, which a bar shows. ticks: the positions that are numbered.
+    limits: the ends of the scale. measure: what the numbers are. keys: position → what is written
+    under that key, in place of the ticks.
     """
+    columns_named = dict(keys) if keys else {tick: f"{tick}" for tick in ticks}
     rows = -(-len(maps) // columns)
     width = min(len(maps), columns)
-    figure = Drawing(figsize=(2.3 * width + 0.8, 2.6 * rows), facecolor=PAPER, layout="constrained")
+    height = (2.75 if keys else 2.6) * rows
+    figure = Drawing(figsize=(2.3 * width + 0.8, height), facecolor=PAPER, layout="constrained")
     axes = figure.subplots(rows, width, squeeze=False)
-    limits = {"vmin": 0.0, "vmax": 1.0} if shared else {}
     for n, (title, table) in enumerate(maps.items()):
         ax = axes.flat[n]
-        image = ax.imshow(torch.nan_to_num(table, neginf=float("nan")), cmap="Blues", **limits)
+        image = ax.imshow(table, cmap="Blues", vmin=limits[0], vmax=limits[1])
         ax.set_title(title, color=INK, fontsize=9)
-        ax.set_xticks(ticks)
+        ax.set_xticks(list(columns_named), list(columns_named.values()))
         ax.set_yticks(ticks)
         ax.tick_params(length=2, colors=INK, labelsize=7)
+        if keys:
+            for label in ax.get_xticklabels():
+                label.set(rotation=25, ha="right", rotation_mode="anchor", fontsize=6)
         if n % columns == 0:
             ax.set_ylabel("query", color=INK, fontsize=8)
         if n + columns >= len(maps):
             ax.set_xlabel("key", color=INK, fontsize=8)
     for ax in axes.flat[len(maps) :]:
         ax.set_axis_off()
-    if shared:
-        bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
-        bar.set_label("weight", color=INK, fontsize=8)
-        bar.ax.tick_params(labelsize=7)
+    bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
+    bar.set_label(measure, color=INK, fontsize=8)
+    bar.ax.tick_params(labelsize=7)
     return figure
 
 
@@ -170,37 +175,57 @@ def draw_heads(
     looks: Mapping[str, Sequence[float]],
     matters: Mapping[str, Sequence[float]],
     together: Mapping[str, float] | None = None,
+    *,
+    pattern: str,
+    named: Mapping[str, Collection[int]] | None = None,
 ) -> Drawing:
     """A point for each head: how much of its weight is where we looked, and what its absence costs.
 
     looks, matters: layer → a number for each head. together: what the absence of several costs, as
-    lines. The costs are on a logarithmic axis; what is below 0.001 is drawn at 0.001.
+    lines. pattern: where we looked. named: layer → the heads that get their number written beside
+    them; without it all do. The costs are on a logarithmic axis, which is linear below 0.001.
     """
     figure, ax = plot(6.4, 3.6)
     for (layer, x), mark, colour in zip(looks.items(), _MARKS, PALETTE, strict=False):
-        y = [max(cost, 1e-3) for cost in matters[layer]]
+        y = matters[layer]
         ax.scatter(x, y, color=colour, marker=mark, label=layer, s=45)
         for head, (share, cost) in enumerate(zip(x, y, strict=True)):
-            side = 1 if head % 2 else -1  # neighbours' labels on both sides
+            if named is not None and head not in named.get(layer, ()):
+                continue
+            right = bool(head % 2) or share < 0.12  # neighbours' labels on both sides
             ax.annotate(
-                f"{head}",
+                f"head {head}",
                 (share, cost),
-                (7 * side, 0),
+                (7 if right else -7, 0),
                 textcoords="offset points",
                 fontsize=8,
                 color=INK,
-                ha="left" if head % 2 else "right",
+                ha="left" if right else "right",
                 va="center",
             )
     for name, cost in (together or {}).items():
         ax.axhline(cost, color=INK, lw=1, linestyle="--")
         ax.annotate(
-            name, (0.0, cost), (0, -4), textcoords="offset points", va="top", fontsize=8, color=INK
+            name,
+            (1.0, cost),
+            (0, -4),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            fontsize=8,
+            color=INK,
         )
+    costs = [cost for row in (*matters.values(), (together or {}).values()) for cost in row]
     ax.set_xlim(-0.02, 1.02)
-    ax.set_yscale("log")
+    if min(costs) > 1e-3:
+        ax.set_yscale("log")
+        scale = ""
+    else:
+        ax.set_yscale("symlog", linthresh=1e-3)
+        ax.set_ylim(min(-2e-4, 1.2 * min(costs)), 2 * max(costs))
+        scale = "; linear below 0.001"
     ax.yaxis.set_major_formatter(_PLAIN)
-    ax.set_xlabel("share of the weight on the pattern")
-    ax.set_ylabel("loss rises by (nats)")
+    ax.set_xlabel(f"share of the weight on {pattern}")
+    ax.set_ylabel(f"loss rises by (nats{scale})")
     ax.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

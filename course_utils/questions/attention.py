@@ -66,16 +66,16 @@ tiles = Prediction(
 quiz = Quiz(
     [
         Question(
-            "The scores are not divided by √d, and d is 128. What goes wrong when training begins?",
+            "The scores are not divided by √d, and d is 1,024. What goes wrong when training begins?",
             choices=[
                 Choice(
                     "The weights no longer sum to one, so the result's size depends on how many keys a query sees.",
                     why="A softmax sums to one whatever its input.",
                 ),
                 Choice(
-                    "The weights are nearly one-hot, and for most queries the gradients of the scores are nearly 0.",
+                    "The weights are nearly one-hot: a few queries get large gradients, and most get almost none.",
                     right=True,
-                    why="Scores with deviation 11 make the softmax pick one key; its derivative p (1 − p) vanishes.",
+                    why="Scores with deviation 32 make the softmax pick one key, and p (1 − p) is near 0 unless two keys are nearly equal.",
                 ),
                 Choice(
                     "All weights become equal.",
@@ -88,16 +88,16 @@ quiz = Quiz(
             choices=[
                 Choice(
                     "The mean of all values, as if nothing were masked.",
-                    why="That is what a large finite number gives: equal scores.",
+                    why="That is what a large finite number filled in gives: equal scores.",
                 ),
                 Choice(
                     "Zeros.",
                     why="That is what F.scaled_dot_product_attention returns. The bare softmax does not.",
                 ),
                 Choice(
-                    "NaN in its result, and perhaps in all gradients.",
+                    "NaN in its result, and in the gradient of all values.",
                     right=True,
-                    why="0 / 0 in that row; in backward NaN weights are multiplied with other rows' values.",
+                    why="0 / 0 in that row of weights; the gradient of v is weightsᵀ · grad, and NaN · 0 is NaN in each of its rows.",
                 ),
             ],
         ),
@@ -107,7 +107,7 @@ quiz = Quiz(
                 Choice(
                     "stays the same up to rounding.",
                     right=True,
-                    why="Two rotations by the same extra angle leave the angle between the vectors as it was.",
+                    why="Two rotations by the same extra angle leave the angle between the vectors as it was. (The rounding of float32 grows with the position.)",
                 ),
                 Choice(
                     "falls by 100 times the slope.",
