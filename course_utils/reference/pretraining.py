@@ -31,10 +31,11 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 
-from .accounting import training_memory
+from .accounting import SECONDS_PER_DAY, training_memory
 from .checkpoints import (
     WHOLE,
     CannotSave,
@@ -190,41 +191,66 @@ def training_step(
     precision: torch.autocast,
     clip: float,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """One update from all micro-batches: this rank's mean loss, and the norm of the whole gradient.
+    """One update from all micro-batches: their mean loss, and the gradient's norm before clipping.
 
-    The gradient is that of the mean over every sequence of every rank, however they are
-    split.
+    model(ids) gives logits (B, T, V) of ids (B, T). batches: one or more pairs of ids and
+    next tokens, both (B, T) in int64; B and T may differ from one to the next, and every
+    target counts (there is no -100). The loss is the mean cross-entropy over the targets
+    of all micro-batches, computed in float32, and the update is that of one batch of them
+    all, whose gradients are clipped once. precision: the context in which forward and loss
+    are computed, and backward is not. clip: the largest norm of the gradient of all
+    parameters together; 0: no limit. The gradients are None before and after. The two
+    results are tensors without axes and without a graph.
+
+    Costs, which are checked:
+    - the graph of one micro-batch at a time: each is gone before the next forward
     """
-    sequences = sum(len(x) for x, _ in batches)
+    tokens = sum(y.numel() for _, y in batches)
     total = torch.zeros((), device=batches[0][0].device)
     for i, (x, y) in enumerate(batches):
-        last = i == len(batches) - 1
-        within: AbstractContextManager[None] = nullcontext()
-        if isinstance(model, FSDPModule):
-            model.set_requires_gradient_sync(last)
-        elif isinstance(model, DistributedDataParallel) and not last:
-            within = model.no_sync()
-        with within:
+        with gradients_travel(model, i == len(batches) - 1):
             with precision:
-                loss = next_token_loss(model(x), y) * (len(x) / sequences)
+                loss = next_token_loss(model(x), y) * (y.numel() / tokens)
             loss.backward()
         total += loss.detach()
     norm = nn.utils.clip_grad_norm_(model.parameters(), clip or math.inf)
     optimizer.step()
     optimizer.zero_grad()
-    return total, norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return total, norm
+
+
+def gradients_travel(model: nn.Module, now: bool) -> AbstractContextManager[None]:
+    """Do the gradients of a backward within go to the other ranks, or stay until the last micro-batch?
+
+    Says so to DDP and FSDP. A model on one process has nobody to send them to.
+    """
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(now)
+    elif isinstance(model, DistributedDataParallel) and not now:
+        return model.no_sync()
+    return nullcontext()
 
 
 @torch.no_grad()
 def estimate_loss(
     model: nn.Module, batches: Batches, precision: torch.autocast
 ) -> Float[Tensor, ""]:
-    """This rank's mean loss over all sequences of the batches, in eval mode."""
+    """The mean loss over all targets of the batches, in nats, with the model in eval mode.
+
+    model(ids) gives logits (B, T, V) of ids (B, T). batches: one or more pairs of ids and
+    next tokens, both (B, T) in int64; B and T may differ from one to the next, and every
+    target counts as much as any other (there is no -100). precision: the context in which
+    the forward and the loss, a cross-entropy in float32, are computed. No graph is
+    recorded. Afterwards each module of the model is in the mode, train or eval, that it
+    was in; gradients, and the global generator's state, are as before.
+    """
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     with precision:
-        losses = [next_token_loss(model(x), y) * len(x) for x, y in batches]
-    model.train()
-    return torch.stack(losses).sum() / sum(len(x) for x, _ in batches)
+        losses = [next_token_loss(model(x), y) * y.numel() for x, y in batches]
+    for module, mode in modes.items():
+        module.training = mode
+    return torch.stack(losses).sum() / sum(y.numel() for _, y in batches)
 
 
 def over_all_ranks(x: Float[Tensor, ""], world_size: int) -> float:
@@ -233,6 +259,30 @@ def over_all_ranks(x: Float[Tensor, ""], world_size: int) -> float:
         x = x.detach() / world_size
         dist.all_reduce(x)
     return x.item()
+
+
+def tokens_per_second_to_days(
+    tokens: float,
+    tokens_per_second: float,
+    *,
+    devices: int = 1,
+    scaling: float = 1.0,
+    lost: float = 0.0,
+) -> float:
+    """Days from the first step to the last.
+
+    tokens: to train on, each as often as it is seen. tokens_per_second: of one device
+    alone. devices: how many work together. scaling: the share of its own speed that each
+    keeps when they do, above 0 and at most 1. lost: the share of the time from first to
+    last step in which no step is made (evaluation, checkpoints, failures), from 0 to
+    below 1. Raises ValueError outside these bounds, for fewer than 1 device, for a speed
+    that is not positive and for a negative number of tokens.
+    """
+    if not (0 < scaling <= 1 and 0 <= lost < 1):
+        raise ValueError(f"shares of {scaling} and {lost}")
+    if not (tokens >= 0 and tokens_per_second > 0 and devices >= 1):
+        raise ValueError(f"{tokens} tokens at {tokens_per_second} a second on {devices} devices")
+    return tokens / (tokens_per_second * devices * scaling * (1 - lost)) / SECONDS_PER_DAY
 
 
 # ---------------------------------------------------------------------------------- reports
@@ -409,7 +459,8 @@ class PretrainingRun:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         mine = self.batches(self.data.train, s.seed, step)
-        return *training_step(self.model, self.optimizer, mine, self.precision, s.clip), lr
+        loss, norm = training_step(self.model, self.optimizer, mine, self.precision, s.clip)
+        return loss, norm.full_tensor() if isinstance(norm, DTensor) else norm, lr
 
     def validate(self) -> float:
         """The mean loss on the same held-out batches each time, over all ranks."""
