@@ -7,7 +7,8 @@ import torch
 from hypothesis import strategies as st
 
 from course_utils.grading import Exercise, call, contracts, draws, probes, replace
-from course_utils.reference import deduplication, pretraining, scaling_laws
+from course_utils.grading.probes import prepared
+from course_utils.reference import deduplication, scaling_laws, training_steps
 
 F32, F64 = torch.float32, torch.float64
 PRIME = 2**31 - 1
@@ -36,7 +37,8 @@ TURNED = [(x.T.contiguous().T, y.T.contiguous().T) for x, y in UNEVEN]
 # ------------------------------------------------------------------------------ estimate_loss
 
 estimate_loss = Exercise(
-    pretraining.estimate_loss,
+    training_steps.estimate_loss,
+    key="pretraining.estimate_loss",
     title="A loss to judge by",
     difficulty=1,
     minutes=15,
@@ -44,7 +46,7 @@ estimate_loss = Exercise(
     probe=probes.loss_estimated,
     hints=(
         "The mean over all targets is the sum of what the batches cost, divided by the number of their targets.",
-        "`next_token_loss` gives a batch's mean. How many targets is it a mean of?",
+        "`F.cross_entropy` gives a batch's mean. How many targets is it a mean of?",
         "`{module: module.training for module in model.modules()}` remembers the modes before `model.eval()`.",
         ("edge cases", "A part that was frozen in eval mode must not be in train mode afterwards."),
     ),
@@ -79,7 +81,7 @@ def _():
 
 
 RESTORED = "    for module, mode in modes.items():\n        module.training = mode\n"
-LOSSES = "next_token_loss(model(x), y) * y.numel() for"
+LOSSES = "mean_loss(model(x), y) * y.numel() for"
 MEAN = "torch.stack(losses).sum() / sum(y.numel() for _, y in batches)"
 estimate_loss.slips(
     {
@@ -95,11 +97,11 @@ estimate_loss.slips(
             RESTORED, "    model.train(modes[model])\n"
         ): "You remember the mode of the model alone. A part of it may be in another one: remember each module's.",
         replace(
-            LOSSES, "next_token_loss(model(x), y) for", MEAN, "torch.stack(losses).mean()"
+            LOSSES, "mean_loss(model(x), y) for", MEAN, "torch.stack(losses).mean()"
         ): "You average the batches' means, so a target of a small batch weighs more. Weigh each mean by its targets.",
         replace(
             LOSSES,
-            "next_token_loss(model(x), y) * len(y) for",
+            "mean_loss(model(x), y) * len(y) for",
             MEAN,
             "torch.stack(losses).sum() / sum(len(y) for _, y in batches)",
         ): "You weigh by rows. Batches may have other lengths: weigh by targets, `y.numel()`.",
@@ -123,7 +125,7 @@ estimate_loss.slips(
             "    model.eval()\n", "    model.eval()\n    model.zero_grad()\n"
         ): "You drop the gradients. Somebody may be accumulating: leave them alone.",
         replace(
-            "next_token_loss(model(x), y)", "next_token_loss(model(x)[:, :-1], y[:, 1:])"
+            "mean_loss(model(x), y)", "mean_loss(model(x)[:, :-1], y[:, 1:])"
         ): "You shift once more. The targets are the next tokens already.",
         replace(
             "for x, y in batches]", "for x, y in batches[:1]]"
@@ -157,7 +159,8 @@ def _(model, batches, precision):
 # ------------------------------------------------------------------------------ training_step
 
 training_step = Exercise(
-    pretraining.training_step,
+    training_steps.training_step,
+    key="pretraining.training_step",
     title="One update",
     difficulty=2,
     minutes=25,
@@ -239,8 +242,8 @@ training_step.slips(
             "    optimizer.zero_grad(set_to_none=False)\n",
         ): "You set the gradients to zero. They should be None, which is `zero_grad()`'s default and takes no memory.",
         replace(
-            "            with precision:\n",
-            "            optimizer.zero_grad()\n            with precision:\n",
+            "        with precision:\n",
+            "        optimizer.zero_grad()\n        with precision:\n",
         ): "You drop the gradients before every micro-batch, so only the last one counts.",
         replace(
             "return total, norm", "return total, torch.clamp(norm, max=clip or math.inf)"
@@ -265,11 +268,11 @@ training_step.slips(
             CLIPPED, CLIPPED.replace("norm = ", "") + "    norm = torch.zeros(())\n"
         ): "You do not return the norm.",
         replace(
-            "            with precision:\n", "            if True:\n"
+            "        with precision:\n", "        if True:\n"
         ): "You do not use `precision`: run forward and loss within it.",
         replace(
-            "            loss.backward()\n",
-            "            with precision:\n                loss.backward()\n",
+            "        loss.backward()\n",
+            "        with precision:\n            loss.backward()\n",
         ): "You call backward within `precision`. It runs in the dtypes of the forward by itself: leave the context "
         "first.",
         replace(
@@ -289,8 +292,8 @@ training_step.mistake(
     "You add up the losses and call backward once, so the graphs of all micro-batches are in memory together. Call "
     "backward on each.",
     replace(
-        "            loss.backward()\n        total += loss.detach()\n",
-        "            total = total + loss\n",
+        "        loss.backward()\n        total += loss.detach()\n",
+        "        total = total + loss\n",
         CLIPPED,
         "    total.backward()\n    total = total.detach()\n" + CLIPPED,
     ),
@@ -322,7 +325,8 @@ def _(model, optimizer, batches, precision, clip):
 # ------------------------------------------------------------------------------ tokens_per_second_to_days
 
 tokens_per_second_to_days = Exercise(
-    pretraining.tokens_per_second_to_days,
+    training_steps.tokens_per_second_to_days,
+    key="pretraining.tokens_per_second_to_days",
     title="How many days",
     difficulty=1,
     minutes=10,
@@ -372,8 +376,8 @@ def _():
 
 tokens_per_second_to_days.slips(
     {
-        replace(" / SECONDS_PER_DAY", " / 3600"): "You return hours. A day has 86,400 seconds.",
-        replace(" / SECONDS_PER_DAY", ""): "You return seconds. A day has 86,400 of them.",
+        replace(" / (24 * 60 * 60)", " / 3600"): "You return hours. A day has 86,400 seconds.",
+        replace(" / (24 * 60 * 60)", ""): "You return seconds. A day has 86,400 of them.",
         replace(
             " * devices", ""
         ): "You count one device. All of them together are `devices` times as fast.",
@@ -472,7 +476,10 @@ def _():
     yield call(spread(4, 1), spread(4, 2), spread(4, 3)), "as many shingles as hash functions"
     large = torch.tensor([PRIME - 1, PRIME - 2])
     yield call(large, large.clone(), large.clone()), "products near 2⁶²"
-    yield call(spread(12, 1)[::3], spread(10, 2)[::2], spread(15, 3)[::3]), "not contiguous"
+    yield (
+        call(spread(12, 1)[::3], spread(10, 2)[::2], spread(15, 3)[::3]),
+        "every second or third number of a longer one",
+    )
     yield call(spread(300, 1), spread(64, 2), spread(64, 3)), "300 shingles, 64 functions"
     meta = (torch.zeros(n, dtype=torch.int64, device="meta") for n in (3, 2, 2))
     yield call(*meta), "on another device than the default one"
@@ -491,9 +498,6 @@ minhash.slips(
             HASHES, "a[:, None] * shingles + b[:, None]"
         ): "You leave the modulo out: the smallest is then nearly "
         "always that of the smallest shingle.",
-        replace(
-            HASHES, "a[:, None] * shingles + b[:, None] % PRIME"
-        ): "You take the remainder of b alone. % binds as * does: put the sum in brackets.",
         replace(
             HASHES, "(a[:, None] * shingles) % PRIME + b[:, None]"
         ): "You add b after the modulo, so hashes reach beyond 2³¹ − 2.",
@@ -581,14 +585,8 @@ def table(*rows):
 def _():
     signatures = table((1, 2, 3, 4), (1, 2, 9, 9), (5, 6, 3, 4), (7, 7, 7, 7))
     documents = [[1, 2, 3], [1, 2], [1, 2, 3, 4], [9]]
-    seen = {
-        "result": [(0, 1, 2 / 3), (0, 2, 0.75)],
-        "pairs that were compared": [(0, 1), (0, 2)],
-        "a pair was compared twice": False,
-    }
-    yield call(signatures, documents, bands=2, threshold=0.5), seen
-    less = seen | {"result": [(0, 2, 0.75)]}
-    yield call(signatures, documents, bands=2, threshold=0.75), less
+    yield call(signatures, documents, bands=2, threshold=0.5), [(0, 1, 2 / 3), (0, 2, 0.75)]
+    yield call(signatures, documents, bands=2, threshold=0.75), [(0, 2, 0.75)]
 
 
 @near_duplicates.cases
@@ -667,7 +665,7 @@ near_duplicates.contract(
         [call(spread(500 * 4, 7).view(500, 4), [[i] for i in range(500)], bands=2, threshold=0.5)],
         limit=500 * 4 * 8 * 4,
         says="no tensor of n · n elements is made",
-        prepare=lambda subject, case: lambda: probes.deduplicated.run(subject, case),
+        prepare=prepared.with_documents,
     )
 )
 BANDS = "signatures.chunk(bands, dim=1)"
@@ -814,6 +812,7 @@ fit_power_law = Exercise(
     difficulty=1,
     minutes=15,
     points=2,
+    probe=probes.law_fitted,
     hints=(
         "log y = log a + b log x is a straight line. Which least squares give its slope?",
         "The slope is the covariance of log x and log y, divided by the variance of log x.",
@@ -853,12 +852,15 @@ def _():
     yield call(f64(1e18, 1e20, 1e23), f64(4e8, 7e9, 2e11)), "FLOPs of real models"
     yield call(torch.tensor([3.0, 3.0, 9.0]), torch.tensor([1.0, 2.0, 5.0])), "float32, one x twice"
     yield (
-        call(torch.tensor([1e30, 2e30, 8e30]), torch.tensor([1e-20, 3e-20, 2e-20])),
+        call(torch.tensor([1e30, 2e30, 8e30]), torch.tensor([1e-6, 3e-6, 2e-6])),
         "float32, large and small",
     )
     near = f64(1e8, 1.0001e8, 1.0002e8)
     yield call(near, f64(2.0, 2.0002, 2.0004)), "x that lie close together"
-    yield call(f64(1, 2, 3, 4, 5, 6)[::2], f64(4, 0, 5, 0, 6, 0)[::2]), "not contiguous"
+    yield (
+        call(f64(1, 2, 3, 4, 5, 6)[::2], f64(4, 0, 5, 0, 6, 0)[::2]),
+        "every other number of a longer one",
+    )
     yield call(f64(3, 3), f64(1, 2)), "one x only"
     yield call(f64(3), f64(1)), "one run"
     yield call(f64(), f64()), "no run"
@@ -905,7 +907,8 @@ fit_power_law.slips(
             "du = u - u.mean()", "du = u"
         ): "You do not subtract the mean of log x: that is a line through the origin.",
         replace(
-            "b = (du * v).sum() / du.square().sum()", "b = (v[-1] - v[0]) / (u[-1] - u[0])"
+            "b = (du * (v - v.mean())).sum() / du.square().sum()",
+            "b = (v[-1] - v[0]) / (u[-1] - u[0])",
         ): "You draw the line through the first and the last point. Least squares use all points.",
         replace(
             "x.double().log(), y.double().log()", "x.float().log(), y.float().log()"
@@ -951,6 +954,7 @@ isoflop_minimum = Exercise(
     scaling_laws.isoflop_minimum,
     key="pretraining.isoflop_minimum",
     title="The lowest point of a budget",
+    probe=probes.law_fitted,
     difficulty=2,
     minutes=20,
     points=3,
@@ -977,11 +981,11 @@ def _():
 @isoflop_minimum.cases
 def _(draw):
     n = draw(st.integers(3, 7))
-    sizes = draw(st.lists(st.integers(2, 900), min_size=n, max_size=n, unique=True))
-    N = torch.tensor(sizes, dtype=F64) * 1000
-    u = N.log() - draw(st.integers(8, 13))
-    noise = draw(draws.tensors((n,), F64))
-    yield call(N, 2 + 0.2 * u.square() + 0.01 * noise)
+    places = draw(st.lists(st.integers(0, 12), min_size=n, max_size=n, unique=True))
+    u = torch.tensor(places, dtype=F64) / 2
+    losses = 2 + 0.2 * (u - draw(st.integers(0, 8))).square()
+    off = draw(draws.indices((n,), 9)) / 1000
+    yield call((u + 9).exp(), losses + off)
 
 
 REAL = f64(2e4, 4e4, 9e4, 2e5, 5e5)
@@ -996,7 +1000,10 @@ def _():
     yield call(REAL.float(), losses.float()), "float32"
     yield call(REAL, f64(2.3, 2.1, 1.95, 1.85, 1.8)), "the lowest point is beyond the runs"
     yield call(f64(1e4, 1e4, 3e4, 9e4), f64(2.4, 2.2, 2.0, 2.1)), "one size twice"
-    yield call(f64(1, 0, 2, 0, 4, 0)[::2], f64(3, 0, 2, 0, 3, 0)[::2]), "not contiguous"
+    yield (
+        call(f64(1, 0, 2, 0, 4, 0)[::2], f64(3, 0, 2, 0, 3, 0)[::2]),
+        "every other number of a longer one",
+    )
     yield call(REAL, f64(1, 2, 3, 2, 1)), "a hill"
     yield call(REAL[:2], losses[:2]), "two sizes"
     yield call(f64(1e4, 1e4, 3e4), f64(2, 2.1, 2.2)), "three runs of two sizes"

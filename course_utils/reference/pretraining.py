@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -35,7 +35,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 
-from .accounting import SECONDS_PER_DAY, training_memory
+from .accounting import training_memory
 from .checkpoints import (
     WHOLE,
     CannotSave,
@@ -62,7 +62,7 @@ from .corpus import (
     train_tokenizer,
 )
 from .exporting import export
-from .gpt2 import GPT2, GPT2Config, next_token_loss
+from .gpt2 import GPT2, GPT2Config
 from .optimizers import decay_groups
 from .pretraining_settings import (
     Settings,
@@ -75,6 +75,7 @@ from .pretraining_settings import (
     reads_bytes,
 )
 from .tokenization import Tokenizer
+from .training_steps import estimate_loss, training_step
 
 # ---------------------------------------------------------------------------------- data
 
@@ -184,73 +185,26 @@ def cosine_schedule(step: int, steps: int, warmup: int, lr: float, min_lr: float
     return min_lr + (lr - min_lr) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
 
 
-def training_step(
-    model: nn.Module,
-    optimizer: Optimizer,
-    batches: Batches,
-    precision: torch.autocast,
-    clip: float,
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """One update from all micro-batches: their mean loss, and the gradient's norm before clipping.
+class Accumulating(nn.Module):
+    """A model for the micro-batches of one step: gradients travel to other ranks with the last one only.
 
-    model(ids) gives logits (B, T, V) of ids (B, T). batches: one or more pairs of ids and
-    next tokens, both (B, T) in int64; B and T may differ from one to the next, and every
-    target counts (there is no -100). The loss is the mean cross-entropy over the targets
-    of all micro-batches, computed in float32, and the update is that of one batch of them
-    all, whose gradients are clipped once. precision: the context in which forward and loss
-    are computed, and backward is not. clip: the largest norm of the gradient of all
-    parameters together; 0: no limit. The gradients are None before and after. The two
-    results are tensors without axes and without a graph.
-
-    Costs, which are checked:
-    - the graph of one micro-batch at a time: each is gone before the next forward
+    Says so to DDP and FSDP at each forward. A model on one process has nobody to send them to.
     """
-    tokens = sum(y.numel() for _, y in batches)
-    total = torch.zeros((), device=batches[0][0].device)
-    for i, (x, y) in enumerate(batches):
-        with gradients_travel(model, i == len(batches) - 1):
-            with precision:
-                loss = next_token_loss(model(x), y) * (y.numel() / tokens)
-            loss.backward()
-        total += loss.detach()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), clip or math.inf)
-    optimizer.step()
-    optimizer.zero_grad()
-    return total, norm
 
+    def __init__(self, model: nn.Module, micro_batches: int) -> None:
+        super().__init__()
+        self.model, self.left = model, micro_batches
 
-def gradients_travel(model: nn.Module, now: bool) -> AbstractContextManager[None]:
-    """Do the gradients of a backward within go to the other ranks, or stay until the last micro-batch?
-
-    Says so to DDP and FSDP. A model on one process has nobody to send them to.
-    """
-    if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(now)
-    elif isinstance(model, DistributedDataParallel) and not now:
-        return model.no_sync()
-    return nullcontext()
-
-
-@torch.no_grad()
-def estimate_loss(
-    model: nn.Module, batches: Batches, precision: torch.autocast
-) -> Float[Tensor, ""]:
-    """The mean loss over all targets of the batches, in nats, with the model in eval mode.
-
-    model(ids) gives logits (B, T, V) of ids (B, T). batches: one or more pairs of ids and
-    next tokens, both (B, T) in int64; B and T may differ from one to the next, and every
-    target counts as much as any other (there is no -100). precision: the context in which
-    the forward and the loss, a cross-entropy in float32, are computed. No graph is
-    recorded. Afterwards each module of the model is in the mode, train or eval, that it
-    was in; gradients, and the global generator's state, are as before.
-    """
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    with precision:
-        losses = [next_token_loss(model(x), y) * y.numel() for x, y in batches]
-    for module, mode in modes.items():
-        module.training = mode
-    return torch.stack(losses).sum() / sum(y.numel() for _, y in batches)
+    def forward(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+        self.left -= 1
+        within: AbstractContextManager[None] = nullcontext()
+        if isinstance(self.model, FSDPModule):
+            self.model.set_requires_gradient_sync(self.left == 0)
+        elif isinstance(self.model, DistributedDataParallel) and self.left:
+            within = self.model.no_sync()
+        with within:
+            logits: Tensor = self.model(ids)
+        return logits
 
 
 def over_all_ranks(x: Float[Tensor, ""], world_size: int) -> float:
@@ -259,30 +213,6 @@ def over_all_ranks(x: Float[Tensor, ""], world_size: int) -> float:
         x = x.detach() / world_size
         dist.all_reduce(x)
     return x.item()
-
-
-def tokens_per_second_to_days(
-    tokens: float,
-    tokens_per_second: float,
-    *,
-    devices: int = 1,
-    scaling: float = 1.0,
-    lost: float = 0.0,
-) -> float:
-    """Days from the first step to the last.
-
-    tokens: to train on, each as often as it is seen. tokens_per_second: of one device
-    alone. devices: how many work together. scaling: the share of its own speed that each
-    keeps when they do, above 0 and at most 1. lost: the share of the time from first to
-    last step in which no step is made (evaluation, checkpoints, failures), from 0 to
-    below 1. Raises ValueError outside these bounds, for fewer than 1 device, for a speed
-    that is not positive and for a negative number of tokens.
-    """
-    if not (0 < scaling <= 1 and 0 <= lost < 1):
-        raise ValueError(f"shares of {scaling} and {lost}")
-    if not (tokens >= 0 and tokens_per_second > 0 and devices >= 1):
-        raise ValueError(f"{tokens} tokens at {tokens_per_second} a second on {devices} devices")
-    return tokens / (tokens_per_second * devices * scaling * (1 - lost)) / SECONDS_PER_DAY
 
 
 # ---------------------------------------------------------------------------------- reports
@@ -459,7 +389,9 @@ class PretrainingRun:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         mine = self.batches(self.data.train, s.seed, step)
-        loss, norm = training_step(self.model, self.optimizer, mine, self.precision, s.clip)
+        loss, norm = training_step(
+            Accumulating(self.model, len(mine)), self.optimizer, mine, self.precision, s.clip
+        )
         return loss, norm.full_tensor() if isinstance(norm, DTensor) else norm, lr
 
     def validate(self) -> float:

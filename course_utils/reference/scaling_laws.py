@@ -22,7 +22,7 @@ def fit_power_law(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> tuple[float
         raise ValueError("a line needs two different x")
     u, v = x.double().log(), y.double().log()
     du = u - u.mean()
-    b = (du * v).sum() / du.square().sum()
+    b = (du * (v - v.mean())).sum() / du.square().sum()
     return (v.mean() - b * u.mean()).exp().item(), b.item()
 
 

@@ -18,12 +18,8 @@ from torch import Tensor, nn
 from course_utils.reference.corpus import get_batch, library_text, split
 from course_utils.reference.gpt2 import GPT2, Block, GPT2Config, Parts
 from course_utils.reference.optimizers import decay_groups
-from course_utils.reference.pretraining import (
-    autocast,
-    cosine_schedule,
-    estimate_loss,
-    training_step,
-)
+from course_utils.reference.pretraining import autocast, cosine_schedule
+from course_utils.reference.training_steps import estimate_loss, training_step
 from course_utils.sweeps import digest, save
 
 SEEDS = (0, 1, 2)

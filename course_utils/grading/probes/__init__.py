@@ -82,6 +82,7 @@ from course_utils.grading.probes.chapters.number_formats import (
 from course_utils.grading.probes.chapters.optimizers import optimizer, parameter_groups, state_bytes
 from course_utils.grading.probes.chapters.pretraining import (
     deduplicated,
+    law_fitted,
     loss_estimated,
     trained_step,
 )
@@ -154,6 +155,7 @@ __all__ = [
     "in_rounds",
     "initialised",
     "injected",
+    "law_fitted",
     "layers",
     "limits",
     "lora_layer",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.later import unchanged
 from course_utils.grading.driving.probe import probe
+from course_utils.grading.probes.functions import call, what_a_call_did
 from course_utils.grading.pytrees.tree import fresh
 
 from .schedules_and_stability import CountedSGD
@@ -66,9 +67,14 @@ def _modes(model: nn.Module) -> dict[str, bool]:
     return {name or "itself": part.training for name, part in model.named_modules()}
 
 
+def _single(x: Tensor) -> Tensor:
+    """As float32, in which the loss is computed, whatever the model's dtype."""
+    return x.float() if x.dtype is torch.float64 else x
+
+
 def _scalar(seen: dict[str, Any], name: str, x: Any) -> None:
     """A result, and that it hangs on no graph."""
-    seen[name] = fresh(x.detach()) if isinstance(x, Tensor) else x
+    seen[name] = _single(fresh(x.detach())) if isinstance(x, Tensor) else x
     seen[f"{name} is on a graph"] = bool(getattr(x, "requires_grad", False))
 
 
@@ -124,7 +130,7 @@ def trained_step(subject: Any, case: Case) -> dict[str, Any]:
         _scalar(seen, f"step {number}: loss", loss)
         _scalar(seen, f"step {number}: norm", norm)
         for name, p in model.named_parameters():
-            seen[f"step {number}: `{name}` afterwards"] = p.detach().clone()
+            seen[f"step {number}: `{name}` afterwards"] = _single(p.detach().clone())
         seen[f"step {number}: gradients are None afterwards"] = all(
             p.grad is None for p in model.parameters()
         )
@@ -192,4 +198,22 @@ def _called_near(name: str, case: Case) -> str:
 
 deduplicated.called = _called_near
 
-__all__ = ["deduplicated", "loss_estimated", "trained_step"]
+# ------------------------------------------------------------------------------ laws
+
+
+def _without_dust(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
+    seen = what_a_call_did(report, case, named_by)
+    if isinstance(seen.get("result"), tuple):
+        seen["result"] = tuple(
+            0.0 if isinstance(x, float) and abs(x) < 1e-10 else x for x in seen["result"]
+        )
+    return seen
+
+
+@probe(read=_without_dust, by_name=True)
+def law_fitted(subject: Any, case: Case) -> dict[str, Any]:
+    """Call it; a number below 1e-10 in its result is 0, in whatever order it was computed."""
+    return call.run(subject, case)
+
+
+__all__ = ["deduplicated", "law_fitted", "loss_estimated", "trained_step"]
