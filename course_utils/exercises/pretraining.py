@@ -342,17 +342,17 @@ DAY = 24 * 60 * 60
 
 @tokens_per_second_to_days.by_hand
 def _():
-    yield call(DAY, 1.0), 1.0
-    yield call(10 * DAY, 5.0, devices=2), 1.0
-    yield call(10 * DAY, 5.0, devices=4, scaling=0.5), 1.0
-    yield call(DAY, 2.0, lost=0.5), 1.0
-    yield call(3 * DAY, 1.0, lost=0.25), 4.0
+    yield call(1.0 * DAY, 1.0), 1.0
+    yield call(10.0 * DAY, 5.0, devices=2), 1.0
+    yield call(10.0 * DAY, 5.0, devices=4, scaling=0.5), 1.0
+    yield call(1.0 * DAY, 2.0, lost=0.5), 1.0
+    yield call(3.0 * DAY, 1.0, lost=0.25), 4.0
 
 
 @tokens_per_second_to_days.cases
 def _(draw):
     yield call(
-        draw(st.integers(1, 20)) * 10**9,
+        draw(st.integers(1, 20)) * 1e9,
         draw(st.sampled_from([900.0, 4e3, 1.5e5])),
         devices=draw(st.integers(1, 64)),
         scaling=draw(st.sampled_from([1.0, 0.9, 0.4])),
@@ -362,11 +362,11 @@ def _(draw):
 
 @tokens_per_second_to_days.edge
 def _():
-    yield call(0, 10.0), "no tokens"
+    yield call(0.0, 10.0), "no tokens"
     yield call(1e12, 3e3, devices=1000, scaling=0.8, lost=0.1), "all at once"
     yield call(1e9, 0.0), "no speed"
     yield call(1e9, -5.0), "a negative speed"
-    yield call(-1, 5.0), "a negative number of tokens"
+    yield call(-1.0, 5.0), "a negative number of tokens"
     yield call(1e9, 5.0, devices=0), "no device"
     yield call(1e9, 5.0, scaling=0.0), "nothing of its speed is kept"
     yield call(1e9, 5.0, scaling=1.1), "more than its speed"
@@ -676,6 +676,9 @@ GROUPS = (
 )
 near_duplicates.slips(
     {
+        replace(
+            "similarity(i, j)) for", "similarity(j, i)) for"
+        ): "You call similarity(j, i). The smaller number comes first.",
         replace(
             "for i, j in sorted(candidates)]", "for i, j in candidates]"
         ): "Your pairs are in no order: sort them.",
@@ -1185,3 +1188,42 @@ def _(flops, *, A, alpha, B, beta):
     budget, total = math.log(flops / 6), alpha + beta
     shift = (math.log(alpha) + math.log(A) - math.log(beta) - math.log(B)) / total
     return math.exp(shift + budget * beta / total), math.exp(-shift + budget * alpha / total)
+
+
+# ------------------------------------------------------------------------------ mutants that compute the same
+
+LAST_AXIS = "the tensor has two axes, so the last is axis 1"
+for change, because in {
+    "torch.zeros((), device=batches[0][0].device)` → `torch.zeros(())": "there is one device where this is graded",
+    "batches[0][0]` → `batches[0][1]": "inputs and targets are on one device",
+    "batches[0][0]` → `batches[0][-1]": "inputs and targets are on one device",
+    "batches[0]` → `batches[-1]": "all micro-batches are on one device",
+}.items():
+    training_step.equivalent(f"training_step: `{change}`", because=because)
+CAT = "torch.cat((hashes, hashes.new_full((len(a), 1), PRIME)), dim=1)"
+minhash.equivalent(f"minhash: `{CAT}.amin(di…` → `{CAT}.amin(di…` [#2]", because=LAST_AXIS)
+minhash.equivalent(f"minhash: `{CAT}` → `{CAT.replace('dim=1', 'dim=-1')}`", because=LAST_AXIS)
+minhash.equivalent(
+    "minhash: `(len(a), 1)` → `(len(a), 2)`", because="the smallest of two of them is that of one"
+)
+near_duplicates.equivalent(
+    "near_duplicates: `signatures.chunk(bands, dim=1)` → `signatures.chunk(bands, dim=-1)`",
+    because=LAST_AXIS,
+)
+STACK = "torch.stack((torch.ones_like(u), u, u.square()), dim=1)"
+SOLVED = "torch.linalg.lstsq(columns, losses.double()[:, None]).solution[:, 0]"
+isoflop_minimum.equivalent(
+    "isoflop_minimum: `u.mean()` → `u.sum()`", because="log N may be counted from anywhere"
+)
+isoflop_minimum.equivalent(
+    f"isoflop_minimum: `{STACK}` → `{STACK.replace('dim=1', 'dim=-1')}`",
+    because="vectors stacked have two axes",
+)
+isoflop_minimum.equivalent(
+    f"isoflop_minimum: `{SOLVED}` → `{SOLVED.replace('[:, 0]', '[:, -1]')}`",
+    because="there is one column",
+)
+isoflop_minimum.equivalent(
+    "isoflop_minimum: `a <= 0` → `a < 0`",
+    because="rounding decides on which side of 0 a straight line's a lies",
+)

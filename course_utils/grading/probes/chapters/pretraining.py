@@ -177,7 +177,7 @@ def deduplicated(subject: Any, case: Case) -> dict[str, Any]:
     compared: list[tuple[int, int]] = []
 
     def similarity(i: int, j: int) -> float:
-        compared.append((min(i, j), max(i, j)))
+        compared.append((i, j))
         a, b = set(documents[i]), set(documents[j])
         return len(a & b) / len(a | b) if a | b else 1.0
 
