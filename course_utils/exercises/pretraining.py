@@ -715,12 +715,15 @@ near_duplicates.slips(
         replace(
             "        buckets = defaultdict(list)\n",
             "",
-            "    candidates = set()\n",
+            "    candidates: set[tuple[int, int]] = set()\n",
             "    candidates = set()\n    buckets = defaultdict(list)\n",
         ): "You keep one dict for all bands, so the first band of one document meets the second of another. Each band "
         "has its own.",
         replace(
-            "candidates = set()", "candidates = []", "candidates.update", "candidates.extend"
+            "candidates: set[tuple[int, int]] = set()",
+            "candidates = []",
+            "candidates.update",
+            "candidates.extend",
         ): "A pair that "
         "agrees in several bands is compared, and returned, several times. Collect candidates in a set.",
         replace(

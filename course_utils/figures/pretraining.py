@@ -32,7 +32,7 @@ def draw_losses(
     ax.set_xlabel(labels[0], color=INK)
     ax.set_ylabel(labels[1], color=INK)
     if len(curves) > 1:
-        ax.legend(frameon=False, fontsize=8, loc="upper center", ncols=2)
+        ax.legend(frameon=False, fontsize=8, loc="center right")
     return figure
 
 
@@ -100,7 +100,15 @@ def draw_isoflop(
     for (budget, points), colour in zip(runs.items(), PALETTE, strict=False):
         left.scatter(*zip(*points, strict=True), color=colour, label=f"{budget:.1e} FLOPs", s=22)
         left.plot(*zip(*parabolas[budget], strict=True), color=colour, linewidth=1)
-        left.scatter(*minima[budget], color=colour, marker="*", s=130, edgecolor=INK, zorder=4)
+        left.scatter(
+            *minima[budget][0],
+            minima[budget][1],
+            color=colour,
+            marker="*",
+            s=130,
+            edgecolor=INK,
+            zorder=4,
+        )
         right.scatter(budget, minima[budget][0], color=colour, marker="*", s=130, edgecolor=INK)
     left.set_xscale("log")
     left.set_xlabel("N, FLOPs a byte / 6", color=INK)
@@ -138,10 +146,10 @@ def draw_ablations(losses: Mapping[str, Sequence[float]], baseline: str) -> Draw
     figure, ax = plot(6.4, 0.36 * len(losses) + 0.9)
     low, high = min(losses[baseline]), max(losses[baseline])
     ax.axvspan(low, high, color=BLUE, alpha=0.2, linewidth=0)
-    for row, (name, found) in enumerate(reversed(losses.items())):
+    for row, (name, found) in enumerate(reversed(list(losses.items()))):
         colour = BLUE if name == baseline else ORANGE
         ax.scatter(found, [row] * len(found), color=colour, s=24, zorder=3)
-    _names(ax, list(reversed(losses)))
+    _names(ax, list(losses)[::-1])
     ax.set_xlabel("held-out loss at the end, nats a byte", color=INK)
     return figure
 

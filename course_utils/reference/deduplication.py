@@ -79,7 +79,7 @@ def near_duplicates(
     """
     if bands < 1 or signatures.size(1) % bands:
         raise ValueError(f"{signatures.size(1)} columns cannot be cut into {bands} bands")
-    candidates = set()
+    candidates: set[tuple[int, int]] = set()
     for band in signatures.chunk(bands, dim=1):
         buckets = defaultdict(list)
         for i, row in enumerate(band.tolist()):
