@@ -134,7 +134,8 @@ def draw_prediction(pairs: Mapping[str, Points]) -> Drawing:
     every = [x for points in pairs.values() for pair in points for x in pair]
     ax.plot([min(every), max(every)], [min(every), max(every)], color=FAINT, linewidth=1)
     for (name, points), colour, marker in zip(pairs.items(), PALETTE, "os^", strict=False):
-        ax.scatter(*zip(*points, strict=True), color=colour, marker=marker, label=name, s=28)
+        x, y = zip(*points, strict=True)
+        ax.scatter(x, y, color=colour, marker=marker, label=name, s=28)
     ax.set_xlabel("measured loss, nats a byte", color=INK)
     ax.set_ylabel("the law's", color=INK)
     ax.legend(frameon=False, fontsize=8)
