@@ -100,16 +100,9 @@ def draw_isoflop(
     for (budget, points), colour in zip(runs.items(), PALETTE, strict=False):
         left.scatter(*zip(*points, strict=True), color=colour, label=f"{budget:.1e} FLOPs", s=22)
         left.plot(*zip(*parabolas[budget], strict=True), color=colour, linewidth=1)
-        left.scatter(
-            *minima[budget][0],
-            minima[budget][1],
-            color=colour,
-            marker="*",
-            s=130,
-            edgecolor=INK,
-            zorder=4,
-        )
-        right.scatter(budget, minima[budget][0], color=colour, marker="*", s=130, edgecolor=INK)
+        best, low = minima[budget]
+        left.scatter(best, low, color=colour, marker="*", s=130, edgecolor=INK, zorder=4)
+        right.scatter(budget, best, color=colour, marker="*", s=130, edgecolor=INK)
     left.set_xscale("log")
     left.set_xlabel("N, FLOPs a byte / 6", color=INK)
     left.set_ylabel("held-out loss, nats a byte", color=INK)
