@@ -21,6 +21,7 @@ ORDER = (
     "tokenization",
     "attention",
     "gpt2",
+    "pretraining",
     "generation",
     "lora",
 )

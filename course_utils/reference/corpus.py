@@ -226,7 +226,7 @@ def get_batch(
     return windows[:, :-1], windows[:, 1:]
 
 
-Batches = Sequence[tuple[Int[Tensor, "_ T"], Int[Tensor, "_ T"]]]
+Batches = Sequence[tuple[Int[Tensor, "_ _"], Int[Tensor, "_ _"]]]
 """Inputs and next tokens, some sequences at a time."""
 
 

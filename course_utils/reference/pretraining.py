@@ -26,11 +26,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 
@@ -61,7 +62,7 @@ from .corpus import (
     train_tokenizer,
 )
 from .exporting import export
-from .gpt2 import GPT2, GPT2Config, next_token_loss
+from .gpt2 import GPT2, GPT2Config
 from .optimizers import decay_groups
 from .pretraining_settings import (
     Settings,
@@ -74,6 +75,7 @@ from .pretraining_settings import (
     reads_bytes,
 )
 from .tokenization import Tokenizer
+from .training_steps import estimate_loss, training_step
 
 # ---------------------------------------------------------------------------------- data
 
@@ -183,48 +185,26 @@ def cosine_schedule(step: int, steps: int, warmup: int, lr: float, min_lr: float
     return min_lr + (lr - min_lr) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
 
 
-def training_step(
-    model: nn.Module,
-    optimizer: Optimizer,
-    batches: Batches,
-    precision: torch.autocast,
-    clip: float,
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """One update from all micro-batches: this rank's mean loss, and the norm of the whole gradient.
+class Accumulating(nn.Module):
+    """A model for the micro-batches of one step: gradients travel to other ranks with the last one only.
 
-    The gradient is that of the mean over every sequence of every rank, however they are
-    split.
+    Says so to DDP and FSDP at each forward. A model on one process has nobody to send them to.
     """
-    sequences = sum(len(x) for x, _ in batches)
-    total = torch.zeros((), device=batches[0][0].device)
-    for i, (x, y) in enumerate(batches):
-        last = i == len(batches) - 1
+
+    def __init__(self, model: nn.Module, micro_batches: int) -> None:
+        super().__init__()
+        self.model, self.left = model, micro_batches
+
+    def forward(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+        self.left -= 1
         within: AbstractContextManager[None] = nullcontext()
-        if isinstance(model, FSDPModule):
-            model.set_requires_gradient_sync(last)
-        elif isinstance(model, DistributedDataParallel) and not last:
-            within = model.no_sync()
+        if isinstance(self.model, FSDPModule):
+            self.model.set_requires_gradient_sync(self.left == 0)
+        elif isinstance(self.model, DistributedDataParallel) and self.left:
+            within = self.model.no_sync()
         with within:
-            with precision:
-                loss = next_token_loss(model(x), y) * (len(x) / sequences)
-            loss.backward()
-        total += loss.detach()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), clip or math.inf)
-    optimizer.step()
-    optimizer.zero_grad()
-    return total, norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-
-
-@torch.no_grad()
-def estimate_loss(
-    model: nn.Module, batches: Batches, precision: torch.autocast
-) -> Float[Tensor, ""]:
-    """This rank's mean loss over all sequences of the batches, in eval mode."""
-    model.eval()
-    with precision:
-        losses = [next_token_loss(model(x), y) * len(x) for x, y in batches]
-    model.train()
-    return torch.stack(losses).sum() / sum(len(x) for x, _ in batches)
+            logits: Tensor = self.model(ids)
+        return logits
 
 
 def over_all_ranks(x: Float[Tensor, ""], world_size: int) -> float:
@@ -410,7 +390,10 @@ class PretrainingRun:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         mine = self.batches(self.data.train, s.seed, step)
-        return *training_step(self.model, self.optimizer, mine, self.precision, s.clip), lr
+        loss, norm = training_step(
+            Accumulating(self.model, len(mine)), self.optimizer, mine, self.precision, s.clip
+        )
+        return loss, norm.full_tensor() if isinstance(norm, DTensor) else norm, lr
 
     def validate(self) -> float:
         """The mean loss on the same held-out batches each time, over all ranks."""

@@ -23,13 +23,8 @@ from course_utils.reference.corpus import (
 )
 from course_utils.reference.gpt2 import GPT2, GPT2Config
 from course_utils.reference.optimizers import decay_groups
-from course_utils.reference.pretraining import (
-    autocast,
-    cosine_schedule,
-    estimate_loss,
-    flops_per_token,
-    training_step,
-)
+from course_utils.reference.pretraining import autocast, cosine_schedule, flops_per_token
+from course_utils.reference.training_steps import estimate_loss, training_step
 from course_utils.sweeps import digest, save
 
 BATCH, CONTEXT = 8, 128

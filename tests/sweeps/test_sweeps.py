@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from course_utils import sweeps
+from course_utils.reference.gpt2 import GPT2
 from course_utils.reference.llama import STEPS
-from course_utils.sweeps import gpt2_to_llama
+from course_utils.reference.pretraining import flops_per_token
+from course_utils.sweeps import ablations, gpt2_to_llama, scaling_laws
 
 KEPT = sorted(path.stem for path in Path(sweeps.__file__).parent.glob("*.json"))
 
@@ -18,7 +20,7 @@ def test_a_stamp_says_how_it_was_made(name):
     stamp = sweeps.find(name)["stamp"]
     assert stamp["command"] == f"python -m course_utils.sweeps.{name}"
     assert (Path(sweeps.__file__).parent / f"{name}.py").exists()
-    assert stamp["cpu"] and stamp["threads"] == 1 and stamp["cpu_seconds"] <= 360
+    assert stamp["cpu"] and stamp["threads"] == 1 and stamp["cpu_seconds"] <= 3600
     assert sweeps.described(stamp).endswith(f"torch {stamp['torch']}, {stamp['date']}.")
 
 
@@ -32,6 +34,48 @@ def test_every_step_has_every_seed():
             model = kind(gpt2_to_llama.CONFIG, parts)
         assert run["parameters"] == sum(p.numel() for p in model.parameters())
         assert len(run["losses"]) == gpt2_to_llama.N_STEPS // found["every"]
+
+
+def test_every_budget_is_spent():
+    found = sweeps.find("scaling_laws")
+    usual = [run for run in found["runs"] if run["factor"] == 1]
+    wanted = [(C, size) for C, sizes in scaling_laws.BUDGETS.items() for size in sizes]
+    assert [(run["budget"], run["size"]) for run in usual] == wanted
+    assert len(found["runs"]) == len(wanted) + 10
+    for run in found["runs"]:
+        config = scaling_laws.SIZES[run["size"]]
+        spent = run["bytes"] * flops_per_token(config, scaling_laws.CONTEXT)
+        assert abs(spent / run["budget"] - 1) < 0.01 and run["steps"] == run["curve"][-1][0]
+        assert len(run["curve"]) == scaling_laws.CURVE and run["loss"] == run["curve"][-1][1]
+
+
+def test_every_ablation_has_every_seed():
+    found = sweeps.find("ablations")
+    wanted = [(name, seed) for seed in ablations.SEEDS for name in ablations.VARIANTS]
+    assert [(run["variant"], run["seed"]) for run in found["runs"]] == wanted
+    for run in found["runs"]:
+        assert len(run["losses"]) == ablations.N_STEPS // found["every"]
+
+
+def test_a_variant_differs_in_its_part_alone():
+    def built(name):
+        torch.manual_seed(0)
+        return ablations.build(ablations.VARIANTS[name])
+
+    plain = dict(built("GPT-2").named_parameters())
+    assert isinstance(built("GPT-2"), GPT2)
+    for name, changed in {
+        "no positions": "wpe",
+        "no 1/√(2L)": "c_proj.weight",
+        "untied head": "lm_head",
+        "post-LN": "no",
+        "no biases": "no",
+    }.items():
+        found = dict(built(name).named_parameters())
+        apart = [n for n, p in found.items() if n not in plain or not torch.equal(p, plain[n])]
+        assert all(changed in n for n in apart) and bool(apart) == (changed != "no")
+    frozen = {n for n, p in built("no biases").named_parameters() if not p.requires_grad}
+    assert frozen == {n for n in plain if n.endswith("bias")}
 
 
 def test_saving(tmp_path):

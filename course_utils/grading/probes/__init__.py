@@ -80,6 +80,12 @@ from course_utils.grading.probes.chapters.number_formats import (
     signed_number,
 )
 from course_utils.grading.probes.chapters.optimizers import optimizer, parameter_groups, state_bytes
+from course_utils.grading.probes.chapters.pretraining import (
+    deduplicated,
+    law_fitted,
+    loss_estimated,
+    trained_step,
+)
 from course_utils.grading.probes.chapters.process_groups import in_rounds
 from course_utils.grading.probes.chapters.schedules_and_stability import (
     accumulated_on_ranks,
@@ -129,6 +135,7 @@ __all__ = [
     "clipped",
     "clipped_on_ranks",
     "custom_function",
+    "deduplicated",
     "drawn_again",
     "dropout",
     "epoch_trained",
@@ -148,9 +155,11 @@ __all__ = [
     "in_rounds",
     "initialised",
     "injected",
+    "law_fitted",
     "layers",
     "limits",
     "lora_layer",
+    "loss_estimated",
     "master_run",
     "merge_run",
     "module",
@@ -199,6 +208,7 @@ __all__ = [
     "timeline",
     "trace",
     "trained",
+    "trained_step",
     "view",
     "walked",
     "windowed",

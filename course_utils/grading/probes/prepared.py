@@ -15,6 +15,7 @@ from course_utils.grading.driving.case import Case
 from course_utils.grading.probes.chapters.autograd import with_function
 from course_utils.grading.probes.chapters.gpt2 import config_for
 from course_utils.grading.probes.chapters.lora import linear
+from course_utils.grading.probes.chapters.pretraining import deduplicated
 from course_utils.grading.probes.chapters.schedules_and_stability import with_gradients
 
 Prepared = Callable[[], Any]
@@ -25,6 +26,11 @@ SIDE = (32, 32)
 def applied(subject: Any, case: Case) -> Prepared:
     """A custom Function: its `apply`."""
     return partial(subject.apply, *case.args)
+
+
+def with_documents(subject: Any, case: Case) -> Prepared:
+    """Signatures, and the documents that are compared."""
+    return partial(deduplicated.run, subject, case)
 
 
 def with_its_function(subject: Any, case: Case) -> Prepared:
