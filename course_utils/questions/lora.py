@@ -152,7 +152,7 @@ quiz = Quiz(
                 Choice(
                     "Little, before a control: pretraining's own updates may look the same.",
                     right=True,
-                    why="They do here. And LoRA searches for its own update, which need not be near that ΔW.",
+                    why="Here continued pretraining's are far from random, too. And LoRA searches for its own update, which need not be near that ΔW.",
                 ),
                 Choice(
                     "Rank 8 will do: what it leaves out is too small to matter for the loss.",

@@ -413,8 +413,9 @@ class NF4Product(torch.autograd.Function):
 
     Called as NF4Product.apply(x, codes, scales, shape, block_size): codes and scales are
     `nf4_quantize`'s of W, shape is W's, (out, in). The product has x's dtype, and W is
-    turned into it; so has x's gradient. Nothing else has a gradient. Source: Dettmers et
-    al. (2023), equation 5.
+    turned into it; so has x's gradient. Nothing else has a gradient. Backward makes W again
+    from codes and scales, which `ctx.save_for_backward` keeps, so that autograd notices if
+    they were changed. Source: Dettmers et al. (2023), equation 5.
     """
 
     @staticmethod
