@@ -1314,3 +1314,525 @@ nf4_quantize.equivalent(
     "nf4_quantize: `block_size <= 0` → `block_size <= 1`",
     because="1 is odd, and the other half of the condition refuses it.",
 )
+
+
+# ------------------------------------------------------------------------------ NF4Product
+
+NF4Product = Exercise(
+    lora.NF4Product,
+    title="A product with four-bit weights",
+    difficulty=3,
+    minutes=30,
+    points=4,
+    probe=probes.nf4_product,
+    length=terms,
+    hints=(
+        "`nf4_dequantize(codes, scales, shape, block_size)` gives W as float32; forward returns "
+        "`F.linear(x, W)`.",
+        "What does backward need? y = x Wᵀ, so the gradient of x is that of y times W. And W comes from codes "
+        "and scales, which `ctx.save_for_backward` keeps.",
+        "backward returns as many values as `apply` takes: the gradient of x, and None four times.",
+        ("dtype and device", "W comes as float32. Turn it into x's dtype before the product."),
+        ("contracts", "Dequantise again in backward: what is saved is codes and scales."),
+    ),
+)
+
+
+def nf4_case(rows, d_out, d_in, block=64, dtype=F32, seed=0, scattered=False):
+    """x, and a W in NF4."""
+    x = normal(*rows, d_in, dtype=dtype, seed=seed)
+    codes, scales = lora.nf4_quantize(normal(d_out, d_in, seed=seed + 1), block)
+    return call(draws.scattered(x) if scattered else x, codes, scales, (d_out, d_in), block)
+
+
+@NF4Product.by_hand
+def _():
+    x, codes = torch.tensor([[1.0, 10.0]]), torch.tensor([0xF0, 0x7F], dtype=torch.uint8)
+    yield (  # W = [[2, -2], [0, 3]]
+        call(x, codes, torch.tensor([2.0, 3.0]), (2, 2), 2),
+        {"forward": torch.tensor([[-18.0, 30.0]])},
+    )
+
+
+@NF4Product.cases(16)
+def _(draw):
+    d_out, d_in = draw(draws.distinct_sizes(2))
+    rows = draw(st.sampled_from([(3,), (2, 3), (1, 2, 2)]))
+    dtype = draw(st.sampled_from([F32, F64]))
+    block = draw(st.sampled_from([2, 4, 64]))
+    yield nf4_case(rows, d_out, d_in, block, dtype, draw(st.integers(0, 99)))
+
+
+@NF4Product.edge
+def _():
+    yield nf4_case((), 5, 3, 4), "one vector, no batch"
+    yield nf4_case((0,), 5, 3, 4), "an empty batch"
+    yield nf4_case((4,), 1, 1, 4), "one weight, in half a byte"
+    yield nf4_case((2, 3), 4, 6, 8, BF16), "bfloat16"
+    yield call(*nf4_case((2,), 3, 50).args[:-1]), "blocks of 64 unless given"
+    yield nf4_case((4, 2), 5, 3, 4, scattered=True), "an input that no view flattens"
+
+
+TO_NUMBERS = "nf4_dequantize(codes, scales, shape, block_size).to(x.dtype)"
+KEPT = "ctx.save_for_backward(codes, scales)"
+AGAIN = "nf4_dequantize(codes, scales, ctx.shape, ctx.block_size).to(grad.dtype)"
+THREE = "codes, scales = ctx.saved_tensors"
+
+for says, edit in {
+    "Your gradient of x is that of y times Wᵀ. y = x Wᵀ, so it is times W, (out, in).": replace(
+        "grad @ W", "grad @ W.mT"
+    ),
+    "You keep W as an attribute of ctx: numbers, eight times as large as the codes, for every layer until "
+    "backward. Save codes and scales, and dequantise again.": replace(
+        "ctx.shape, ctx.block_size = shape, block_size",
+        f"ctx.shape, ctx.block_size = shape, block_size\n        ctx.W = {TO_NUMBERS}",
+        AGAIN,
+        "ctx.W",
+    ),
+    "You keep codes and scales as attributes of ctx. Autograd does not watch them there: after an edit in place "
+    "backward computes from other weights and says nothing. Use ctx.save_for_backward.": replace(
+        KEPT, "ctx.kept = codes, scales", THREE, "codes, scales = ctx.kept"
+    ),
+    "You keep codes and scales on the class, where the next call of apply overwrites them. Each call has "
+    "a ctx of its own.": replace(
+        KEPT, "NF4Product.kept = codes, scales", THREE, "codes, scales = NF4Product.kept"
+    ),
+    "You turn x into float32, and so the product: it has x's dtype, bfloat16 here.": replace(
+        f"F.linear(x, {TO_NUMBERS})",
+        "F.linear(x.float(), nf4_dequantize(codes, scales, shape, block_size))",
+    ),
+    "Your forward ignores block_size and takes 64. Weights then get the scales of other blocks.": replace(
+        "nf4_dequantize(codes, scales, shape, block_size)", "nf4_dequantize(codes, scales, shape)"
+    ),
+    "Your backward ignores block_size and takes 64. Keep it on ctx: it is no tensor.": replace(
+        "nf4_dequantize(codes, scales, ctx.shape, ctx.block_size)",
+        "nf4_dequantize(codes, scales, ctx.shape)",
+    ),
+    "You take W for (in, out). Its shape is that of nn.Linear's, (out, in), and the product is x Wᵀ.": replace(
+        f"F.linear(x, {TO_NUMBERS})",
+        f"x @ {TO_NUMBERS.replace('shape', 'shape[::-1]')}",
+        f"W = {AGAIN}",
+        f"W = {AGAIN.replace('ctx.shape', 'ctx.shape[::-1]')}.mT",
+    ),
+    "You leave the scales out: a code stands for a level times the scale of its block.": replace(
+        TO_NUMBERS, TO_NUMBERS.replace("scales", "torch.ones_like(scales)")
+    ),
+    "backward returns one value. It returns one for each argument of apply: the gradient of x, and None for the "
+    "other four.": replace("return grad @ W, None, None, None, None", "return grad @ W"),
+    "Nothing flows to x: your backward returns None for it. The adapters of the layers below get their "
+    "gradient through here.": replace("return grad @ W, None", "return None, None"),
+    "Your backward does not multiply by the gradient that comes in: it is a vector-Jacobian product.": replace(
+        "return grad @ W, ", "return torch.ones_like(grad) @ W, "
+    ),
+}.items():
+    NF4Product.mistake(says, edit)
+
+NF4Product.mistake(
+    "You save W as numbers: four bytes a weight until backward, for every layer, where the codes are half a "
+    "byte. Save codes and scales, and dequantise again.",
+    replace(
+        KEPT,
+        "ctx.save_for_backward(codes, scales, nf4_dequantize(codes, scales, shape, block_size))",
+        THREE,
+        "codes, scales, W = ctx.saved_tensors",
+        f"W = {AGAIN}",
+        "W = W.to(grad.dtype)",
+    ),
+    cost=True,
+)
+NF4Product.mistake(
+    "You save x as well. It is what W's own gradient would need, and W has none.",
+    replace(KEPT, "ctx.save_for_backward(codes, scales, x)", THREE, f"{THREE}[:2]"),
+    cost=True,
+)
+
+
+for at in (
+    (TO_NUMBERS, "nf4_dequantize(codes, scales, shape, block_size)"),
+    (AGAIN, "nf4_dequantize(codes, scales, ctx.shape, ctx.block_size)"),
+):
+    NF4Product.mistake(
+        "W comes as float32, and x need not be, nor the gradient that comes in: turn W into their dtype "
+        "before the product.",
+        replace(*at),
+    )
+
+
+@NF4Product.alternative("setup_context, and a product by einsum")
+class _(torch.autograd.Function):
+    @staticmethod
+    def forward(x, codes, scales, shape, block_size=64):
+        W = lora.nf4_dequantize(codes, scales, shape, block_size)
+        return torch.einsum("...i,oi->...o", x, W.to(x.dtype))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, codes, scales, ctx.shape, ctx.block_size = inputs
+        ctx.save_for_backward(codes, scales)
+
+    @staticmethod
+    def backward(ctx, grad):
+        W = lora.nf4_dequantize(*ctx.saved_tensors, ctx.shape, ctx.block_size)
+        return torch.einsum("...o,oi->...i", grad, W.to(grad.dtype)), None, None, None, None
+
+
+def _looked_up(codes, scales, shape, block_size, dtype):
+    pairs = torch.stack((codes // 16, codes % 16), dim=-1).reshape(-1).long()
+    size = shape[0] * shape[1]
+    block = torch.arange(size) // block_size
+    return (lora.NF4[pairs[:size]] * scales[block]).reshape(shape).to(dtype)
+
+
+@NF4Product.alternative("levels looked up by hand, the product as one with a column")
+class _LookedUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, codes, scales, shape, block_size=64):
+        ctx.save_for_backward(codes, scales)
+        ctx.rest = shape, block_size
+        return x @ _looked_up(codes, scales, shape, block_size, x.dtype).mT
+
+    @staticmethod
+    def backward(ctx, grad):
+        W = _looked_up(*ctx.saved_tensors, *ctx.rest, grad.dtype)
+        return torch.matmul(grad, W), None, None, None, None
+
+
+def leaf(x):
+    """The tensor, as one that requires a gradient."""
+    return x.requires_grad_()
+
+
+def saved_case():
+    x, *rest = nf4_case((64,), 48, 80).args
+    return call(leaf(x), *rest)
+
+
+NF4Product.contract(
+    contracts.saved(
+        [saved_case()],
+        limit=lambda case: case.args[1].numel() + 4 * case.args[2].numel() + 64,
+        says="only codes and scales are saved for backward",
+        prepare=prepared.applied,
+    )
+)
+
+
+# ------------------------------------------------------------------------------ multi_adapter_forward
+
+multi_adapter_forward = Exercise(
+    lora.multi_adapter_forward,
+    title="A batch of many adapters",
+    difficulty=2,
+    minutes=20,
+    points=3,
+    gradients=("x", "A", "B"),
+    length=terms,
+    hints=(
+        "`A[adapter]` gathers an A for each row: (B, r, in). What shape has the same of `B`?",
+        "Two batched products: `torch.bmm(x, A[…].mT)` is (B, T, r), and the other goes on from there.",
+        "A scale for each row: `scaling[…][:, None, None]`.",
+        ("edge cases", "What is A[-1]? The last adapter. Which number makes an update vanish?"),
+    ),
+)
+
+
+def adapters_case(n, rows, T, d_in, d_out, r, chosen, dtype=F32, seed=0, scattered=False):
+    """A batch, n adapters, and which row has which."""
+    x = normal(rows, T, d_in, dtype=dtype, seed=seed)
+    return call(
+        draws.scattered(x) if scattered else x,
+        normal(n, r, d_in, dtype=dtype, seed=seed + 1),
+        normal(n, d_out, r, dtype=dtype, seed=seed + 2),
+        torch.arange(1, n + 1) / 2,
+        torch.tensor(chosen),
+    )
+
+
+@multi_adapter_forward.by_hand
+def _():
+    x = torch.tensor([[[1.0, 10.0]], [[1.0, 10.0]], [[1.0, 10.0]]])
+    A = torch.tensor([[[1.0, 1.0]], [[1.0, 0.0]]])
+    B = torch.tensor([[[1.0]], [[5.0]]])
+    yield (
+        call(x, A, B, torch.tensor([2.0, 3.0]), torch.tensor([1, 0, -1])),
+        torch.tensor([[[15.0]], [[22.0]], [[0.0]]]),
+    )
+
+
+@multi_adapter_forward.cases(16)
+def _(draw):
+    n, rows, T, d_in, d_out, r = draw(draws.distinct_sizes(6, 1, 7))
+    chosen = draw(st.lists(st.integers(-1, n - 1), min_size=rows, max_size=rows))
+    dtype = draw(st.sampled_from([F32, F64]))
+    yield adapters_case(n, rows, T, d_in, d_out, r, chosen, dtype, draw(st.integers(0, 99)))
+
+
+@multi_adapter_forward.edge
+def _():
+    yield adapters_case(3, 2, 4, 3, 5, 2, [-1, -1]), "no row has one"
+    yield adapters_case(1, 3, 2, 4, 5, 2, [0, 0, 0]), "one adapter for all rows"
+    yield adapters_case(3, 3, 3, 3, 3, 3, [2, -1, 0]), "all sizes alike"
+    yield adapters_case(2, 2, 0, 3, 5, 2, [1, 0]), "no positions"
+    yield adapters_case(2, 3, 4, 3, 5, 2, [1, 0, -1], BF16), "bfloat16, the scales float32"
+    yield adapters_case(2, 3, 4, 3, 5, 2, [1, 0, -1], scattered=True), "not contiguous"
+    x, A, B, scaling, chosen = adapters_case(3, 3, 2, 4, 5, 2, [2, 0, -1]).args
+    yield call(x, A, B, scaling, chosen.int()), "int32"
+
+
+CHOSEN, HOLDS = "adapter.clamp(min=0)", "scaling[chosen].masked_fill(adapter < 0, 0.0)"
+OUT = "scale[:, None, None] * torch.bmm(h, B[chosen].mT)"
+
+for says, edit in {
+    "−1 counts from the end: a row without an adapter gets the last one's update. It gets none.": replace(
+        CHOSEN, "adapter", HOLDS, "scaling[chosen]"
+    ),
+    "A row whose adapter is −1 gets adapter 0's update. It gets none: scale it by 0.": replace(
+        HOLDS, "scaling[chosen]"
+    ),
+    "You leave the scale out. Each adapter has its own s.": replace(
+        HOLDS, "torch.ones_like(scaling)[chosen].masked_fill(adapter < 0, 0.0)"
+    ),
+    "You take one adapter's scale for all rows. Gather `scaling` by row as well.": replace(
+        HOLDS, "scaling[0].expand(len(chosen)).masked_fill(adapter < 0, 0.0)"
+    ),
+    "All rows get the first row's adapter.": replace(CHOSEN, f"{CHOSEN}[:1].expand(len(x))"),
+    "You gather A by row, but take B of adapter 0 for all.": replace(
+        "B[chosen]", "B[:1].expand(len(x), -1, -1)"
+    ),
+    "You gather B by row, but take A of adapter 0 for all.": replace(
+        "A[chosen]", "A[:1].expand(len(x), -1, -1)"
+    ),
+    "You add up the updates of all adapters. A row has one.": replace(
+        OUT,
+        "torch.einsum('bti,nri,nor,n->bto', x, A, B, scaling.to(x.dtype)) * (adapter >= 0)[:, None, None]",
+    ),
+    "The scales are float32 and make a bfloat16 result float32. It has x's dtype.": replace(
+        ".to(x.dtype)", ""
+    ),
+    "The scale is applied twice: to what enters and to what leaves.": replace(
+        "torch.bmm(x, A[chosen].mT)",
+        "torch.bmm(x, A[chosen].mT) * scaling[chosen][:, None, None].to(x.dtype)",
+    ),
+    "You add x to the update. The base layer's answer is not in the result, and x is no answer.": replace(
+        OUT, f"{OUT} + x.sum()"
+    ),
+}.items():
+    multi_adapter_forward.mistake(says, edit)
+
+multi_adapter_forward.mistake(
+    "Your values are right, but you multiply B A out for each row: B tensors of (out, in). (x Aᵀ) Bᵀ passes "
+    "through r numbers a position.",
+    replace(OUT, "scale[:, None, None] * torch.bmm(x, (B[chosen] @ A[chosen]).mT)"),
+    cost=True,
+)
+
+
+@multi_adapter_forward.mistake(
+    "Your loop goes through the rows one by one. Gather A and B by row; two batched products do the rest.",
+    cost=True,
+)
+def _(x, A, B, scaling, adapter):
+    rows = []
+    for row, i in zip(x, adapter.tolist(), strict=True):
+        s = float(scaling[i]) if i >= 0 else 0.0
+        rows.append(s * (row @ A[i].mT @ B[i].mT))
+    return torch.stack(rows)
+
+
+@multi_adapter_forward.alternative("einsum over what is gathered")
+def _(x, A, B, scaling, adapter):
+    some = (adapter >= 0).to(x.dtype)
+    index = torch.where(adapter < 0, 0, adapter)
+    s = scaling.to(x.dtype).index_select(0, index) * some
+    h = torch.einsum("bti,bri->btr", x, A.index_select(0, index))
+    return torch.einsum("btr,bor,b->bto", h, B.index_select(0, index), s)
+
+
+@multi_adapter_forward.alternative("an adapter of zeros at the end, which -1 finds")
+def _(x, A, B, scaling, adapter):
+    A, B = (torch.cat([one, torch.zeros_like(one[:1])]) for one in (A, B))
+    s = torch.cat([scaling, torch.zeros_like(scaling[:1])])[adapter].to(x.dtype)
+    return (x @ A[adapter].mT) @ (s[:, None, None] * B[adapter]).mT
+
+
+def many_rows(rows):
+    return adapters_case(3, rows, 4, 24, 20, 2, [i % 4 - 1 for i in range(rows)])
+
+
+multi_adapter_forward.contract(
+    contracts.constant_kernels([many_rows(2), many_rows(8)], says="no Python loop over the rows")
+)
+multi_adapter_forward.contract(
+    contracts.largest_tensor(
+        [adapters_case(3, 8, 4, 96, 80, 2, [0, 1, 2, -1, 0, 1, 2, -1])],
+        limit=8 * 96 * 80 * 4 // 2,
+        says="no (out, in) tensor for each row",
+    )
+)
+
+
+for index in ("`adapter.clamp(min=0)` → `adapter`", "`min=0` → `min=-1`"):
+    multi_adapter_forward.equivalent(
+        f"multi_adapter_forward: {index}",
+        because="-1 then gathers the last adapter, whose update is multiplied by zero as adapter 0's is.",
+    )
+
+
+# ------------------------------------------------------------------------------ dpo_loss
+
+dpo_loss = Exercise(
+    lora.dpo_loss,
+    title="The loss of preferences",
+    difficulty=2,
+    minutes=20,
+    points=3,
+    probe=probes.preferred,
+    hints=(
+        "How much likelier has the policy made the chosen answer than the reference has it? A difference of "
+        "logarithms. The same for the rejected one.",
+        "margin = β · ((policy_chosen − policy_rejected) − (reference_chosen − reference_rejected)).",
+        "−ln σ(m) as log(sigmoid(m)) is infinite for m = −200. Which function of `torch.nn.functional` is not?",
+        ("gradients", "The reference does not train: detach what comes from it."),
+        ("edge cases", "No pair, and a β that is not positive, are errors."),
+    ),
+)
+
+
+@dpo_loss.by_hand
+def _():
+    one = [torch.tensor([x]) for x in (-10.0, -12.0, -11.0, -11.0)]
+    yield (
+        call(*one, 0.5),  # margin = 0.5 · (2 − 0) = 1; −ln σ(1) = 0.3133; σ(−1) = 0.2689
+        {
+            "loss": torch.tensor(0.31326169),
+            "margins": torch.tensor([1.0]),
+            "gradient of `policy_chosen`": torch.tensor([-0.5 * 0.26894142]),
+            "gradient of `policy_rejected`": torch.tensor([0.5 * 0.26894142]),
+        },
+    )
+    same = [torch.tensor([-3.0, -5.0]), torch.tensor([-4.0, -4.0])] * 2
+    yield call(*same), {"loss": torch.tensor(math.log(2)), "margins": torch.zeros(2)}
+
+
+@dpo_loss.cases(16)
+def _(draw):
+    pairs = draw(draws.sizes(1, 5))
+    dtype, scale = draw(st.sampled_from([(F32, 1.0), (F32, 9.0), (F64, 1.0)]))
+    given = several(draw, dtype, *[(pairs,)] * 4)
+    yield call(*[scale * x - 30 for x in given], draw(st.sampled_from([0.1, 0.5, 1.0])))
+
+
+@dpo_loss.edge
+def _():
+    def four(n, dtype=F32, far=0.0):
+        given = [normal(n, dtype=dtype, seed=i) - 20 for i in range(4)]
+        return [given[0] - far, *given[1:]]
+
+    yield call(*four(3)), "β is 0.1 unless given"
+    yield call(*four(2, far=500.0), 1.0), "a margin of −500: the loss is finite"
+    yield call(*four(2, far=-500.0), 1.0), "a margin of 500"
+    yield call(*four(0), 0.1), "no pair: an error"
+    yield call(*four(2), 0.0), "β = 0: an error"
+    yield call(*four(2), -0.1), "a negative β: an error"
+    apart = [x - far for x, far in zip(four(3), (-20, 280, -20, 280), strict=True)]
+    yield call(*[x.to(BF16) for x in apart], 0.5), "bfloat16 is computed in float32"
+    yield call(*[x[::2] for x in four(6)], 0.5), "every second number of a longer tensor"
+
+
+MARGIN, LOSS = "beta * (policy - reference)", "-F.logsigmoid(margins).mean()"
+REFERENCE = "reference_chosen.detach().to(wide) - reference_rejected.detach()"
+
+for says, edit in {
+    "The sign within σ is turned: you make the rejected answer likelier.": replace(
+        LOSS, "-F.logsigmoid(-margins).mean()"
+    ),
+    "You maximise: the loss is minus the mean of ln σ.": replace(
+        LOSS, "F.logsigmoid(margins).mean()"
+    ),
+    "You leave β out. It is in the margin, inside of σ.": replace(MARGIN, "(policy - reference)"),
+    "β stands before the logarithm. It belongs inside of σ: as a factor of the loss it is a learning rate only.": replace(
+        MARGIN, "(policy - reference)", LOSS, "-beta * F.logsigmoid(margins).mean()"
+    ),
+    "You divide by β. It is a factor of the margin.": replace(
+        MARGIN, "(policy - reference) / beta"
+    ),
+    "You leave the reference out. Without it nothing holds the policy near where it began.": replace(
+        MARGIN, "beta * policy"
+    ),
+    "You add the reference's difference, or have its chosen and rejected swapped. Chosen less rejected is "
+    "subtracted: a reward is what the policy has added.": replace(
+        MARGIN, "beta * (policy + reference)"
+    ),
+    "β multiplies the policy's part alone; the reference's is inside the bracket as well.": replace(
+        MARGIN, "beta * policy - reference"
+    ),
+    "You return the sum over the pairs. The loss is their mean.": replace(
+        LOSS, "-F.logsigmoid(margins).sum()"
+    ),
+    "You take the mean of the margins first. −ln σ is not linear: take it of each pair, then the mean.": replace(
+        LOSS, "-F.logsigmoid(margins.mean())"
+    ),
+    "You divide the loss by two: half of a sum over chosen and rejected. There is one term a pair.": replace(
+        LOSS, "-F.logsigmoid(margins).mean() / 2"
+    ),
+    "The margins still have their graph: kept for a log, they keep the whole model's activations alive. "
+    "Detach them.": replace("margins.detach()", "margins"),
+    "A gradient flows into the reference. It does not train: detach its numbers.": replace(
+        REFERENCE, "reference_chosen.to(wide) - reference_rejected"
+    ),
+    "Nothing flows through the rejected answer. Its gradient is as large as the chosen one's, with the other "
+    "sign.": replace("- policy_rejected", "- policy_rejected.detach()"),
+    "You compute in the arguments' own dtype. Differences of large log-probabilities lose their digits in "
+    "bfloat16: go to float32 first.": replace(
+        "torch.promote_types(policy_chosen.dtype, torch.float32)", "policy_chosen.dtype"
+    ),
+    "A β that is not positive prefers nothing, or the rejected answers: raise ValueError.": replace(
+        "if beta <= 0:", "if False:"
+    ),
+    "Without a pair you return NaN, 0 / 0, and one step with it ruins the model. Raise ValueError.": replace(
+        "if policy_chosen.numel() == 0:", "if False:"
+    ),
+    "The margins you return lack β.": replace("margins.detach()", "(policy - reference).detach()"),
+    "This is a hinge on the margin. DPO's loss is −ln σ(margin), which never quite stops.": replace(
+        LOSS, "(1 - margins).clamp(min=0).mean()"
+    ),
+}.items():
+    dpo_loss.mistake(says, edit)
+
+
+for unstable in ("-margins.sigmoid().log().mean()", "(1 + (-margins).exp()).log().mean()"):
+    dpo_loss.mistake(
+        "Of a very negative margin the loss is infinite and its gradient NaN: σ rounds to 0, and exp overflows. "
+        "F.logsigmoid computes the logarithm in one.",
+        replace(LOSS, unstable),
+    )
+
+
+@dpo_loss.alternative("softplus of the negative margin, from the two rewards")
+def _(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta=0.1):
+    if not beta > 0 or len(policy_chosen) == 0:
+        raise ValueError("beta, or no pair")
+    if policy_chosen.dtype != F64:
+        policy_chosen, policy_rejected = policy_chosen.float(), policy_rejected.float()
+    with torch.no_grad():
+        base = reference_chosen.to(policy_chosen.dtype) - reference_rejected.to(policy_chosen.dtype)
+    m = (policy_chosen - policy_rejected - base) * beta
+    return F.softplus(-m).mean(), m.detach()
+
+
+@dpo_loss.alternative("logaddexp with zero, pair by pair")
+def _(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta=0.1):
+    dtype = F64 if policy_chosen.dtype == F64 else F32
+    if beta <= 0 or not policy_chosen.shape[0]:
+        raise ValueError
+    chosen = beta * (policy_chosen.to(dtype) - reference_chosen.to(dtype).detach())
+    rejected = beta * (policy_rejected.to(dtype) - reference_rejected.to(dtype).detach())
+    loss = torch.logaddexp(torch.zeros((), dtype=dtype), rejected - chosen).mean()
+    return loss, (chosen - rejected).detach()
+
+
+dpo_loss.equivalent(
+    "dpo_loss: `torch.promote_types(policy_chosen.dtype, torch.float32)` → "
+    "`torch.promote_types(torch.float32, policy_chosen.dtype)`",
+    because="promotion does not depend on the order.",
+)

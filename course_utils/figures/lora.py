@@ -1,7 +1,7 @@
-"""The drawings of chapter 26: a layer with its adapter, spectra, scales, and sixteen levels."""
+"""The drawings of chapter 26: a layer with its adapter, spectra, scales, sweeps, and sixteen levels."""
 
-import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from matplotlib.patches import FancyArrowPatch, Rectangle
@@ -14,7 +14,6 @@ from .style import (
     GREEN,
     INK,
     ORANGE,
-    PAPER,
     RED,
     Drawing,
     doublings,
@@ -66,7 +65,7 @@ def _arrow(ax: object, start: tuple[float, float], end: tuple[float, float]) -> 
 def draw_spectra(shares: Mapping[str, Tensor], ranks: Sequence[int]) -> Drawing:
     """How much of each matrix's squared norm its first k singular values hold, k from 1 on."""
     figure, ax = plot(6.8, 3.3)
-    styles = zip((BLUE, GREEN, ORANGE, FAINT), ("-", "--", "-.", ":"), strict=True)
+    styles = ((BLUE, "-"), (BLUE, "--"), (ORANGE, "-"), (ORANGE, "--"), (INK, ":"))
     for (name, share), (colour, line) in zip(shares.items(), styles, strict=False):
         ax.plot(range(1, len(share) + 1), share, line, color=colour, lw=2, label=name)
     for r in ranks:
@@ -115,19 +114,106 @@ def draw_levels(books: Mapping[str, Tensor], scale: float) -> Drawing:
     return figure
 
 
-def draw_training(curves: Mapping[str, Sequence[float]], window: int = 10) -> Drawing:
-    """Training losses, each the mean of a few steps."""
-    figure, ax = plot(6.8, 3.0)
-    styles = zip((BLUE, ORANGE, GREEN), ("-", "--", "-."), strict=True)
-    for (name, losses), (colour, line) in zip(curves.items(), styles, strict=False):
-        points = [
-            math.fsum(losses[i : i + window]) / window
-            for i in range(0, len(losses) - window + 1, window)
-        ]
-        steps = [window * (i + 1) for i in range(len(points))]
-        ax.plot(steps, points, line, color=colour, lw=2, label=name)
-    ax.set_xlabel("step", color=INK)
-    ax.set_ylabel("loss, nats a byte", color=INK)
+_WAYS = {
+    "full": (BLUE, "-o"),
+    "head": (ORANGE, "--s"),
+    "bottleneck": (GREEN, "-.^"),
+    "LoRA": (RED, "-D"),
+}
+
+
+def _by_rate(runs: Sequence[Mapping[str, Any]], method: str, what: str) -> dict[float, list[float]]:
+    """What each seed came to, by learning rate."""
+    found: dict[float, list[float]] = {}
+    for run in runs:
+        if run["method"] == method:
+            found.setdefault(run["lr"], []).append(run[what])
+    return dict(sorted(found.items()))
+
+
+def draw_rates(runs: Sequence[Mapping[str, Any]], before: float, top: float = 4.2) -> Drawing:
+    """Loss on the new text against the learning rate: a line a method through the means, a mark a seed.
+
+    runs: with "method", "lr" and "documentation". before: the loss of the model that was adapted.
+    What is above `top` is left out.
+    """
+    figure, ax = plot(6.8, 3.4)
+    for method, (colour, style) in _WAYS.items():
+        points = _by_rate(runs, method, "documentation")
+        means = [sum(each) / len(each) for each in points.values()]
+        ax.plot(list(points), means, style[:-1], color=colour, lw=1.8, label=method)
+        for lr, each in points.items():
+            ax.plot([lr] * len(each), each, style[-1], color=colour, ms=4.5)
+    ax.axhline(before, color=FAINT, lw=1.2, ls=":", label="before")
+    ax.set_xscale("log")
+    ax.set_ylim(3.25, top)
+    ax.set_xlabel("learning rate", color=INK)
+    ax.set_ylabel("loss on documentation, nats a token", color=INK, fontsize=9)
     ax.legend(frameon=False, fontsize=9)
-    ax.set_facecolor(PAPER)
+    return figure
+
+
+def draw_forgetting(
+    runs: Sequence[Mapping[str, Any]], before: Mapping[str, float], most: float = 4.0
+) -> Drawing:
+    """Loss on the new text against that on the old: a point a learning rate, the mean of the seeds.
+
+    before: both losses of the model that was adapted. What forgot beyond `most` is left out.
+    """
+    figure, ax = plot(6.8, 3.6)
+    for method, (colour, style) in _WAYS.items():
+        new, old = (_by_rate(runs, method, what) for what in ("documentation", "python"))
+        pairs = [
+            (sum(old[lr]) / len(old[lr]), sum(new[lr]) / len(new[lr]))
+            for lr in new
+            if sum(old[lr]) / len(old[lr]) < most
+        ]
+        path = [(before["python"], before["documentation"]), *pairs]
+        ax.plot(*zip(*path, strict=True), style[:-1], color=colour, lw=1.2, alpha=0.7)
+        ax.plot(*zip(*pairs, strict=True), style[-1], color=colour, ms=5, label=method)
+    ax.plot(before["python"], before["documentation"], "*", color=INK, ms=11, label="before")
+    ax.set_xlabel("loss on Python: to the right, more is forgotten", color=INK)
+    ax.set_ylabel("loss on documentation", color=INK)
+    ax.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def draw_ranks(ranks: Mapping[str, Sequence[tuple[int, float]]]) -> Drawing:
+    """Loss against the rank, a line for each way to scale."""
+    figure, ax = plot(6.4, 3.0)
+    for (name, points), (colour, line) in zip(
+        ranks.items(), zip((BLUE, ORANGE), ("-o", "--s"), strict=True), strict=True
+    ):
+        ax.plot(*zip(*points, strict=True), line, color=colour, lw=1.8, ms=5, label=name)
+    doublings(ax, [r for r, _ in next(iter(ranks.values()))])
+    ax.set_xlabel("r", color=INK)
+    ax.set_ylabel("loss on documentation", color=INK)
+    ax.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def draw_margins(curves: Mapping[str, Sequence[float]]) -> Drawing:
+    """The mean margin of the pairs of each step."""
+    figure, ax = plot(6.4, 2.8)
+    styles = zip((BLUE, ORANGE, GREEN), ("-o", "--s", "-.^"), strict=True)
+    for (name, margins), (colour, line) in zip(curves.items(), styles, strict=False):
+        ax.plot(range(1, len(margins) + 1), margins, line, color=colour, lw=1.8, ms=4, label=name)
+    ax.set_xlabel("step", color=INK)
+    ax.set_ylabel("mean margin", color=INK)
+    ax.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def draw_level_use(levels: Tensor, used: Mapping[str, Tensor]) -> Drawing:
+    """How often each level is used, bars side by side; a line where all would be used equally."""
+    figure, ax = plot(7.0, 2.9)
+    width = 0.8 / len(used)
+    for n, ((name, share), colour) in enumerate(zip(used.items(), (BLUE, ORANGE), strict=True)):
+        left = [i - 0.4 + width * (n + 0.5) for i in range(len(levels))]
+        ax.bar(left, (100 * share).tolist(), width, color=colour, label=name)
+    ax.axhline(100 / len(levels), color=INK, lw=1, ls=":")
+    ax.set_xticks(range(len(levels)), [f"{x:.2f}" for x in levels.tolist()], fontsize=7.5)
+    ax.set_xlabel("level", color=INK)
+    ax.set_ylabel("share of the weights, %", color=INK)
+    ax.legend(frameon=False, fontsize=9)
     return figure

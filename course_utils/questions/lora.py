@@ -2,81 +2,125 @@
 
 from course_utils.questions import Ask, Choice, Prediction, Question, Quiz
 
-how_many = Prediction(
-    "GPT-2's c_attn has in = 768 and out = 2304, and the model has 12 of them. How many numbers?",
+ranks = Prediction(
+    "W has 768 × 192 numbers. A is (r, 192) and B is (768, r), both drawn at random.",
+    setup="""
+import torch
+torch.manual_seed(0)
+def update(r):
+    return torch.randn(768, r, dtype=torch.float64) @ torch.randn(r, 192, dtype=torch.float64)
+def rank(x):
+    return int(torch.linalg.matrix_rank(x))
+""",
     asks=[
-        Ask("one W", truth="768 * 2304", why="in · out, all of it frozen."),
-        Ask("A of rank 8", truth="8 * 768", why="(r, in)."),
-        Ask("B of rank 8", truth="8 * 2304", why="(out, r)."),
         Ask(
-            "all 12 adapters of rank 8",
-            truth="12 * 8 * (768 + 2304)",
-            why="r · (in + out) each: 0.24 % of the model's 124,439,808.",
+            "the rank of B A for r = 8",
+            truth="rank(update(8))",
+            why="At most r, and at random it is r.",
         ),
         Ask(
-            "the rank from which A and B are no smaller than W",
-            truth="768 * 2304 // (768 + 2304)",
-            why="r · (in + out) = in · out at r = 576.",
+            "the rank of B A for r = 400",
+            truth="rank(update(400))",
+            why="No matrix has a higher rank than its smaller side, 192: beyond it A and B only cost more.",
+        ),
+        Ask(
+            "merged, and then a second adapter of r = 8 is trained and merged: the rank of the whole change",
+            truth="rank(update(8) + update(8))",
+            why="Ranks add up to at most 16. Merging and beginning again is one way to a higher rank.",
+        ),
+        Ask(
+            "the smallest r at which A and B have as many numbers as W, or more",
+            truth="next(r for r in range(1, 400) if r * (768 + 192) >= 768 * 192)",
+            why="r · (in + out) reaches in · out at 153.6, four fifths of the full rank.",
         ),
     ],
 )
 
 first_step = Prediction(
-    "A is random and B is zero. Before the first step, after one backward pass:",
+    "The loss is some function of x Aᵀ Bᵀ. Is the gradient zero in the first backward pass?",
     setup=(
         "import torch\n"
-        "from torch import nn\n"
-        "from course_utils.reference.lora import LoRALinear\n"
+        "def grads(A, B):\n"
+        "    A, B = A.requires_grad_(), B.requires_grad_()\n"
+        "    (torch.ones(5, 6) @ A.T @ B.T - 1).square().sum().backward()\n"
+        "    return bool((A.grad == 0).all()), bool((B.grad == 0).all())\n"
         "torch.manual_seed(0)\n"
-        "layer = LoRALinear(nn.Linear(4, 3), r=2, alpha=4.0)\n"
-        "x = torch.randn(5, 4)\n"
-        "layer(x).square().sum().backward()"
-    ),
-    code=(
-        "layer = LoRALinear(nn.Linear(4, 3), r=2, alpha=4.0)\nlayer(x).square().sum().backward()"
+        "A, B = torch.randn(2, 6), torch.randn(4, 2)\n"
     ),
     asks=[
         Ask(
-            "is lora_A's gradient zero?",
-            truth="bool((layer.lora_A.grad == 0).all())",
-            why="It has B as a factor, and B is zero: A does not move in the first step.",
+            "A random, B zero: is A's gradient zero?",
+            truth="grads(A.clone(), 0 * B)[0]",
+            why="It has B as a factor. A does not move in the first step.",
         ),
         Ask(
-            "is lora_B's gradient zero?",
-            truth="bool((layer.lora_B.grad == 0).all())",
-            why="It has x Aᵀ as a factor, which is random: B moves, and from then on A does too.",
+            "A random, B zero: is B's gradient zero?",
+            truth="grads(A.clone(), 0 * B)[1]",
+            why="It has x Aᵀ as a factor, which is random. After B has moved, A has a gradient, too.",
         ),
         Ask(
-            "is there a gradient for W?",
-            truth="layer.base_layer.weight.grad is not None",
-            why="W is frozen: its gradient, the largest of the three, is never computed.",
-        ),
-        Ask(
-            "layer.scaling",
-            truth="layer.scaling",
-            why="α / r = 4 / 2.",
+            "A zero, B zero: is B's gradient zero?",
+            truth="grads(0 * A, 0 * B)[1]",
+            why="x Aᵀ is zero, and so is A's own gradient: no step ever leaves this point.",
         ),
     ],
 )
 
-four_bits = Prediction(
-    "A weight matrix of 4096 × 4096 in NF4, blocks of 64. How many bytes?",
+saved = Prediction(
+    "Adapters are on the linear layers of the last of six blocks, and on nothing else. The rest is frozen.",
+    setup="""
+import torch
+from course_utils.meters import measure
+from course_utils.reference.gpt2 import GPT2, GPT2Config
+from course_utils.reference.lora import inject_lora
+model = GPT2(GPT2Config(97, 16, 24, 6, 3, 0.0))
+inject_lora(model, ["h.5.attn.c_attn", "h.5.mlp.c_fc"], r=2)
+seen = {}
+for i in (0, 4, 5):
+    model.transformer.h[i].register_forward_hook(lambda m, a, out, i=i: seen.update({i: out.requires_grad}))
+model(torch.zeros(1, 8, dtype=torch.long))
+""",
     asks=[
-        Ask("its codes", truth="4096 * 4096 // 2", why="Two codes a byte: 8 MiB."),
         Ask(
-            "its scales in float32",
-            truth="4096 * 4096 // 64 * 4",
-            why="One for 64 weights: half a bit a weight.",
+            "does block 0 save anything for backward?",
+            truth="seen[0]",
+            why="Nothing that enters it or is in it requires a gradient, so autograd records nothing.",
         ),
         Ask(
-            "its scales in eight bits, without their own scales",
-            truth="4096 * 4096 // 64",
-            why="Double quantisation: a quarter of that.",
+            "does block 4's output require a gradient?",
+            truth="seen[4]",
+            why="Block 4 is below the lowest adapter.",
         ),
         Ask(
-            "the same matrix in bfloat16",
-            truth="4096 * 4096 * 2",
-            why="Two bytes a weight: 32 MiB.",
+            "does block 5's output require a gradient?",
+            truth="seen[5]",
+            why="A and B are in it. From here up to the loss, backward has to pass.",
+        ),
+    ],
+)
+
+preferences = Prediction(
+    "β = 1, one pair. The reference gives both answers a log-probability of −20.",
+    setup="""
+import math
+def loss(chosen, rejected):
+    return math.log1p(math.exp(-((chosen + 20) - (rejected + 20))))
+""",
+    asks=[
+        Ask(
+            "the policy gives both −20: the loss, to two digits",
+            truth="round(loss(-20, -20), 2)",
+            why="The margin is 0, and −ln σ(0) = ln 2.",
+        ),
+        Ask(
+            "the policy gives both −35: the loss, to two digits",
+            truth="round(loss(-35, -35), 2)",
+            why="The loss sees the difference alone. Both answers have become nearly impossible, and it is as before.",
+        ),
+        Ask(
+            "chosen −25, rejected −40: is the loss below the first one?",
+            truth="loss(-25, -40) < loss(-20, -20)",
+            why="The margin is 15, although the chosen answer is less likely than before training.",
         ),
     ],
 )
@@ -84,85 +128,95 @@ four_bits = Prediction(
 quiz = Quiz(
     [
         Question(
-            "You double r from 8 to 16 and leave α = 16. What happens to s?",
+            "An adapter was trained with r = 8 and α = 16. A program loads its A and B, but takes α = 8. What comes "
+            "of it?",
             choices=[
                 Choice(
-                    "It falls from 2 to 1.",
+                    "Nothing changes: A and B hold the whole update.",
+                    why="They hold B A. The factor s = α / r is applied on the way, and is in the config alone.",
+                ),
+                Choice(
+                    "The shapes do not fit, and loading raises an error.",
+                    why="Shapes depend on r. α is in no shape, which is why the slip is silent.",
+                ),
+                Choice(
+                    "The update is half as strong, and no error is raised.",
                     right=True,
-                    why="s = α / r: 16 / 8 before, 16 / 16 now.",
-                ),
-                Choice("It stays at 16.", why="α alone is not the scale: it is divided by r."),
-                Choice("It falls by √2.", why="That is rsLoRA, where s = α / √r."),
-            ],
-        ),
-        Question(
-            "Why not start A and B both at zero?",
-            choices=[
-                Choice(
-                    "The update would not be zero at first.",
-                    why="It would: the product of zeros is zero.",
-                ),
-                Choice(
-                    "Each one's gradient has the other as a factor: both would stay zero for good.",
-                    right=True,
-                    why="It is a stationary point: no gradient leads away from it.",
-                ),
-                Choice(
-                    "The optimizer divides by their norm.",
-                    why="No optimizer of chapter 10 does that; a zero gradient alone is enough.",
+                    why="s is 1 in place of 2.",
                 ),
             ],
         ),
         Question(
-            "What does LoRA not save, compared with full fine-tuning?",
+            "In a full fine-tuning's ΔW the first 8 of 192 singular values hold much of the norm. What follows for LoRA?",
             choices=[
-                Choice("AdamW's two moments.", why="They exist for trained parameters only."),
                 Choice(
-                    "The gradients of W.",
-                    why="W is frozen: none is computed or kept.",
+                    "Little, before a control: pretraining's own updates may look the same.",
+                    right=True,
+                    why="Here continued pretraining's are far from random, too. And LoRA searches for its own update, which need not be near that ΔW.",
                 ),
                 Choice(
-                    "Most of the activations that are saved for backward.",
-                    right=True,
-                    why="Backward still runs through every layer down to the first adapter. What is "
-                    "saved for W's gradient alone, x, is needed for A's.",
+                    "Rank 8 will do: what it leaves out is too small to matter for the loss.",
+                    why="The norm of what is left out does not say what it does to the loss.",
+                ),
+                Choice(
+                    "The new task is simpler than pretraining: its update needs few directions.",
+                    why="Continued pretraining's update has a spectrum like it.",
                 ),
             ],
         ),
         Question(
-            "You fine-tune on questions and answers, and the loss falls fast; the model then answers with "
-            "more questions. What is likely?",
+            "A model of 24 blocks has adapters in all of them, and saves too much for backward. What helps most?",
             choices=[
                 Choice(
-                    "The prompts were not masked: it learned to write them.",
+                    "A smaller rank in each block: what is saved is proportional to r.",
+                    why="Only x Aᵀ is. The rest, activations of full width, stays.",
+                ),
+                Choice(
+                    "Adapters in the upper blocks only, or checkpointing of the blocks.",
                     right=True,
-                    why="Prompts, often longer and more alike than answers, dominate the mean.",
+                    why="Below the lowest adapter nothing is saved; checkpointing computes it again.",
                 ),
                 Choice(
-                    "r was too small.",
-                    why="Then the loss would fall slowly, and the answers would be bad answers.",
-                ),
-                Choice(
-                    "The adapters were merged twice.",
-                    why="That would disturb every output, not turn answers into questions.",
+                    "Frozen weights in NF4: what is saved shrinks as the weights do.",
+                    why="That shrinks the weights. Activations are as large as before.",
                 ),
             ],
         ),
         Question(
-            "NF4 or sixteen equal steps: when do the equal steps win?",
+            "After instruction tuning, each answer begins right and is followed by more text without end. What is the "
+            "likeliest slip?",
             choices=[
                 Choice(
-                    "When one weight in a block is very large, and all others lie near zero.",
-                    why="Then most weights are near zero, where NF4 has more levels.",
-                ),
-                Choice(
-                    "When the numbers of a block are spread evenly between its extremes.",
+                    "The end token is not among the answers' tokens in the loss.",
                     right=True,
-                    why="NF4's levels follow the normal distribution; for a uniform one equal steps are best.",
+                    why="Left out of the data or masked as padding, it is never learned.",
                 ),
                 Choice(
-                    "Never: NF4's levels are optimal.",
-                    why="They are made for one distribution, and do not minimise the squared error even for that.",
+                    "The prompts are in the loss, so the model learned to write them.",
+                    why="It would still have learned the end token, which comes after each answer.",
+                ),
+                Choice(
+                    "The learning rate is too small, so the answers are half learned.",
+                    why="Then their beginnings would be wrong as often as their ends.",
+                ),
+            ],
+        ),
+        Question(
+            "In a run of DPO the margins grow to 20, the loss falls to nearly 0, and the answers get worse. How can "
+            "that be?",
+            choices=[
+                Choice(
+                    "The reference was not detached: it has followed the policy.",
+                    why="Then the margins would hardly grow, since both would move together.",
+                ),
+                Choice(
+                    "The log-probabilities were summed where a mean was due.",
+                    why="DPO is about whole answers, whose log-probability is a sum.",
+                ),
+                Choice(
+                    "The loss sees differences: both answers can become unlikely.",
+                    right=True,
+                    why="The rejected one only has to fall further. Probability goes to answers in no pair.",
                 ),
             ],
         ),

@@ -173,6 +173,38 @@ def unmerge(model: nn.Module) -> nn.Module:
     return model
 
 
+def unload(model: nn.Module) -> nn.Module:
+    """Merge, and put each base layer back in its place: a plain model again; in place.
+
+    Returns the model. Its weights still require no gradient.
+    """
+    merge(model)
+    for name, layer in list(lora_layers(model)):
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, layer.base_layer)
+    return model
+
+
+def multi_adapter_forward(
+    x: Float[Tensor, "B T in"],
+    A: Float[Tensor, "n r in"],
+    B: Float[Tensor, "n out r"],
+    scaling: Float[Tensor, " n"],
+    adapter: Int[Tensor, " B"],
+) -> Float[Tensor, "B T out"]:
+    """The update of a layer's answer where each row of a batch has an adapter of its own.
+
+    A, B, scaling: of n ≥ 1 adapters, stacked. adapter: of each row, 0 to n − 1, or −1 for
+    none: then the row's update is zero. Row b gets s x Aᵀ Bᵀ of its adapter, in x's dtype,
+    which A and B have, too; the base layer's answer is not in it. No argument is changed.
+    Source: the gathered products of Chen et al. (2023), Punica.
+    """
+    chosen = adapter.clamp(min=0)
+    h = torch.bmm(x, A[chosen].mT)  # (B, T, r)
+    scale = scaling[chosen].masked_fill(adapter < 0, 0.0).to(x.dtype)
+    return scale[:, None, None] * torch.bmm(h, B[chosen].mT)
+
+
 class Adapters(nn.Module):
     """Several LoRALinears over one base layer, by name; at most one is active."""
 
@@ -317,7 +349,7 @@ def masked_instruction_loss(
     return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), targets.flatten())
 
 
-# NF4, the four bits of QLoRA
+# QLoRA: frozen weights in four bits
 
 NF4 = torch.tensor(
     [
@@ -376,28 +408,66 @@ def nf4_dequantize(
     return (values[:size] * scales.repeat_interleave(block_size)[:size]).view(*shape)
 
 
-def double_quantize(
-    scales: Float[Tensor, " blocks"], block_size: int = 256
-) -> tuple[Int[Tensor, " blocks"], Float[Tensor, " outer"], Float[Tensor, ""]]:
-    """(codes, outer, mean): NF4's scales in eight bits each.
+class NF4Product(torch.autograd.Function):
+    """x Wᵀ of a frozen W (out, in) that is stored in NF4: as numbers W exists only while it is used.
 
-    Their mean is taken off, and each block_size of what is left becomes int8 with one
-    float32 scale: 32 bits for 64 weights become 8 / 64 + 32 / (64 · 256) ≈ 0.127 bits a
-    weight in place of 0.5 (Dettmers et al. 2023, section 3, which uses an 8-bit float
-    where this uses int8).
+    Called as NF4Product.apply(x, codes, scales, shape, block_size): codes and scales are
+    `nf4_quantize`'s of W, shape is W's, (out, in). The product has x's dtype, and W is
+    turned into it; so has x's gradient. Nothing else has a gradient. Backward makes W again
+    from codes and scales, which `ctx.save_for_backward` keeps, so that autograd notices if
+    they were changed. Source: Dettmers et al. (2023), equation 5.
     """
-    mean = scales.mean()
-    blocks = F.pad(scales - mean, (0, -scales.numel() % block_size)).view(-1, block_size)
-    outer = blocks.abs().amax(dim=1) / 127
-    codes = (blocks / torch.where(outer == 0, 1.0, outer)[:, None]).round().to(torch.int8)
-    return codes.flatten()[: scales.numel()], outer, mean
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Float[Tensor, "*batch in"],
+        codes: UInt8[Tensor, " half"],
+        scales: Float[Tensor, " blocks"],
+        shape: tuple[int, int],
+        block_size: int = 64,
+    ) -> Float[Tensor, "*batch out"]:
+        """x: (..., in). Returns x Wᵀ, (..., out). Only codes and scales are saved for backward."""
+        ctx.save_for_backward(codes, scales)
+        ctx.shape, ctx.block_size = shape, block_size
+        return F.linear(x, nf4_dequantize(codes, scales, shape, block_size).to(x.dtype))
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad: Float[Tensor, "*batch out"]
+    ) -> tuple[Float[Tensor, "*batch in"], None, None, None, None]:
+        """grad: of the product, (..., out). Returns that of x, (..., in), and None for the rest."""
+        codes, scales = ctx.saved_tensors
+        W = nf4_dequantize(codes, scales, ctx.shape, ctx.block_size).to(grad.dtype)
+        return grad @ W, None, None, None, None
 
 
-def double_dequantize(
-    codes: Int[Tensor, " blocks"],
-    outer: Float[Tensor, " outer"],
-    mean: Float[Tensor, ""],
-    block_size: int = 256,
-) -> Float[Tensor, " blocks"]:
-    """The scales that `double_quantize` made codes of, up to half a step."""
-    return codes * outer.repeat_interleave(block_size)[: codes.numel()] + mean
+# preferences
+
+
+def dpo_loss(
+    policy_chosen: Float[Tensor, " B"],
+    policy_rejected: Float[Tensor, " B"],
+    reference_chosen: Float[Tensor, " B"],
+    reference_rejected: Float[Tensor, " B"],
+    beta: float = 0.1,
+) -> tuple[Float[Tensor, ""], Float[Tensor, " B"]]:
+    """(loss, margins) of direct preference optimization, in float32 (float64 for float64 arguments).
+
+    The first four: log p of the chosen and the rejected answer of each pair, in nats, under
+    the model that trains and under the one where it began. The reward of an answer is
+    β (policy − reference), a pair's margin the chosen one's reward less the rejected one's.
+    The loss is the mean of −ln σ(margin), computed so that it is finite for any finite
+    margin. margins are detached, and nothing flows into the reference's numbers. No
+    argument is changed. Raises ValueError unless beta is positive, and where there is no
+    pair. Source: Rafailov et al. (2023), equation 7.
+    """
+    if beta <= 0:
+        raise ValueError(f"beta is positive; came {beta}")
+    if policy_chosen.numel() == 0:
+        raise ValueError("no pair: the mean of nothing is NaN")
+    wide = torch.promote_types(policy_chosen.dtype, torch.float32)
+    policy = policy_chosen.to(wide) - policy_rejected
+    reference = reference_chosen.detach().to(wide) - reference_rejected.detach()
+    margins = beta * (policy - reference)
+    return -F.logsigmoid(margins).mean(), margins.detach()

@@ -10,24 +10,28 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_utils.reference import lora
+from course_utils.reference.adapter_files import load_adapter, save_adapter
 from course_utils.reference.gpt2 import CONFIGS, GPT2
 from course_utils.reference.lora import (
     NF4,
     LoRALinear,
+    NF4Product,
     add_adapter,
-    double_dequantize,
-    double_quantize,
+    dpo_loss,
     inject_lora,
     load_lora_state_dict,
     lora_parameter_count,
     lora_state_dict,
     masked_instruction_loss,
     merge,
+    multi_adapter_forward,
     nf4_dequantize,
     nf4_quantize,
+    unload,
     unmerge,
     use_adapter,
 )
+from course_utils.reference.qlora import double_dequantize, double_quantize, quantize_base
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 TINY = CONFIGS["tiny"]
@@ -324,3 +328,142 @@ def test_scales_in_eight_bits():
     assert ((back - scales).abs() <= outer.repeat_interleave(256)[:1000] * 0.5001).all()
     same = torch.full((5,), 2.0)
     torch.testing.assert_close(double_dequantize(*double_quantize(same)), same)
+
+
+# QLoRA's product
+
+
+def test_a_product_with_four_bit_weights_is_that_of_the_numbers():
+    W = torch.randn(5, 6)
+    codes, scales = nf4_quantize(W, 4)
+    numbers = nf4_dequantize(codes, scales, W.shape, 4)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        x = torch.randn(2, 3, 6).to(dtype).requires_grad_()
+        y = NF4Product.apply(x, codes, scales, (5, 6), 4)
+        expected = F.linear(x, numbers.to(dtype))
+        assert y.dtype is dtype and torch.equal(y, expected)
+        incoming = torch.randn_like(y)
+        ours, theirs = (torch.autograd.grad(out, x, incoming)[0] for out in (y, expected))
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_model_in_four_bits_trains_its_adapters():
+    torch.manual_seed(0)
+    model = inject_lora(our_gpt2(), TARGETS, r=2)
+    randomise(model)
+    rounded = copy.deepcopy(model)
+    for _, layer in lora.lora_layers(rounded):
+        W = layer.base_layer.weight
+        with torch.no_grad():
+            W.copy_(nf4_dequantize(*nf4_quantize(W), W.shape))
+    quantize_base(model)
+    for one in (model, rounded):
+        F.cross_entropy(logits_of(one, IDS).flatten(0, 1), IDS.flatten()).backward()
+    torch.testing.assert_close(logits_of(model, IDS), logits_of(rounded, IDS))
+    gradients = dict(rounded.named_parameters())
+    for name, p in model.named_parameters():
+        if "lora_" in name:
+            torch.testing.assert_close(p.grad, gradients[name].grad)
+        else:
+            assert p.grad is None
+    with pytest.raises(AttributeError):
+        merge(model)  # there is no W to add to
+
+
+# many adapters, plain models, files
+
+
+def test_rows_with_adapters_of_their_own():
+    models = [inject_lora(our_gpt2(), TARGETS, r=3, alpha=a) for a in (3.0, 12.0)]
+    randomise(models[0])
+    randomise(models[1])
+    with torch.no_grad():
+        for name, p in models[1].named_parameters():
+            if "lora_A" in name:
+                p.mul_(-2)
+    plain, rows = our_gpt2(), torch.tensor([1, -1, 0])
+    ids = torch.randint(97, (3, 11))
+    states = [lora_state_dict(model) for model in models]
+    for name, layer in lora.linear_layers(plain):
+        key = f"base_model.model.{name}.lora_"
+        if f"{key}A.weight" in states[0]:
+            A, B = (torch.stack([one[f"{key}{part}.weight"] for one in states]) for part in "AB")
+
+            def hook(_, args, y, A=A, B=B):
+                return y + multi_adapter_forward(args[0], A, B, torch.tensor([1.0, 4.0]), rows)
+
+            layer.register_forward_hook(hook)
+    together = logits_of(plain, ids)
+    for row, alone in enumerate((models[1], our_gpt2(), models[0])):
+        expected = logits_of(alone, ids[row : row + 1])
+        torch.testing.assert_close(together[row : row + 1], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_unloading_gives_a_plain_model_back():
+    model = inject_lora(our_gpt2(), TARGETS, r=3)
+    randomise(model)
+    adapted = logits_of(model, IDS)
+    names = set(our_gpt2().state_dict())
+    assert set(unload(model).state_dict()) == names
+    torch.testing.assert_close(logits_of(model, IDS), adapted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+def test_peft_opens_our_folder_and_we_open_theirs(rslora, tmp_path):
+    from peft import PeftModel
+
+    ours = inject_lora(our_gpt2(), TARGETS, r=3, alpha=5.0, rslora=rslora)
+    randomise(ours)
+    save_adapter(ours, tmp_path / "ours", 5.0, rslora)
+    theirs = PeftModel.from_pretrained(their_gpt2(), tmp_path / "ours").eval()
+    torch.testing.assert_close(logits_of(theirs, IDS), logits_of(ours, IDS), rtol=1e-4, atol=1e-5)
+    back = load_adapter(our_gpt2(), tmp_path / "ours")
+    assert torch.equal(logits_of(back, IDS), logits_of(ours, IDS))
+
+    made = peft_of(their_gpt2(), 2, 7.0, rslora).eval()
+    randomise(made)
+    made.save_pretrained(tmp_path / "theirs")
+    read = load_adapter(our_gpt2(), tmp_path / "theirs")
+    torch.testing.assert_close(logits_of(read, IDS), logits_of(made, IDS), rtol=1e-4, atol=1e-5)
+
+
+def test_files_that_are_not_ours_to_read(tmp_path):
+    ours = inject_lora(our_gpt2(), TARGETS, r=3, alpha=5.0)
+    with pytest.raises(ValueError, match=r"alpha = 6.0 is not that of transformer\.h\.0"):
+        save_adapter(ours, tmp_path, 6.0)
+    save_adapter(ours, tmp_path, 5.0)
+    config = tmp_path / "adapter_config.json"
+    whole = config.read_text()
+    for old, new, said in (
+        ('"use_dora": false', '"use_dora": true', "use_dora is True"),
+        ('"bias": "none"', '"bias": "all"', "bias is 'all'"),
+        ('"r": 3', '"r": 4', "says r = 4"),
+    ):
+        config.write_text(whole.replace(old, new))
+        with pytest.raises(ValueError, match=said):
+            load_adapter(our_gpt2(), tmp_path)
+    inject_lora(other := our_gpt2(), ["c_attn"], r=2)
+    with pytest.raises(ValueError, match="no linear layer"):
+        config.write_text(whole)
+        load_adapter(other, tmp_path)
+
+
+# preferences
+
+
+def test_the_loss_of_preferences_equals_a_derivation_by_hand():
+    four = [(torch.randn(5, dtype=torch.float64) * 9).requires_grad_() for _ in range(4)]
+    loss, margins = dpo_loss(*four, beta=0.3)
+    a, b, c, d = (x.detach() for x in four)
+    m = 0.3 * ((a - c) - (b - d))
+    torch.testing.assert_close(loss, -m.sigmoid().log().mean())
+    torch.testing.assert_close(margins, m)
+    grads = torch.autograd.grad(loss, four, allow_unused=True)
+    weight = 0.3 * (-m).sigmoid() / 5
+    torch.testing.assert_close(grads[0], -weight)
+    torch.testing.assert_close(grads[1], weight)
+    assert grads[2] is None and grads[3] is None and not margins.requires_grad
+    with pytest.raises(ValueError, match="beta is positive"):
+        dpo_loss(*four, beta=0.0)
+    with pytest.raises(ValueError, match="no pair"):
+        dpo_loss(*[x[:0] for x in four])

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from course_utils import sweeps
+from course_utils.reference.adapting import MASKS, METHODS, trained
 from course_utils.reference.gpt2 import GPT2
 from course_utils.reference.llama import STEPS
+from course_utils.reference.pretrained import course_model
 from course_utils.reference.pretraining import flops_per_token
-from course_utils.sweeps import ablations, gpt2_to_llama, scaling_laws
+from course_utils.sweeps import ablations, adapting, gpt2_to_llama, scaling_laws
 
 KEPT = sorted(path.stem for path in Path(sweeps.__file__).parent.glob("*.json"))
 
@@ -76,6 +78,34 @@ def test_a_variant_differs_in_its_part_alone():
         assert all(changed in n for n in apart) and bool(apart) == (changed != "no")
     frozen = {n for n, p in built("no biases").named_parameters() if not p.requires_grad}
     assert frozen == {n for n in plain if n.endswith("bias")}
+
+
+def test_each_way_to_adapt_was_tried_at_each_rate_with_each_seed():
+    found = sweeps.find("adapting")
+    wanted = [
+        (m, lr, s) for m, rates in adapting.RATES.items() for lr in rates for s in adapting.SEEDS
+    ]
+    assert [(run["method"], run["lr"], run["seed"]) for run in found["methods"]] == wanted
+    assert {(run["r"], run["rslora"]) for run in found["ranks"]} == {
+        (r, rslora) for r in adapting.RANKS for rslora in (False, True)
+    }
+    asked = [(s, mask) for s in adapting.ANSWER_SEEDS for mask in MASKS]
+    assert [(run["seed"], run["mask"]) for run in found["masks"]] == asked
+    for run in found["methods"]:
+        if run["seed"] == 0 and run["lr"] == 1e-2:
+            model = METHODS[run["method"]](course_model())
+            assert run["trained"] == sum(p.numel() for p in trained(model))
+
+
+def test_the_spectrum_of_a_change():
+    base, moved = course_model(), course_model()
+    with torch.no_grad():
+        for block in moved.transformer.h:
+            block.attn.c_attn.weight.add_(torch.ones(576, 1) @ torch.ones(1, 192))  # rank one
+            block.mlp.c_fc.weight.add_(torch.randn(768, 192))
+    found = adapting.spectra(moved, base)
+    assert min(found["attn.c_attn"]) > 0.999 and found["mlp.c_fc"][0] < 0.1
+    assert found["mlp.c_fc"] == sorted(found["mlp.c_fc"]) and len(found["mlp.c_fc"]) == 192
 
 
 def test_saving(tmp_path):

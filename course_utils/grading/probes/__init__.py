@@ -69,7 +69,14 @@ from course_utils.grading.probes.chapters.gpt2 import (
     gpt2_part,
     initialised,
 )
-from course_utils.grading.probes.chapters.lora import adapter_state, injected, lora_layer, merge_run
+from course_utils.grading.probes.chapters.lora import (
+    adapter_state,
+    injected,
+    lora_layer,
+    merge_run,
+    nf4_product,
+    preferred,
+)
 from course_utils.grading.probes.chapters.mixed_precision import amp_run, master_run, scaler_run
 from course_utils.grading.probes.chapters.modules import assembled, dropout, module, registry, tied
 from course_utils.grading.probes.chapters.number_formats import (
@@ -166,6 +173,7 @@ __all__ = [
     "module_on_ranks",
     "named_arguments",
     "never_negative",
+    "nf4_product",
     "of_bytes",
     "on_arrays",
     "on_ranks",
@@ -173,6 +181,7 @@ __all__ = [
     "ordered",
     "packed",
     "parameter_groups",
+    "preferred",
     "registry",
     "resharded",
     "resumed",

@@ -1,6 +1,7 @@
 """Probes of LoRA: one adapted layer, a model that gets adapters, merging, and their tensors by name."""
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from course_utils.grading.driving.later import Entries, if_changed, later, uncha
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import ramp
 from course_utils.grading.pytrees.shown import shown
+from course_utils.grading.pytrees.tree import tensors
 
 from .modules import Conv1D, assemble, described
 
@@ -399,3 +401,78 @@ def _called_state(name: str, case: Case) -> str:
 
 
 adapter_state.called = _called_state
+
+
+@probe
+def nf4_product(subject: Any, case: Case) -> dict[str, Any]:
+    """Apply a Function of an intermediate x and a quantised W: the product, and the gradient of x.
+
+    Before backward it is applied to another x and another W, which are no business of this call's.
+    Autograd raises in backward if a tensor given to `save_for_backward` was edited in the meantime;
+    one kept in any other way is not guarded.
+    """
+    x, codes, scales, *rest = case.args
+    leaf = x.detach().clone().requires_grad_()
+    between = leaf * 1.0
+    result = subject.apply(between, codes, scales, *rest)
+    if not isinstance(result, Tensor):
+        return {"forward": result}
+    seen: dict[str, Any] = {
+        "forward": result.detach().clone(),
+        "argument `x` afterwards": if_changed(x, between.detach().clone()),
+    }
+    if not result.requires_grad:
+        return seen | {"the result requires grad": False}
+    size = math.prod(rest[0])
+    held = [x for x in tensors(vars(result.grad_fn)) if x.is_floating_point()]
+    seen["W is kept on ctx, as numbers"] = any(
+        x.numel() == size and x.numel() != scales.numel() for x in held
+    )
+    subject.apply(1.0 - leaf, 255 - codes, 2.0 * scales + 1.0, *rest)
+    if not result.numel():
+        return seen
+    incoming = 0.5 * ramp(result) + 0.7
+    before = incoming.clone()
+    (gradient,) = torch.autograd.grad(result, leaf, incoming, allow_unused=True)
+    seen["gradient of `x`"] = gradient
+    seen["the gradient that came in is left alone"] = unchanged(before, incoming)
+    kept = codes.clone()
+    again = subject.apply(leaf * 1.0, kept, scales, *rest)
+    kept.zero_()
+    try:
+        torch.autograd.grad(again, leaf, incoming)
+    except RuntimeError:
+        seen["backward after its codes were edited in place"] = "RuntimeError"
+    else:
+        seen["backward after its codes were edited in place"] = "no error, from edited values"
+    return seen
+
+
+def _called_product(name: str, case: Case) -> str:
+    return f"{name}.apply({', '.join(map(shown, case.args))})"
+
+
+nf4_product.called = _called_product
+
+
+@probe
+def preferred(subject: Any, case: Case) -> dict[str, Any]:
+    """A loss of four log-probabilities a pair: what it returns, and the gradient of each of the four."""
+    names = ("policy_chosen", "policy_rejected", "reference_chosen", "reference_rejected")
+    leaves = [x.detach().clone().requires_grad_() for x in case.args[:4]]
+    given = [leaf * 1.0 for leaf in leaves]
+    result = subject(*given, *case.args[4:])
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tensor)):
+        return {"result": result}
+    loss, margins = result
+    seen: dict[str, Any] = {"loss": loss.detach().clone(), "margins": margins}
+    if isinstance(margins, Tensor):
+        seen["margins"] = margins.detach().clone()
+        seen["margins require grad"] = margins.requires_grad
+    for name, leaf, now in zip(names, leaves, given, strict=True):
+        seen[f"argument `{name}` afterwards"] = if_changed(leaf.detach(), now.detach().clone())
+    if loss.requires_grad and loss.dim() == 0:
+        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        for name, leaf, gradient in zip(names, leaves, found, strict=True):
+            seen[f"gradient of `{name}`"] = torch.zeros_like(leaf) if gradient is None else gradient
+    return seen
