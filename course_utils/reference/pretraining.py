@@ -395,6 +395,11 @@ class PretrainingRun:
         )
         return loss, norm.full_tensor() if isinstance(norm, DTensor) else norm, lr
 
+    def weights_norm(self) -> float:
+        """The norm of all weights, which is not finite if one of them is not."""
+        norm = nn.utils.get_total_norm(list(self.model.parameters()))
+        return (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+
     def validate(self) -> float:
         """The mean loss on the same held-out batches each time, over all ranks."""
         held_out = self.data.held_out
@@ -468,7 +473,7 @@ def finite(step: int, found: dict[str, float]) -> None:
     if not math.isfinite(sum(found.values())):
         said = ", ".join(f"{name} {value}" for name, value in found.items())
         raise FloatingPointError(
-            f"step {step}: {said}; stopped, and nothing was saved. A lower --lr or a longer "
+            f"step {step}: {said}; stopped, and nothing more was saved. A lower --lr or a longer "
             "--warmup may help"
         )
 
@@ -478,8 +483,9 @@ def pretrain(settings: Settings, watch: Callable[[Report], None] = tell) -> GPT2
 
     watch: called on every rank with each Report, every log_every steps and after an
     evaluation. A process group must be there; see `main`. Raises ValueError for
-    settings that cannot be run, before the first step; FloatingPointError when loss or
-    gradient is no longer finite, with nothing saved; CannotSave where the disk is full.
+    settings that cannot be run, before the first step; FloatingPointError when loss,
+    gradient or weights are no longer finite, before these are saved; CannotSave where the
+    disk is full.
     """
     s, run = settings, PretrainingRun(settings)
     first, before = run.progress.step, run.progress.seconds
@@ -497,7 +503,10 @@ def pretrain(settings: Settings, watch: Callable[[Report], None] = tell) -> GPT2
         if not (reported or saved):
             continue
         mean = over_all_ranks(loss, run.world_size)
-        finite(count, {"loss": mean, "gradient's norm": norm.item()})
+        found = {"loss": mean, "gradient's norm": norm.item()}
+        if saved or evaluated:  # these are of before the update; what is kept is of after it
+            found["weights' norm"] = run.weights_norm()
+        finite(count, found)
         now = time.perf_counter()
         run.progress.step, run.progress.seconds = count, before + now - started
         if reported:

@@ -153,15 +153,26 @@ def test_a_run_that_turns_nan_stops_and_leaves_the_good_file(world_of_one, tmp_p
     good = file.read_bytes()
     for every in ({"save_every": 6}, {"save_every": 100, "log_every": 6}):
         broken = quick(steps=12, lr=1e30, save=str(file), log=str(log), **every)
-        with pytest.raises(FloatingPointError, match=r"step 6: loss nan.*nothing was saved"):
+        with pytest.raises(FloatingPointError, match=r"step 6: loss nan.*nothing more was saved"):
             pretrain(broken, pytest.fail)
         assert file.read_bytes() == good
         assert not log.exists()
 
 
+def test_weights_that_the_last_update_broke_are_not_saved(world_of_one, tmp_path):
+    """Loss and gradient of step 1 are finite, the weights after it are not."""
+    file = tmp_path / "run.pt"
+    broken = quick(steps=2, lr=1e39, warmup=0, clip=0.0, save=str(file), save_every=1)
+    with pytest.raises(FloatingPointError, match=r"step 1: loss \d.*weights' norm (nan|inf)"):
+        pretrain(broken, pytest.fail)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_held_out_loss_that_is_nan_stops_the_run_too(world_of_one, tmp_path, monkeypatch):
     monkeypatch.setattr(pretraining, "estimate_loss", lambda *_: torch.tensor(float("nan")))
-    with pytest.raises(FloatingPointError, match=r"step 2: held-out loss nan.*nothing was saved"):
+    with pytest.raises(
+        FloatingPointError, match=r"step 2: held-out loss nan.*nothing more was saved"
+    ):
         reports_of(quick(steps=4, eval_every=2, save=str(tmp_path / "run.pt")))
     assert not list(tmp_path.iterdir())
 
@@ -179,7 +190,7 @@ def test_the_command_then_fails_in_one_line(tmp_path):
     process = start("--lr", "1e30", "--save", str(tmp_path / "run.pt"))
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert re.fullmatch(r"course train: step \d: loss .*nothing was saved.*\n", errors), errors
+    assert re.fullmatch(r"course train: step \d: loss .*nothing more was saved.*\n", errors), errors
     assert not list(tmp_path.iterdir())
 
 
