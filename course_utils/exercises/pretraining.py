@@ -140,6 +140,25 @@ estimate_loss.slips(
 )
 
 
+@estimate_loss.mistake(
+    "You compute the loss of logits in bfloat16, outside the context. Take `.float()` of the logits first."
+)
+@torch.no_grad()
+def _(model, batches, precision):
+    modes = {part: part.training for part in model.modules()}
+    model.eval()
+    total = 0.0
+    for x, y in batches:
+        with precision:
+            logits = model(x)
+        total = total + torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten()) * (
+            y.numel() / sum(y.numel() for _, y in batches)
+        )
+    for part, mode in modes.items():
+        part.training = mode
+    return total
+
+
 @estimate_loss.alternative("a running sum in Python, and modes by name")
 def _(model, batches, precision):
     before = [(name, part.training) for name, part in model.named_modules()]
@@ -282,6 +301,9 @@ training_step.slips(
             "total += loss.detach()", "total = loss.detach()"
         ): "You return the last micro-batch's share of the loss. Add them up.",
         replace(
+            ADDED, ADDED.replace("()", "() * tokens / (y.numel() * len(batches))")
+        ): "The loss that you return is the mean of the micro-batches' means. Weigh it by targets, as the gradient.",
+        replace(
             "return total, norm", "return total.item(), norm.item()"
         ): "You return floats. Tensors without axes "
         "are asked for: reading a number from a GPU waits for it.",
@@ -381,6 +403,9 @@ tokens_per_second_to_days.slips(
         replace(
             " * devices", ""
         ): "You count one device. All of them together are `devices` times as fast.",
+        replace(
+            "* devices * scaling *", "* (1 + (devices - 1) * scaling) *"
+        ): "You let the first device keep its full speed. Together, each of them keeps only that share.",
         replace(
             "* scaling *", "*"
         ): "You leave `scaling` out: together, each device keeps only that share of its speed.",
@@ -529,6 +554,9 @@ minhash.slips(
         ): "You compute in "
         "floating point, which cannot hold products near 2⁶² exactly. Stay in int64.",
         replace(
+            HASHES, "((a[:, None].double() * shingles + b[:, None]) % PRIME).long()"
+        ): "You compute in float64, which holds integers up to 2⁵³ exactly, and products come near 2⁶². Stay in int64.",
+        replace(
             "a[:, None] * shingles", "a[:, None].int() * shingles.int()"
         ): "You compute in int32, where the product overflows. Stay in int64.",
         replace(
@@ -542,6 +570,15 @@ ONE_BY_ONE = "The values are right, but Python goes through the hash functions o
 @minhash.mistake(ONE_BY_ONE, cost=True)
 def _(shingles, a, b):
     if not len(a) or not len(shingles):
+        return shingles.new_full((len(a),), PRIME)
+    return torch.stack([((a[k] * shingles + b[k]) % PRIME).amin() for k in range(len(a))])
+
+
+@minhash.mistake(
+    "You go through the hash functions one by one, and cannot stack the results of none. Compute all at once."
+)
+def _(shingles, a, b):
+    if not len(shingles):
         return shingles.new_full((len(a),), PRIME)
     return torch.stack([((a[k] * shingles + b[k]) % PRIME).amin() for k in range(len(a))])
 
@@ -787,6 +824,43 @@ def _(signatures, bands, similarity, threshold):
     return [one for one in likeness if one[2] >= threshold]
 
 
+@near_duplicates.mistake(
+    "You compare a pair again in each band in which it agrees. Collect candidates in a set, and compare at the end."
+)
+def _(signatures, bands, similarity, threshold):
+    if bands < 1 or signatures.size(1) % bands:
+        raise ValueError("bands")
+    found = set()
+    for band in signatures.chunk(bands, dim=1):
+        buckets = {}
+        for i, row in enumerate(band.tolist()):
+            buckets.setdefault(tuple(row), []).append(i)
+        for bucket in buckets.values():
+            for at, i in enumerate(bucket):
+                for j in bucket[at + 1 :]:
+                    likeness = similarity(i, j)
+                    if likeness >= threshold:
+                        found.add((i, j, likeness))
+    return sorted(found)
+
+
+@near_duplicates.mistake(
+    "You keep one dict for all bands, so the first band of one document meets the second of another. Each band has its "
+    "own."
+)
+def _(signatures, bands, similarity, threshold):
+    if bands < 1 or signatures.size(1) % bands:
+        raise ValueError("bands")
+    buckets, pairs = {}, set()
+    for band in signatures.chunk(bands, dim=1):
+        for i, row in enumerate(band.tolist()):
+            buckets.setdefault(tuple(row), set()).add(i)
+    for bucket in buckets.values():
+        pairs |= {(i, j) for i in bucket for j in bucket if i < j}
+    likeness = [(i, j, similarity(i, j)) for i, j in sorted(pairs)]
+    return [one for one in likeness if one[2] >= threshold]
+
+
 @near_duplicates.alternative("sorted bands, runs of equal ones")
 def _(signatures, bands, similarity, threshold):
     n, K = signatures.shape
@@ -920,6 +994,13 @@ fit_power_law.slips(
             "x.double().log(), y.double().log()", "x.float().log(), y.float().log()"
         ): "You compute in float32. Convert to float64 before the logarithm.",
         replace(
+            "x.double().log(), y.double().log()", "x.log(), y.log()"
+        ): "You compute in the dtype of the arguments. Convert to float64 before the logarithm.",
+        replace(
+            "b = (du * (v - v.mean())).sum() / du.square().sum()",
+            "b = (u * v).sum() / (u * u).sum()",
+        ): "Your slope is that of a line through the origin. Subtract the means of log x and log y first.",
+        replace(
             f"not ({POSITIVE}).all()", "False"
         ): "You do not check the values. Zero, negative and infinite ones "
         "have no finite logarithm: raise ValueError.",
@@ -1023,6 +1104,18 @@ isoflop_minimum.slips(
         replace(
             "u = parameters.double().log()", "u = parameters.double()"
         ): "You fit the parabola in N. It is one in log N.",
+        replace(
+            "u = parameters.double().log()",
+            "u = parameters.double()",
+            "(middle + best).exp().item()",
+            "(middle + best).item()",
+        ): "You fit the parabola in N. It is one in log N, and exp of its lowest point is the size.",
+        replace(
+            "best = -b / (2 * a)",
+            "best = min(max(-b / (2 * a), u.min().item()), u.max().item())",
+            "c + b * best / 2",
+            "c + b * best + a * best**2",
+        ): "You keep the lowest point between the runs. It may lie beyond them.",
         replace(
             "(middle + best).exp().item()", "(middle + best).item()"
         ): "You return log N. Take exp.",

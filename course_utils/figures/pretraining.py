@@ -51,7 +51,7 @@ def draw_log(
             textcoords="offset points", ha="right", color=INK, fontsize=8,
         )  # fmt: skip
     top.set_ylabel("bits a byte", color=INK)
-    top.set_ylim(0.8, 3.4)
+    top.set_ylim(bottom=0.8)
     top.legend(frameon=False, fontsize=8, loc="upper center")
     bottom.plot(*zip(*norms, strict=True), color=GREEN, linewidth=0.8)
     bottom.set_ylabel("norm of the gradient", color=INK, fontsize=9)
@@ -97,8 +97,9 @@ def draw_isoflop(
     """Loss against size, a curve for each budget; beside it the best size against the budget."""
     figure = Drawing(figsize=(8.4, 3.6), facecolor=PAPER, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    for (budget, points), colour in zip(runs.items(), PALETTE, strict=False):
-        left.scatter(*zip(*points, strict=True), color=colour, label=f"{budget:.1e} FLOPs", s=22)
+    for (budget, points), colour, marker in zip(runs.items(), PALETTE, "os^", strict=False):
+        name = f"{budget:.1e} FLOPs"
+        left.scatter(*zip(*points, strict=True), color=colour, label=name, marker=marker, s=22)
         left.plot(*zip(*parabolas[budget], strict=True), color=colour, linewidth=1)
         best, low = minima[budget]
         left.scatter(best, low, color=colour, marker="*", s=130, edgecolor=INK, zorder=4)
@@ -130,7 +131,7 @@ def draw_prediction(pairs: Mapping[str, Points]) -> Drawing:
         x, y = zip(*points, strict=True)
         ax.scatter(x, y, color=colour, marker=marker, label=name, s=28)
     ax.set_xlabel("measured loss, nats a byte", color=INK)
-    ax.set_ylabel("the law's", color=INK)
+    ax.set_ylabel("the law's loss, nats a byte", color=INK)
     ax.legend(frameon=False, fontsize=8)
     return figure
 
@@ -162,8 +163,10 @@ def draw_spikes(
     shown = (losses, "held-out loss"), (norms, "norm of the gradient")
     for ax, (curves, label) in zip(panels, shown, strict=True):
         ax.axvspan(*at, color=FAINT, alpha=0.25, linewidth=0)
-        for (name, pairs), colour in zip(curves.items(), PALETTE, strict=False):
-            ax.plot(*zip(*pairs, strict=True), color=colour, label=name, linewidth=1.2)
+        styles = zip(curves.items(), (INK, *PALETTE), (":", "-", "-", "-", "--", "-"), strict=False)
+        for (name, pairs), colour, line in styles:
+            width = 2.0 if line == ":" else 1.2
+            ax.plot(*zip(*pairs, strict=True), line, color=colour, label=name, linewidth=width)
         ax.set_ylabel(label, color=INK)
         ax.spines[["top", "right"]].set_visible(False)
     panels[1].set_yscale("log")

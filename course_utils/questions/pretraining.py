@@ -31,7 +31,7 @@ days = Prediction(
         Ask(
             "days on a laptop's core that makes 5e10 FLOP/s",
             truth="round(flops / 5e10 / day)",
-            why="7.4e18 FLOPs at 5e10 a second: nearly five years.",
+            why="7.4e18 FLOPs at 5e10 a second: nearly five years. Attention's own products come on top.",
         ),
         Ask(
             "hours on one GPU of 1e15 FLOP/s with an MFU of 40 %",
@@ -61,9 +61,9 @@ pairs = Prediction(
             why="One for each document and band: linear in n.",
         ),
         Ask(
-            "chance that two documents of likeness 0.8 become candidates, in percent",
-            truth="round(100 * (1 - (1 - 0.8**4) ** 16))",
-            why="A band of 4 numbers agrees with probability 0.8⁴ = 0.41; that none of 16 does is rare.",
+            "chance that two documents of likeness 0.5 become candidates, in percent",
+            truth="round(100 * (1 - (1 - 0.5**4) ** 16))",
+            why="A band of 4 numbers agrees with probability 0.5⁴ = 1/16. Sixteen tries do not make that certain: 1 − (15/16)¹⁶.",
         ),
     ],
 )
@@ -131,7 +131,7 @@ quiz = Quiz(
                 Choice(
                     "If learning rate or schedule suited some sizes of the small runs better than others.",
                     right=True,
-                    why="The law then describes the tuning as much as the sizes. Each run should be as good as it can be.",
+                    why="The law then describes the tuning as much as the sizes. Other reasons: text that has to be repeated, and, for the larger size, the cost of using it.",
                 ),
                 Choice(
                     "If the large run uses more GPUs, since communication is not in the law's FLOPs.",

@@ -49,9 +49,6 @@ def minhash(
     int64, from 0 to below 2³¹ − 1. A document without shingles has 2³¹ − 1, which no hash
     reaches, in each place. Result: int64, on the device of `shingles`.
     Source: Broder (1997), section 3.
-
-    Costs, which are checked:
-    - no Python loop over the shingles or the hash functions
     """
     hashes = (a[:, None] * shingles + b[:, None]) % PRIME  # (K, S)
     return torch.cat((hashes, hashes.new_full((len(a), 1), PRIME)), dim=1).amin(dim=1)
@@ -71,11 +68,9 @@ def near_duplicates(
     and for no other. Result: (i, j, likeness) for each pair of candidates whose likeness
     is at least `threshold`, with i < j, in ascending order. Raises ValueError for fewer
     than 1 band, and for bands that K cannot be cut into.
+    Time and memory grow with n and with the number of candidates, not with all pairs:
+    6,000 documents are done within a check's time limit.
     Source: Leskovec, Rajaraman, Ullman (2020), section 3.4.
-
-    Costs, which are checked:
-    - time and memory grow with n and with the number of candidates, not with all pairs:
-      no tensor of n · n elements, and 6,000 documents within the time limit of a check
     """
     if bands < 1 or signatures.size(1) % bands:
         raise ValueError(f"{signatures.size(1)} columns cannot be cut into {bands} bands")
