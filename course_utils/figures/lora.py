@@ -26,7 +26,7 @@ from .style import (
 
 def draw_adapter(d_in: int, d_out: int, r: int) -> Drawing:
     """A frozen W with A and B beside it, their areas in proportion to their numbers."""
-    figure, ax = paper((0, 18), (-1.6, 10.6))
+    figure, ax = paper((0, 18), (-1.6, 11.9))
     unit = 6.0 / max(d_in, d_out)
     wide, high, rank = d_in * unit, d_out * unit, max(r * unit, 0.28)
     left, bottom = 1.2, 1.4
@@ -36,25 +36,24 @@ def draw_adapter(d_in: int, d_out: int, r: int) -> Drawing:
     note(ax, right, bottom + rank + 0.4, f"A: {r} × {d_in}", ha="left")
     middle = right + wide / 2
     start = bottom + rank + 1.5
-    _box(ax, middle - rank / 2, start, rank, bottom + high - start, ORANGE)
+    _box(ax, middle - rank / 2, start, rank, high, ORANGE)
     note(
         ax,
         middle + rank + 0.2,
-        (start + bottom + high) / 2,
+        start + high / 2,
         f"B: {d_out} × {r}\nzero at first",
         ha="left",
     )
     _arrow(ax, (middle, bottom + rank + 0.1), (middle, start - 0.1))
     note(ax, middle + 0.3, bottom + rank + 0.75, f"x Aᵀ: {r} numbers", ha="left")
-    plus, top = (left + wide / 2 + middle) / 2, bottom + high
-    for target in (left + wide / 2, middle):
+    plus, top = (left + wide / 2 + middle) / 2, start + high
+    for target, end in ((left + wide / 2, bottom + high), (middle, top)):
         _arrow(ax, (plus, -0.9), (target, bottom - 0.1))
-        side = -0.3 if target < plus else 0.3
-        _arrow(ax, (target, top + 0.1), (plus + side, top + 1.2))
-    note(ax, middle - 0.6, top + 0.9, "· α / r", ha="left")
-    note(ax, plus, top + 1.3, "+", ha="center", fontsize=15)
+        _arrow(ax, (target, end + 0.1), (plus + (0.3 if target > plus else -0.3), top + 0.7))
+    note(ax, middle - 0.6, top + 0.8, "· α / r", ha="left")
+    note(ax, plus, top + 0.8, "+", ha="center", fontsize=15)
     note(ax, plus, -1.25, "x", ha="center", style="italic")
-    note(ax, plus, top + 2.3, "y = x Wᵀ + b + (α / r) · x Aᵀ Bᵀ", ha="center")
+    note(ax, plus, top + 1.9, "y = x Wᵀ + b + (α / r) · x Aᵀ Bᵀ", ha="center")
     return figure
 
 
