@@ -1766,6 +1766,7 @@ def _():
     yield call(*four(3)), "β is 0.1 unless given"
     yield call(*four(2, far=500.0), 1.0), "a margin of −500: the loss is finite"
     yield call(*four(2, far=-500.0), 1.0), "a margin of 500"
+    yield call(*four(2, far=-30.0), 1.0), "margins of about 30: the loss is tiny, and not 0"
     yield call(*four(0), 0.1), "no pair: an error"
     yield call(*four(2), 0.0), "β = 0: an error"
     yield call(*four(2), -0.1), "a negative β: an error"
