@@ -1251,6 +1251,18 @@ for says, edit in {
     nf4_quantize.mistake(says, edit)
 
 
+nf4_quantize.mistake(
+    "A block of zeros gives 0 / 0, NaN, and `argmin` of distances that are NaN is 0, the code of −1. "
+    "Divide by 1 there.",
+    replace(
+        SAFE,
+        "scales",
+        "torch.bucketize(unit, (levels[1:] + levels[:-1]) / 2)",
+        "(unit[..., None] - levels).abs().argmin(-1)",
+    ),
+)
+
+
 for in_memory in (
     "x.as_strided((x.numel(),), (1,))",
     "x.permute(sorted(range(x.dim()), key=x.stride, reverse=True)).flatten()",
@@ -1397,7 +1409,7 @@ for says, edit in {
     "a ctx of its own.": replace(
         KEPT, "NF4Product.kept = codes, scales", THREE, "codes, scales = NF4Product.kept"
     ),
-    "You turn x into float32, and so the product: it has x's dtype, bfloat16 here.": replace(
+    "You turn x into float32, and so the product: it has x's dtype, float64 or bfloat16.": replace(
         f"F.linear(x, {TO_NUMBERS})",
         "F.linear(x.float(), nf4_dequantize(codes, scales, shape, block_size))",
     ),
@@ -1427,6 +1439,20 @@ for says, edit in {
 }.items():
     NF4Product.mistake(says, edit)
 
+NF4Product.mistake(
+    "You keep W on ctx, and neither codes nor scales: numbers, eight times as large as the codes, for every layer "
+    "until backward. Save codes and scales, and dequantise again.",
+    replace(
+        KEPT,
+        "pass",
+        "ctx.shape, ctx.block_size = shape, block_size",
+        f"ctx.W = {TO_NUMBERS}",
+        THREE,
+        "W = ctx.W",
+        f"W = {AGAIN}",
+        "W = W.to(grad.dtype)",
+    ),
+)
 NF4Product.mistake(
     "You save W as numbers: four bytes a weight until backward, for every layer, where the codes are half a "
     "byte. Save codes and scales, and dequantise again.",
@@ -1609,6 +1635,15 @@ for says, edit in {
     "The scales are float32 and make a bfloat16 result float32. It has x's dtype.": replace(
         ".to(x.dtype)", ""
     ),
+    "Adapter 0 counts as none with you. None is −1 alone: a row is without an adapter where its number is "
+    "below 0.": replace(HOLDS, HOLDS.replace("adapter < 0", "adapter < 1")),
+    "You write into the caller's `adapter` to make −1 an index. The next layer, and the next batch, are then "
+    "told that the row has adapter 0: make a new tensor, with `clamp` or `where`.": replace(
+        f"chosen = {CHOSEN}",
+        "none = adapter < 0\n    chosen = adapter.clamp_(min=0)",
+        "adapter < 0, 0.0",
+        "none, 0.0",
+    ),
     "The scale is applied twice: to what enters and to what leaves.": replace(
         "torch.bmm(x, A[chosen].mT)",
         "torch.bmm(x, A[chosen].mT) * scaling[chosen][:, None, None].to(x.dtype)",
@@ -1620,7 +1655,7 @@ for says, edit in {
     multi_adapter_forward.mistake(says, edit)
 
 multi_adapter_forward.mistake(
-    "Your values are right, but you multiply B A out for each row: B tensors of (out, in). (x Aᵀ) Bᵀ passes "
+    "Your values are right, but you multiply B A out, an (out, in) tensor for each row. (x Aᵀ) Bᵀ passes "
     "through r numbers a position.",
     replace(OUT, "scale[:, None, None] * torch.bmm(x, (B[chosen] @ A[chosen]).mT)"),
     cost=True,
@@ -1731,6 +1766,7 @@ def _():
     yield call(*four(3)), "β is 0.1 unless given"
     yield call(*four(2, far=500.0), 1.0), "a margin of −500: the loss is finite"
     yield call(*four(2, far=-500.0), 1.0), "a margin of 500"
+    yield call(*four(2, far=-30.0), 1.0), "margins of about 30: the loss is tiny, and not 0"
     yield call(*four(0), 0.1), "no pair: an error"
     yield call(*four(2), 0.0), "β = 0: an error"
     yield call(*four(2), -0.1), "a negative β: an error"
@@ -1805,6 +1841,73 @@ for unstable in ("-margins.sigmoid().log().mean()", "(1 + (-margins).exp()).log(
         "Of a very negative margin the loss is infinite and its gradient NaN: σ rounds to 0, and exp overflows. "
         "F.logsigmoid computes the logarithm in one.",
         replace(LOSS, unstable),
+    )
+
+
+dpo_loss.mistake(
+    "You keep σ from 0 by a bound. The loss is then finite, but flat where the margin is very negative, where the "
+    "gradient should be largest; and where σ rounds to 1 it is 0. F.logsigmoid computes the logarithm in one.",
+    replace(LOSS, "-margins.sigmoid().clamp_min(1e-12).log().mean()"),
+)
+dpo_loss.mistake(
+    "You add a small number inside of the logarithm. The loss is then finite, but flat where the margin is very "
+    "negative, and below 0 where it is large. F.logsigmoid computes the logarithm in one.",
+    replace(LOSS, "-(margins.sigmoid() + 1e-8).log().mean()"),
+)
+
+POLICY_SIDE = "policy_chosen.to(wide) - policy_rejected"
+FIRST = "torch.zeros(len(margins), dtype=torch.long)"
+
+for two in (
+    "torch.stack([margins, torch.zeros_like(margins)], 1)",
+    "beta * torch.stack([policy_chosen.to(wide) - reference_chosen.detach(), "
+    "policy_rejected.to(wide) - reference_rejected.detach()], 1)",
+):
+    dpo_loss.mistake(
+        "Cross-entropy of the two rewards is right on paper. Where the margin is large, it takes the difference of "
+        "two numbers that are nearly equal, and the loss, e^−m about, is rounded to 0. F.logsigmoid of the margin "
+        "keeps its digits.",
+        replace(LOSS, f"F.cross_entropy({two}, {FIRST})"),
+    )
+
+dpo_loss.mistake(
+    "You compute in float32 always. float64 arguments stay float64, in the loss and in the margins.",
+    replace(
+        "torch.promote_types(policy_chosen.dtype, torch.float32)",
+        "torch.float32",
+        POLICY_SIDE,
+        f"{POLICY_SIDE}.to(wide)",
+        REFERENCE,
+        f"{REFERENCE}.to(wide)",
+    ),
+)
+
+for edit in (
+    replace(
+        POLICY_SIDE,
+        "(policy_chosen - policy_rejected).to(wide)",
+        REFERENCE,
+        "(reference_chosen - reference_rejected).detach().to(wide)",
+    ),
+    replace(
+        POLICY_SIDE,
+        "(policy_chosen - reference_chosen.detach()).to(wide)",
+        REFERENCE,
+        "(policy_rejected - reference_rejected.detach()).to(wide)",
+    ),
+    replace(
+        POLICY_SIDE,
+        "policy_chosen - reference_chosen.detach()",
+        REFERENCE,
+        "policy_rejected - reference_rejected.detach()",
+        MARGIN,
+        "beta * (policy - reference).to(wide)",
+    ),
+):
+    dpo_loss.mistake(
+        "You take the differences in the arguments' own dtype and go to float32 afterwards. In bfloat16 their digits "
+        "are lost by then: convert the four first.",
+        edit,
     )
 
 

@@ -14,6 +14,7 @@ from .style import (
     GREEN,
     INK,
     ORANGE,
+    PAPER,
     RED,
     Drawing,
     doublings,
@@ -25,25 +26,34 @@ from .style import (
 
 def draw_adapter(d_in: int, d_out: int, r: int) -> Drawing:
     """A frozen W with A and B beside it, their areas in proportion to their numbers."""
-    figure, ax = paper((0, 18), (-1.6, 9.2))
+    figure, ax = paper((0, 18), (-1.6, 11.9))
     unit = 6.0 / max(d_in, d_out)
     wide, high, rank = d_in * unit, d_out * unit, max(r * unit, 0.28)
-    left = 1.2
-    _box(ax, left, 1.4, wide, high, FAINT, f"W\n{d_out} × {d_in}\nfrozen")
+    left, bottom = 1.2, 1.4
+    _box(ax, left, bottom, wide, high, FAINT, f"W\n{d_out} × {d_in}\nfrozen")
     right = left + wide + 3.4
-    _box(ax, right, 1.4, wide, rank, BLUE)
-    note(ax, right + wide / 2, 0.75, f"A: {r} × {d_in}", ha="center")
-    column = right + wide / 2 - rank / 2
-    _box(ax, column, 1.4 + rank + 0.9, rank, high - rank - 0.9, ORANGE)
+    _box(ax, right, bottom, wide, rank, BLUE)
+    note(ax, right, bottom + rank + 0.4, f"A: {r} × {d_in}", ha="left")
+    middle = right + wide / 2
+    start = bottom + rank + 1.5
+    _box(ax, middle - rank / 2, start, rank, high, ORANGE)
     note(
-        ax, column + rank + 0.3, 1.4 + high / 2 + 0.6, f"B: {d_out} × {r}\nzero at first", ha="left"
+        ax,
+        middle + rank + 0.2,
+        start + high / 2,
+        f"B: {d_out} × {r}\nzero at first",
+        ha="left",
     )
-    middle = (left + wide / 2 + right + wide / 2) / 2
-    for target in (left + wide / 2, right + wide / 2):
-        _arrow(ax, (middle, -1.0), (target, 1.3 if target < middle else 0.45))
-        _arrow(ax, (target, 1.5 + high), (middle, 8.3))
-    note(ax, middle, -1.25, "x", ha="center", style="italic")
-    note(ax, middle, 8.7, "y = x Wᵀ + b + (α / r) · x Aᵀ Bᵀ", ha="center")
+    _arrow(ax, (middle, bottom + rank + 0.1), (middle, start - 0.1))
+    note(ax, middle + 0.3, bottom + rank + 0.75, f"x Aᵀ: {r} numbers", ha="left")
+    plus, top = (left + wide / 2 + middle) / 2, start + high
+    for target, end in ((left + wide / 2, bottom + high), (middle, top)):
+        _arrow(ax, (plus, -0.9), (target, bottom - 0.1))
+        _arrow(ax, (target, end + 0.1), (plus + (0.3 if target > plus else -0.3), top + 0.7))
+    note(ax, middle - 0.6, top + 0.8, "· α / r", ha="left")
+    note(ax, plus, top + 0.8, "+", ha="center", fontsize=15)
+    note(ax, plus, -1.25, "x", ha="center", style="italic")
+    note(ax, plus, top + 1.9, "y = x Wᵀ + b + (α / r) · x Aᵀ Bᵀ", ha="center")
     return figure
 
 
@@ -147,7 +157,7 @@ def draw_rates(runs: Sequence[Mapping[str, Any]], before: float, top: float = 4.
     ax.axhline(before, color=FAINT, lw=1.2, ls=":", label="before")
     ax.set_xscale("log")
     ax.set_ylim(3.25, top)
-    ax.set_xlabel("learning rate", color=INK)
+    ax.set_xlabel(f"learning rate (losses above {top:g} not shown)", color=INK)
     ax.set_ylabel("loss on documentation, nats a token", color=INK, fontsize=9)
     ax.legend(frameon=False, fontsize=9)
     return figure
@@ -158,8 +168,10 @@ def draw_forgetting(
 ) -> Drawing:
     """Loss on the new text against that on the old: a point a learning rate, the mean of the seeds.
 
-    before: both losses of the model that was adapted. What forgot beyond `most` is left out.
+    before: both losses of the model that was adapted. What forgot beyond `most` is left out, and counted
+    in the label of the axis.
     """
+    left_out = 0
     figure, ax = plot(6.8, 3.6)
     for method, (colour, style) in _WAYS.items():
         new, old = (_by_rate(runs, method, what) for what in ("documentation", "python"))
@@ -168,23 +180,31 @@ def draw_forgetting(
             for lr in new
             if sum(old[lr]) / len(old[lr]) < most
         ]
+        left_out += len(new) - len(pairs)
         path = [(before["python"], before["documentation"]), *pairs]
         ax.plot(*zip(*path, strict=True), style[:-1], color=colour, lw=1.2, alpha=0.7)
         ax.plot(*zip(*pairs, strict=True), style[-1], color=colour, ms=5, label=method)
     ax.plot(before["python"], before["documentation"], "*", color=INK, ms=11, label="before")
-    ax.set_xlabel("loss on Python: to the right, more is forgotten", color=INK)
+    ax.set_xlabel(
+        f"loss on Python: to the right, more is forgotten ({left_out} points beyond {most:g} not shown)",
+        color=INK,
+    )
     ax.set_ylabel("loss on documentation", color=INK)
     ax.legend(frameon=False, fontsize=9)
     return figure
 
 
-def draw_ranks(ranks: Mapping[str, Sequence[tuple[int, float]]]) -> Drawing:
-    """Loss against the rank, a line for each way to scale."""
+def draw_ranks(
+    ranks: Mapping[str, Sequence[tuple[int, float]]], seeds: tuple[int, Sequence[float]]
+) -> Drawing:
+    """Loss against the rank, a line for each way to scale; seeds: a rank, and what its seeds came to."""
     figure, ax = plot(6.4, 3.0)
     for (name, points), (colour, line) in zip(
         ranks.items(), zip((BLUE, ORANGE), ("-o", "--s"), strict=True), strict=True
     ):
         ax.plot(*zip(*points, strict=True), line, color=colour, lw=1.8, ms=5, label=name)
+    at, losses = seeds
+    ax.plot([at] * len(losses), losses, "_-", color=INK, lw=1.2, ms=14, mew=1.5, label="two seeds")
     doublings(ax, [r for r, _ in next(iter(ranks.values()))])
     ax.set_xlabel("r", color=INK)
     ax.set_ylabel("loss on documentation", color=INK)
@@ -192,15 +212,32 @@ def draw_ranks(ranks: Mapping[str, Sequence[tuple[int, float]]]) -> Drawing:
     return figure
 
 
-def draw_margins(curves: Mapping[str, Sequence[float]]) -> Drawing:
-    """The mean margin of the pairs of each step."""
-    figure, ax = plot(6.4, 2.8)
-    styles = zip((BLUE, ORANGE, GREEN), ("-o", "--s", "-.^"), strict=True)
-    for (name, margins), (colour, line) in zip(curves.items(), styles, strict=False):
-        ax.plot(range(1, len(margins) + 1), margins, line, color=colour, lw=1.8, ms=4, label=name)
-    ax.set_xlabel("step", color=INK)
-    ax.set_ylabel("mean margin", color=INK)
-    ax.legend(frameon=False, fontsize=9)
+def draw_margins(
+    margins: Mapping[str, Sequence[float]], answers: Mapping[str, Sequence[tuple[float, float]]]
+) -> Drawing:
+    """The mean margin of each step's pairs; beside it log p of held-out pairs' answers.
+
+    answers: (chosen, rejected), as often as one likes, at equal distances from before the first step to the end.
+    """
+    figure = Drawing(figsize=(8.4, 3.1), facecolor=PAPER, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for ax in (left, right):
+        ax.set_facecolor(PAPER)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(colors=INK)
+        ax.set_xlabel("step", color=INK)
+    for (name, values), colour, mark in zip(
+        margins.items(), (GREEN, BLUE, ORANGE), "^os", strict=False
+    ):
+        left.plot(range(1, len(values) + 1), values, f"-{mark}", color=colour, ms=4, label=name)
+        chosen, rejected = zip(*answers[name], strict=True)
+        at = [i * len(values) / (len(chosen) - 1) for i in range(len(chosen))]
+        right.plot(at, chosen, f"-{mark}", color=colour, ms=4)
+        right.plot(at, rejected, f":{mark}", color=colour, ms=4, mfc=PAPER)
+    left.set_ylabel("mean margin", color=INK)
+    left.legend(frameon=False, fontsize=8.5)
+    right.set_ylabel("mean log p of an answer", color=INK)
+    right.set_title("held-out pairs: chosen full, rejected dotted", color=INK, fontsize=9)
     return figure
 
 

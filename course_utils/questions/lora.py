@@ -174,7 +174,7 @@ quiz = Quiz(
                 Choice(
                     "Adapters in the upper blocks only, or checkpointing of the blocks.",
                     right=True,
-                    why="Below the lowest adapter nothing is saved; checkpointing computes it again.",
+                    why="Below the lowest adapter nothing is saved; checkpointing computes it again. Fewer targets in each block help, too: a frozen layer without an adapter keeps no x.",
                 ),
                 Choice(
                     "Frozen weights in NF4: what is saved shrinks as the weights do.",

@@ -33,12 +33,32 @@ TARGETS = {
 # ---------------------------------------------------------------------------------- texts
 
 
-def documentation() -> tuple[dict[str, str], dict[str, str]]:
-    """The topics of Python's `help()`, English prose: those to train on, and those held out, by name."""
+def runs_of_words(text: str, length: int = 8) -> set[str]:
+    """The runs of so many words of a text: chapter 24's shingles, without hashes. White space does not count."""
+    words = text.split()
+    return {" ".join(words[i : i + length]) for i in range(len(words) - length + 1)}
+
+
+def documentation(clean: bool = True) -> tuple[dict[str, str], dict[str, str]]:
+    """The topics of Python's `help()`, English prose: those to train on, and those held out, by name.
+
+    Some topics are parts of others. clean: topics that share eight words in a row with a held-out one
+    are in neither dictionary.
+    """
     parts: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for name, text in sorted(topics.topics.items()):
         parts[held_out(name)][name] = text
-    return parts
+    train, judged = parts
+    if clean:
+        seen = set().union(*map(runs_of_words, judged.values()))
+        train = {name: text for name, text in train.items() if not runs_of_words(text) & seen}
+    return train, judged
+
+
+def share_seen(train: Mapping[str, str], judged: Mapping[str, str]) -> float:
+    """The share of the different runs of eight words of `judged` that stand in `train`, too."""
+    asked, seen = (set().union(*map(runs_of_words, part.values())) for part in (judged, train))
+    return len(asked & seen) / len(asked)
 
 
 def topic_tokens(texts: Mapping[str, str], tokenizer: Tokenizer) -> Integer[Tensor, " N"]:

@@ -380,8 +380,9 @@ def nf4_quantize(
     """(codes, scales): each number as the nearest of NF4's sixteen, times its block's scale.
 
     A block is block_size numbers in row-major order (the last may be shorter), its
-    scale the largest magnitude in it, float32. A byte holds two codes, the first in its
-    high half; an odd last one is paired with zero's. Halfway between two values either
+    scale the largest magnitude in it, float32; a block of zeros has the scale 0 and
+    zero's code. A byte holds two codes, the first in its high half; an odd last one is
+    paired with zero's. Halfway between two values either
     will do. Raises ValueError for an odd block_size, or one below 2.
     """
     if block_size <= 0 or block_size % 2:
@@ -458,7 +459,7 @@ def dpo_loss(
     the model that trains and under the one where it began. The reward of an answer is
     β (policy − reference), a pair's margin the chosen one's reward less the rejected one's.
     The loss is the mean of −ln σ(margin), computed so that it is finite for any finite
-    margin. margins are detached, and nothing flows into the reference's numbers. No
+    margin, and not rounded to 0 where a margin is large. margins are detached, and nothing flows into the reference's numbers. No
     argument is changed. Raises ValueError unless beta is positive, and where there is no
     pair. Source: Rafailov et al. (2023), equation 7.
     """
