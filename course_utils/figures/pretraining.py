@@ -51,7 +51,6 @@ def draw_log(
             textcoords="offset points", ha="right", color=INK, fontsize=8,
         )  # fmt: skip
     top.set_ylabel("bits a byte", color=INK)
-    top.set_ylim(bottom=0.8)
     top.legend(frameon=False, fontsize=8, loc="upper center")
     bottom.plot(*zip(*norms, strict=True), color=GREEN, linewidth=0.8)
     bottom.set_ylabel("norm of the gradient", color=INK, fontsize=9)
