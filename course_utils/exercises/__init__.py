@@ -18,10 +18,13 @@ ORDER = (
     "process_groups",
     "ddp",
     "fsdp",
+    "tensor_parallel",
+    "pipeline_and_3d",
     "tokenization",
     "attention",
     "gpt2",
     "pretraining",
     "generation",
     "lora",
+    "quantization",
 )

@@ -1247,6 +1247,250 @@ no_sync_step.equivalent(
     because="the squared error is symmetric, and so are its gradients, to the last bit",
 )
 
+# ------------------------------------------------------------------------------ token_weighted_backward
+
+token_weighted_backward = Exercise(
+    ddp.token_weighted_backward,
+    title="Every token weighs the same",
+    difficulty=2,
+    minutes=20,
+    points=3,
+    probe=probes.token_weighted,
+    hints=(
+        "DDP divides by the number of ranks. Which factor on this rank's *sum* of losses makes the average of all "
+        "ranks' gradients that of the whole mean?",
+        "It needs the number of targets of all ranks, before backward: a tensor, and `dist.all_reduce`.",
+        (
+            "contracts",
+            "The sum of the losses is known before backward, too: two numbers can travel in one tensor.",
+        ),
+        (
+            "edge cases",
+            "A rank without targets calls the same things: its sum of losses is 0, its mean would be 0/0.",
+        ),
+    ),
+)
+
+
+def row(shape, targets=None, seed=0):
+    """ids and targets of a shape, of which only the first `targets` (None: all) are not ignored."""
+    generator = torch.Generator().manual_seed(seed + 31 * shape[0] + shape[1])
+    ids, y = (torch.randint(0, 7, shape, generator=generator) for _ in range(2))
+    if targets is not None:
+        y.flatten()[targets:] = -100
+    return ids, y
+
+
+def tokens(*ranks, dtype=F32, **more):
+    """The case of calls on ranks; each rank's list of (ids, targets)."""
+    like = torch.empty(0, dtype=dtype)
+    return on_ranks(*(call(*mine, like=like, **more) for mine in ranks))
+
+
+@token_weighted_backward.by_hand
+def _():
+    # All logits are 0, so each target's loss is log 7; each adds softmax − one-hot to the bias
+    first = torch.tensor([[0, 1]]), torch.tensor([[0, 0]])
+    second = torch.tensor([[2]]), torch.tensor([[1]])
+    mean = torch.full((7,), 1 / 7)
+    mean[0] -= 2 / 3
+    mean[1] -= 1 / 3
+    case = tokens([first], [second], uniform=True)
+    yield (
+        case,
+        {f"rank {r}: gradient of `head.bias` after call 1": mean for r in range(2)}
+        | {f"rank {r}: loss of call 1": torch.tensor(7.0).log() for r in range(2)},
+    )
+
+
+@token_weighted_backward.cases(8)
+def _(draw):
+    world, dtype = draw(WORLDS), draw(st.sampled_from([F32, F64]))
+    calls = []
+    for _ in range(world):
+        shape = draw(st.tuples(st.integers(1, 3), st.integers(1, 4)))
+        calls.append(
+            [row(shape, draw(st.integers(0, shape[0] * shape[1])), draw(st.integers(0, 9)))]
+        )
+    calls[draw(st.integers(0, world - 1))] = [row((2, 3), 5)]
+    yield tokens(*calls, dtype=dtype)
+
+
+@token_weighted_backward.edge
+def _():
+    yield tokens([row((1, 2))], [row((3, 4))]), "two targets against twelve"
+    yield tokens([row((2, 3), 4)], [row((2, 3), 0)]), "a rank without a target"
+    yield tokens([row((2, 3), 4)], [row((0, 3))]), "a rank with an empty batch"
+    again = [row((2, 2), 1, seed=1)], [row((1, 3), seed=2)]
+    yield (
+        tokens([row((1, 2)), *again[0]], [row((2, 3), 5), *again[1]]),
+        "two calls: gradients add up",
+    )
+    yield tokens([row((1, 3), 2)], [row((2, 2))], [row((1, 1))], dtype=F64), "float64, three ranks"
+    first = tokens([row((2, 2), 0)], [row((1, 2), 0)], refused=True)
+    yield first, "nobody has a target in the first call: there are no gradients yet"
+    sure = torch.tensor([[3, 5]]), torch.zeros(1, 2, dtype=torch.long)
+    yield tokens([sure], [sure], certain=True), "targets, and a loss of exactly 0"
+    refused = tokens([row((1, 2)), row((2, 2), 0)], [row((2, 3)), row((1, 2), 0)], refused=True)
+    yield refused, "nobody has a target: gradients stay as they were"
+    yield tokens([row((2, 3), 4)]), "a world of one"
+    ids, targets = row((3, 2), 4)
+    turned = ids.T.contiguous().T, targets.T.contiguous().T
+    yield tokens([turned], [row((2, 5), 7)]), "ids and targets that are transposed in memory"
+
+
+token_weighted_backward.contract(
+    contracts.collectives(
+        [tokens([row((2, 3))], [row((1, 2), 1)])],
+        limit=2,
+        says="one all-reduce of a few numbers, besides DDP's own of the gradients",
+        probe=probes.token_weighted,
+    )
+)
+
+TOKENS = "sums[1]"
+BACKWARD = f"(loss * dist.get_world_size() / {TOKENS}).backward()"
+OWN = "(targets != -100).sum()"
+SENT = "    dist.all_reduce(sums)\n"
+RAISES = '    if sums[1] == 0:\n        raise ValueError("no rank has a target")\n'
+SUM = 'F.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), reduction="sum")'
+token_weighted_backward.slips(
+    {
+        replace(
+            BACKWARD, f"(loss / {OWN}.clamp(min=1)).backward()"
+        ): "Each rank takes the mean over its own targets, and DDP averages the means: a token on a rank that has few "
+        "weighs more than one on a rank that has many. Divide by the number of all ranks' targets.",
+        replace(
+            "loss * dist.get_world_size()", "loss"
+        ): "The gradient is too small, by the number of ranks: DDP divides by it. Multiply the loss by the world size.",
+        replace(
+            f"loss * dist.get_world_size() / {TOKENS}", "loss * dist.get_world_size()"
+        ): "You never divide by the number of targets: the gradient is that of the sum.",
+        replace(
+            f"(loss * dist.get_world_size() / {TOKENS})", "loss"
+        ): "You hand DDP the sum of the losses, and it averages sums: divide by the number of all ranks' targets, "
+        "multiply by the number of ranks.",
+        replace(
+            OWN, "torch.tensor(targets.numel())"
+        ): "You count all positions. Those with -100 are no targets.",
+        replace(
+            SENT, SENT + "    sums[1] /= dist.get_world_size()\n"
+        ): "You take the ranks' mean number of targets and multiply by the number of ranks as well: the gradient is too "
+        "large. One of the two is enough.",
+        replace(
+            "model(ids)", "model.module(ids)"
+        ): "You call the model beneath DDP, `.module`: nothing is averaged, and the ranks drift apart.",
+        replace(
+            "return (sums[0] / sums[1]).to(loss.dtype)",
+            "return loss.detach() / " + OWN,
+        ): "The gradients are right. The loss that you return is the mean over this rank's targets: it is that over all "
+        "ranks' targets.",
+        replace(
+            "return (sums[0] / sums[1]).to(loss.dtype)",
+            f"return loss.detach() * dist.get_world_size() / {TOKENS}",
+        ): "The gradients are right. The loss that you return is what this rank gave DDP, not the mean over all ranks' "
+        "targets.",
+        replace(
+            "return (sums[0] / sums[1]).to(loss.dtype)", "return float(sums[0] / sums[1])"
+        ): "The loss comes back as a Python number: return a tensor of the logits' dtype.",
+        replace(
+            "return (sums[0] / sums[1]).to(loss.dtype)", "return sums[0] / sums[1]"
+        ): "The loss comes back in another dtype than the logits have: bring it back with `.to`.",
+        replace(
+            "return (sums[0] / sums[1]).to(loss.dtype)",
+            "return loss / loss.detach() * sums[0] / sums[1]",
+        ): "The loss that you return still holds its graph: detach it.",
+        replace(RAISES, ""): "Without a target on any rank you divide by zero. Raise ValueError.",
+        replace(
+            RAISES, "", f"    {BACKWARD}\n", f"    {BACKWARD}\n" + RAISES
+        ): "You raise only after backward, which has already added to the gradients. Raise before it.",
+        replace(
+            f"    {BACKWARD}\n",
+            f"    (loss / {TOKENS}).backward()\n"
+            "    for p in model.parameters():\n"
+            "        p.grad *= dist.get_world_size()\n",
+        ): "You multiply the gradients by the world size, those of earlier calls with them. Multiply the loss, before "
+        "backward.",
+        replace(
+            "if sums[1] == 0:", f"if {OWN} == 0:"
+        ): "A rank without a target raises, although another has one; and the others wait for it in DDP's all-reduce. "
+        "It takes part with zeros.",
+        replace(
+            "    sums = torch",
+            f"    if {OWN} == 0:\n        return loss.detach()\n    sums = torch",
+        ): "A rank without a target returns early. The others wait for it in the all-reduce: it takes part, with zeros.",
+        replace(
+            SUM,
+            "F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()) * " + OWN,
+        ): "The mean of a rank without a target is NaN, and NaN times 0 stays NaN. Take the sum.",
+        replace(
+            "    loss = F", "    model.zero_grad()\n    loss = F"
+        ): "You empty the gradients first. The caller decides when: here they add up.",
+        replace(
+            f"    {BACKWARD}\n",
+            f"    {BACKWARD}\n"
+            "    for p in model.parameters():\n"
+            "        if p.grad is not None:\n"
+            "            dist.all_reduce(p.grad)\n",
+        ): "DDP has averaged the gradients in backward already; you add them up over the ranks once more.",
+        replace(
+            SENT, ""
+        ): "Each rank divides by its own number of targets, times the number of ranks. The number is that of all ranks: "
+        "all-reduce it.",
+    }
+)
+for both in (
+    SENT + "    dist.all_reduce(torch.zeros(1))\n",
+    "    first, second = sums.split(1)\n    dist.all_reduce(first)\n    dist.all_reduce(second)\n",
+):
+    token_weighted_backward.mistake(
+        "The values are right, but the ranks speak twice where once would do: put the sum of the losses and the number "
+        "of targets in one tensor.",
+        replace(SENT, both),
+        cost=True,
+    )
+
+
+@token_weighted_backward.alternative("the mean number of targets over the ranks, by ReduceOp.AVG")
+def _(model, ids, targets):
+    logits = model(ids)
+    y = targets.reshape(-1)
+    losses = nn.functional.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]), y, reduction="none", ignore_index=-100
+    )
+    both = torch.tensor([losses.sum().item(), y.ne(-100).sum().item()], dtype=F64)
+    dist.all_reduce(both, op=dist.ReduceOp.AVG)
+    if not both[1] > 0:
+        raise ValueError("not a target anywhere")
+    losses.sum().div(both[1].item()).backward()
+    return (both[0] / both[1]).to(logits.dtype)
+
+
+@token_weighted_backward.alternative("gathered counts, and log-probabilities picked out by hand")
+def _(model, ids, targets):
+    world = dist.get_world_size()
+    kept = targets != -100
+    logp = model(ids).log_softmax(-1)
+    picked = logp.gather(-1, targets.masked_fill(~kept, 0).unsqueeze(-1)).squeeze(-1)
+    total = -(picked * kept).sum()
+    everyone = [torch.zeros(2, dtype=F64) for _ in range(world)]
+    dist.all_gather(everyone, torch.stack([total.detach().double(), kept.sum().double()]))
+    losses, counts = torch.stack(everyone).sum(0).tolist()
+    if counts == 0:
+        raise ValueError("nobody has a target")
+    torch.autograd.backward(total, torch.full_like(total, world / counts))
+    return torch.full_like(total.detach(), losses / counts)
+
+
+for one, other in (
+    ("loss.detach().double()", "loss.detach()"),
+    ("(targets != -100).sum().double()", "(targets != -100).sum()"),
+):
+    token_weighted_backward.equivalent(
+        f"token_weighted_backward: `{one}` → `{other}`",
+        because="torch.stack promotes it to the other's float64",
+    )
+
 # ------------------------------------------------------------------------------ save_on_rank_zero
 
 save_on_rank_zero = Exercise(

@@ -1070,6 +1070,355 @@ class ListLayer(torch.autograd.Function):
 FullyShardedLinear.alternative("einsum, and collectives of lists of tensors")(ListLayer)
 
 
+# ------------------------------------------------------------------------------ ShardedModel
+
+ShardedModel = Exercise(
+    (fsdp.ShardedModel, fsdp.GatherIn),
+    title="A sharded model that computes in another dtype",
+    difficulty=3,
+    minutes=45,
+    points=6,
+    probe=probes.sharded_model,
+    hints=(
+        "`GatherIn`: cast the share, then gather; backward, cast the gradient, then reduce-scatter the mean. "
+        "`all_gather_flat` and `reduce_scatter_mean` do the rest.",
+        "A name such as `inner.blocks.0` has a parent: `module.get_submodule(parent)`; there `setattr(parent, child, "
+        "Unit(…))` puts the unit in place. The root comes last, when all units are made, with `keep=True`.",
+        "Take the names of all parameters before you shard anything. A unit knows its own names, without the path that "
+        "leads to it.",
+        (
+            "edge cases",
+            "Names in the order of `named_parameters()`, though the root's come first and last; `units` in any order.",
+        ),
+        (
+            "contracts",
+            "What is sent in the compute dtype costs fewer bytes: cast before the all-gather.",
+        ),
+    ),
+)
+
+BLOCKS = ["inner.blocks.0", "inner.blocks.1"]
+
+
+def built(world, *inputs, model="two blocks", units=BLOCKS, dtype=F32, **more):
+    """A case: inputs(rank) gives the step's input of one rank. dtype: of the model."""
+    given = {"model": model, "units": units, "like": torch.empty(0, dtype=dtype), **more}
+    return on_ranks(*(call(*(make(r) for make in inputs), **given) for r in range(world)))
+
+
+def vectors(n, seed=0, dtype=F32):
+    def of(rank):
+        generator = torch.Generator().manual_seed(10 * rank + seed)
+        return torch.randn(n, 3, generator=generator, dtype=dtype)
+
+    return of
+
+
+def ids(n, seed=0):
+    return lambda rank: torch.randint(
+        0, 5, (n,), generator=torch.Generator().manual_seed(10 * rank + seed)
+    )
+
+
+@ShardedModel.by_hand
+def _():
+    # The input is 0: the first layer's weight gets no gradient
+    case = built(2, lambda r: torch.zeros(1, 3))
+    names = (
+        "inner.first.weight",
+        "inner.first.bias",
+        *(
+            f"inner.blocks.{i}.{name}"
+            for i in range(2)
+            for name in ("scale", "first.weight", "first.bias", "second.weight", "second.bias")
+        ),
+        "head.weight",
+    )
+    yield (
+        case,
+        {
+            "rank 0: names that gather_full_parameters gives": names,
+            "rank 1: dtypes of what the optimizer gets": ("float32",),
+        },
+    )
+
+
+@ShardedModel.cases(5)
+def _(draw):
+    world, n = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    units = draw(
+        st.sampled_from([BLOCKS, BLOCKS[::-1], BLOCKS[:1], ["inner.first", BLOCKS[1]], []])
+    )
+    dtype = draw(st.sampled_from([None, BF16]))
+    yield built(world, vectors(n), units=units, compute_dtype=dtype)
+
+
+@ShardedModel.edge
+def _():
+    yield built(2, ids(3), model="a tied head"), "a head that shares the embedding's weight"
+    yield (
+        built(2, ids(3), ids(2, 1), model="a tied head", compute_dtype=BF16),
+        "the same in bfloat16: its gradient is a sum",
+    )
+    many = [f"inner.blocks.{i}" for i in range(12)]
+    yield (
+        built(2, vectors(2), model="twelve blocks", units=many),
+        "inner.blocks.10 is not inner.blocks.1",
+    )
+    yield (
+        built(3, vectors(2), vectors(2, 1), compute_dtype=BF16),
+        "two steps in bfloat16, three ranks",
+    )
+    yield built(2, vectors(2, dtype=F64), dtype=F64), "a float64 model in its own dtype"
+    yield (
+        built(2, vectors(2, dtype=F64), dtype=F64, compute_dtype=F32),
+        "a float64 model that computes in float32",
+    )
+    yield (
+        built(2, lambda r: [vectors(2)(r), vectors(1, 1)(r)]),
+        "two backwards, whose gradients add up",
+    )
+    yield (
+        built(2, vectors(1), units=["inner.blocks.1", "head"]),
+        "one block and the head; the rest is the root",
+    )
+    yield built(1, vectors(2), compute_dtype=BF16), "one rank"
+    yield built(2, vectors(2), units=BLOCKS[::-1]), "units in another order than the model's"
+
+
+WIDE = [f"inner.blocks.{i}" for i in range(3)]
+OF_BLOCK = 48 * 49 + 49 + 49 * 48 + 48 + 48
+OF_ROOT = 3 * 48 + 48 + 5 * 48
+LARGE_MODEL = built(2, vectors(2), model="wide", units=WIDE, compute_dtype=BF16)
+ShardedModel.contract(
+    contracts.sends(
+        [LARGE_MODEL],
+        # a gather sends, from each of two ranks, half of it; so does a reduce-scatter
+        limit=2 * (3 * 2 * OF_BLOCK + OF_ROOT) // 2 + 4 * (3 * OF_BLOCK + OF_ROOT) // 2 + 1024,
+        says="gathers are sent in the compute dtype: two of each unit, one of the root",
+        probe=probes.sharded_model,
+    )
+)
+ShardedModel.contract(
+    contracts.collectives(
+        [LARGE_MODEL],
+        limit=3 * 3 + 2,
+        says="two all-gathers and a reduce-scatter of each unit, one of each of the root",
+        probe=probes.sharded_model,
+    )
+)
+ShardedModel.contract(
+    contracts.resident(
+        [LARGE_MODEL],
+        limit=2 * (OF_ROOT + OF_BLOCK // 2) + 4096,
+        says="after the forward pass no unit but the root is whole",
+        probe=probes.sharded_model_between,
+    )
+)
+MEAN = "reduce_scatter_mean(grad.to(ctx.dtype).contiguous())"
+IN_DTYPE = "GatherIn.apply(shard, self.compute_dtype or shard.dtype)"
+FOUND = "{prefix + name: p for name, p in zip(unit.names, whole, strict=True)}"
+ShardedModel.slips(
+    {
+        replace(
+            MEAN, f"dist.get_world_size() * {MEAN}"
+        ): "The gradients are sums over the ranks. They are to be means: divide by the number of ranks.",
+        replace(
+            MEAN, "reduce_scatter_mean(grad.contiguous()).to(ctx.dtype)"
+        ): "You add up the ranks' gradients in the compute dtype and cast the sum. In bfloat16 that rounds at each "
+        "addition: cast before you reduce.",
+        replace(
+            MEAN, "grad.to(ctx.dtype).chunk(dist.get_world_size())[dist.get_rank()]"
+        ): "Each rank keeps its share of its *own* gradient: the ranks' gradients are never averaged. Reduce-scatter.",
+        replace(
+            "self.compute_dtype or shard.dtype", "shard.dtype"
+        ): "`dtype` has no effect on the parameters: they are gathered, and used, in their own dtype.",
+        replace(
+            "        self.compute_dtype = dtype\n",
+            "        self.compute_dtype = dtype\n"
+            "        module = module.to(dtype) if dtype else module\n",
+        ): "You cast the model itself. Then the shares, and all updates, have the compute dtype's few bits: small steps "
+        "are lost. Only what is gathered is cast.",
+        replace(
+            "        self.compute_dtype = dtype\n",
+            "        self.compute_dtype = dtype or torch.float32\n",
+        ): "Without a `dtype` you compute in float32. The parameters' own dtype is meant, which may be another.",
+        replace(
+            "prefix + name: p for",
+            "prefix + name: p.float() for",
+        ): "The full parameters come back in float32: they keep their own dtype.",
+        replace(
+            "        for path in units:\n",
+            '        self.units[""] = self.root = Unit(module, self._gather, keep=True)\n'
+            "        for path in units:\n",
+            '        self.units[""] = self.root = Unit(module, self._gather, keep=True)\n\n    def _gather',
+            "\n    def _gather",
+        ): "You wrap the root before the units: it takes all parameters, and nothing is left for them. Make it last.",
+        replace(
+            "self._cast(x) for x in args", "x for x in args"
+        ): "The inputs stay in their own dtype, and the first layer computes with two dtypes: cast those that are "
+        "floating-point.",
+        replace(
+            "floating = isinstance(x, Tensor) and x.is_floating_point()",
+            "floating = isinstance(x, Tensor)",
+        ): "You cast ids too. An embedding wants whole numbers: cast floating-point arguments only.",
+        replace(
+            'prefix = f"{path}." if path else ""',
+            'prefix = ""',
+            "{name: found[name] for name in self.order}",
+            "found",
+        ): "A unit's names are those within it: before them belongs the path that leads to it.",
+        replace(
+            'prefix = f"{path}." if path else ""', 'prefix = f"{path}."'
+        ): "The root's names begin with a dot: it has no path.",
+        replace(
+            "{name: found[name] for name in self.order}", "found"
+        ): "The names come unit by unit, the root's last. They are to come in the order of `module.named_parameters()`.",
+        replace(
+            "{name: found[name] for name in self.order}",
+            "{name: found[name] for name in sorted(found)}",
+        ): "The names are sorted as text. They are to come in the order of `module.named_parameters()`.",
+        replace(
+            "unshard_flat([all_gather_flat(unit.shard)], unit.shapes)",
+            "unshard_flat([self._gather(unit.shard.detach())], unit.shapes)",
+        ): "You gather the full parameters in the compute dtype: they are rounded. Gather the shares as they are.",
+        replace(
+            "        self.order = [name for name, _ in module.named_parameters()]\n",
+            "",
+            '        self.units[""] = self.root',
+            "        self.order = [name for name, _ in module.named_parameters()]\n"
+            '        self.units[""] = self.root',
+            "for name in self.order}",
+            "for name in self.order if name in found}",
+        ): "You take the names when the units are made already: their parameters are shares by then. Take them first.",
+    }
+)
+ShardedModel.mistake(
+    "You pair paths and units by their order. `modules()` finds units in the model's order, and the paths come in the "
+    "order of `units`: keep each unit with its path.",
+    replace("in self.units.items()", "in zip(self.units, [*self.root.inner, self.root])"),
+)
+ShardedModel.mistake(
+    "The values are right, but you gather in the parameters' own dtype and cast what arrives: that sends more bytes. "
+    "Cast the share first.",
+    replace("all_gather_flat(shard.to(dtype))", "all_gather_flat(shard).to(dtype)"),
+    cost=True,
+)
+ShardedModel.mistake(
+    "The values are right, but units stay whole from forward to backward: all parameters are there at the turn. Only "
+    "the root is kept.",
+    replace("self._gather)\n", "self._gather, keep=True)\n"),
+    cost=True,
+)
+ShardedModel.mistake(
+    "The values are right, but the root is gathered twice, and the whole model is computed again in its backward pass. "
+    "It is needed first and last: keep it.",
+    replace("self._gather, keep=True)", "self._gather)"),
+    cost=True,
+)
+
+
+class GatherList(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, shard, dtype):
+        ctx.kind, small = shard.dtype, shard.detach().to(dtype)
+        parts = [torch.empty_like(small) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, small)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx, grad):
+        wide = [part.contiguous() for part in grad.to(ctx.kind).chunk(dist.get_world_size())]
+        mine = torch.empty_like(wide[0])
+        dist.reduce_scatter(mine, wide)
+        return mine / dist.get_world_size(), None
+
+
+class ByPlaces(torch.nn.Module):
+    """Places of parameters are noted by identity before anything is sharded."""
+
+    def __init__(self, module, units, dtype=None):
+        super().__init__()
+        self.dtype = dtype
+        self.place = {name: i for i, (name, _) in enumerate(module.named_parameters())}
+        for path in units:
+            *above, last = path.split(".")
+            parent = module
+            for name in above:
+                parent = getattr(parent, name)
+            parent.register_module(last, fsdp.Unit(getattr(parent, last), self.gather))
+        self.model = fsdp.Unit(module, self.gather, True)
+        self.prefixes = [""] + [path + "." for path in units]
+        self.parts = [self.model] + [module.get_submodule(path) for path in units]
+
+    def gather(self, shard):
+        return GatherList.apply(shard, shard.dtype if self.dtype is None else self.dtype)
+
+    def forward(self, *args):
+        if self.dtype is None:
+            return self.model(*args)
+        return self.model(*[x.to(self.dtype) if torch.is_floating_point(x) else x for x in args])
+
+    def gather_full_parameters(self):
+        pairs = []
+        for prefix, part in zip(self.prefixes, self.parts, strict=True):
+            flat, start = GatherList.apply(part.shard.detach(), part.shard.dtype), 0
+            for name, shape in zip(part.names, part.shapes, strict=True):
+                pairs.append((prefix + name, flat[start : start + prod(shape)].reshape(shape)))
+                start += prod(shape)
+        return dict(sorted(pairs, key=lambda pair: self.place[pair[0]]))
+
+
+for one, why in {
+    "ShardedModel._gather: `self.compute_dtype or shard.dtype` → `self.compute_dtype`": "`to(None)` leaves the dtype",
+    "ShardedModel._cast: `floating and self.compute_dtype` → `floating`": "`to(None)` leaves the dtype",
+    "ShardedModel._cast: `isinstance(x, Tensor) and x.is_floating_point()` → `x.is_floating_point()`": "the models of "
+    "the exercise take tensors only",
+    "ShardedModel.gather_full_parameters: `zip(unit.names, whole, strict=True)` → `zip(unit.names, whole)`": "a unit has "
+    "as many names as tensors",
+    "ShardedModel.gather_full_parameters: `strict=True` → `strict=False`": "a unit has as many names as tensors",
+    "GatherIn.backward: `grad.to(ctx.dtype).contiguous()` → `grad.to(ctx.dtype)`": "the gradient of a flat tensor that "
+    "was split and viewed comes as one contiguous vector",
+}.items():
+    ShardedModel.equivalent(one, because=why)
+
+
+ShardedModel.alternative("lists of parts; names sorted by their places")(ByPlaces, GatherList)
+
+
+class InOneCollective(torch.autograd.Function):
+    """A sum by all-reduce in place of a gather would be dearer; an object of two casts is not."""
+
+    @staticmethod
+    def forward(ctx, shard, dtype):
+        ctx.save_for_backward(shard)
+        flat = torch.empty(shard.numel() * dist.get_world_size(), dtype=dtype)
+        fsdp.all_gather_single(flat, shard.to(dtype))
+        return flat
+
+    @staticmethod
+    def backward(ctx, grad):
+        (shard,) = ctx.saved_tensors
+        out = torch.empty_like(shard)
+        fsdp.reduce_scatter_single(out, grad.to(shard) / dist.get_world_size())
+        return out, None
+
+
+class Recorded(fsdp.ShardedModel):
+    """The book's, but for the hand-written names and the cast."""
+
+    def _gather(self, shard):
+        return InOneCollective.apply(shard, self.compute_dtype or shard.dtype)
+
+    def forward(self, *args):
+        kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+        to = self.compute_dtype
+        return self.root(*[x.to(to) if to and x.dtype in kinds else x for x in args])
+
+
+ShardedModel.alternative("collectives by hand, the mean before the sum")(Recorded, InOneCollective)
+
+
 # ------------------------------------------------------------------------------ reshard_state_dict
 
 reshard_state_dict = Exercise(

@@ -1854,3 +1854,357 @@ optimizer_state_bytes.equivalent(
     "optimizer_state_bytes: `storages[storage.data_ptr()]` → `storages[storage]`",
     because="torch hands out one Python object for a storage as long as that lives, and the dict keeps it alive: the keys fall together for the same tensors",
 )
+
+
+# ------------------------------------------------------------------------------ Muon
+
+Muon = Exercise(
+    optimizers.Muon,
+    title="An optimizer for matrices",
+    difficulty=2,
+    minutes=20,
+    points=3,
+    probe=probes.optimizer,
+    hints=(
+        "It is SGD with momentum, but for three things: the buffer is an average, what is stepped along "
+        "goes through `newton_schulz`, and the step is longer for a tall matrix.",
+        "`buffer.lerp_(grad, 1 - momentum)` is the average. Nesterov mixes once more: "
+        "`grad.lerp(buffer, momentum)`, out of place.",
+        "`newton_schulz(update.to(group['dtype']), group['steps'])`; shrink the parameter by the decay; "
+        "then step by lr · √max(1, n / m).",
+    ),
+)
+
+
+def matrices(*values, dtype=torch.float64):
+    return [torch.tensor(rows, dtype=dtype) for rows in values]
+
+
+EXACT = {"lr": 0.1, "dtype": torch.float64}
+
+
+@Muon.by_hand
+def _():
+    # b = g / 2 = (1.5, 2); divided by its norm (0.6, 0.8); one iteration: times 0.701; lr 0.1
+    wide = training(
+        matrices([[1.0, 1.0]]),
+        [matrices([[3.0, 4.0]])],
+        {**EXACT, "weight_decay": 0.0, "momentum": 0.5, "nesterov": False, "steps": 1},
+    )
+    after = torch.tensor([[[0.95794, 0.94392]]], dtype=torch.float64)
+    yield wide, {"parameter 0 after each step": after}
+    # the same on its end, times √2, after a decay by 1 − 0.1 · 0.5
+    tall = training(
+        matrices([[1.0], [1.0]]),
+        [matrices([[3.0], [4.0]])],
+        {**EXACT, "weight_decay": 0.5, "momentum": 0.5, "nesterov": False, "steps": 1},
+    )
+    moved = [[0.95 - 0.04206 * sqrt(2)], [0.95 - 0.05608 * sqrt(2)]]
+    yield tall, {"parameter 0 after each step": torch.tensor([moved], dtype=torch.float64)}
+
+
+@Muon.cases(25)
+def _(draw):
+    options = {
+        **EXACT,
+        "weight_decay": draw(st.sampled_from([0.0, 0.5])),
+        "momentum": draw(st.sampled_from([0.5, 0.8])),
+        "nesterov": draw(st.booleans()),
+        "steps": draw(st.integers(1, 4)),
+    }
+    shapes = draw(
+        st.lists(st.sampled_from(((2, 3), (3, 2), (1, 4), (4, 1), (2, 2))), min_size=2, max_size=3)
+    )
+    params = [draw(draws.tensors(shape, torch.float64)) for shape in shapes]
+    missing = draw(st.booleans())
+
+    def gradient(shape):
+        absent = missing and draw(st.integers(0, 3)) == 0
+        return None if absent else draw(draws.tensors(shape, torch.float64))
+
+    grads = [[gradient(shape) for shape in shapes] for _ in range(draw(st.integers(2, 4)))]
+    more = {}
+    if draw(st.booleans()):
+        second = {"params": [0], "lr": 0.3, "weight_decay": 0.2, "momentum": 0.3, "steps": 2}
+        more["groups"] = [{"params": list(range(1, len(shapes)))}, second]
+    if draw(st.booleans()):
+        more["reload"] = draw(st.integers(2, len(grads)))
+    if draw(st.booleans()):
+        more["fade"] = 0.5
+    yield training(params, grads, options, **more)
+
+
+@Muon.edge
+def _():
+    generator = torch.Generator().manual_seed(10)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    a, b, zeros = normal(2, 3), normal(3, 2), torch.zeros(3, 2, dtype=torch.float64)
+    options = {**EXACT, "momentum": 0.8}
+    gaps = training([a, b], [[None, None], [None, b], [a, None]], options)
+    yield gaps, "no gradient at all, then one for one parameter only"
+    still = training([a, b], [[a, zeros], [None, b], [a, zeros]], options)
+    yield still, "gradients of zeros, at first and later: they are gradients like others"
+    for shape in ((8, 2), (2, 8)):
+        p, grads = normal(*shape), [[normal(*shape)] for _ in range(3)]
+        yield training([p], grads, options), f"a parameter of shape {shape}"
+    x = draws.scattered(normal(2, 3))
+    yield training([x], [[normal(2, 3)]] * 2, options), "a parameter that is not contiguous"
+    low = [torch.ones(2, 2).bfloat16(), torch.ones(2, 1).bfloat16()]
+    grads = [[torch.eye(2).bfloat16(), torch.tensor([[3.0], [4.0]]).bfloat16()]]
+    yield training(low, grads, {"lr": 0.5}), "bfloat16 weights, all options but lr by default"
+    divided = {"lr": 0.5, "momentum": 0.5, "steps": 0, "dtype": torch.bfloat16}
+    rounded = training(matrices([[1.0, 1.0]]), [matrices([[3.0, 4.0]])], divided)
+    yield rounded, "float64 weights, an iteration in bfloat16, and none of it: only the division"
+    yield training([normal(3)], [[normal(3)]], options), "a vector: no matrix"
+    yield training([a, normal(2, 2, 2)], [[a, None]], options), "three axes: no matrix"
+    second = {"params": [1], "lr": 0.03, "nesterov": False, "momentum": 0.5, "steps": 2}
+    groups = [{"params": [0]}, second]
+    grads = [[normal(2, 3), normal(3, 2)] for _ in range(6)]
+    yield training([a, b], grads, options, groups=groups, reload=4, fade=0.9), "two groups, saved"
+
+
+AVERAGED = 'state["momentum_buffer"].lerp_(grad, 1 - momentum)'
+LOOKED_AHEAD = 'grad.lerp(buffer, momentum) if group["nesterov"] else buffer'
+MADE_ORTHOGONAL = 'newton_schulz(update.to(group["dtype"]), group["steps"])'
+TALLER = "sqrt(max(1, p.size(0) / p.size(1)))"
+
+Muon.mistake(UPHILL, replace("alpha=-lr", "alpha=lr"))
+Muon.mistake(
+    NONE, replace("if p.grad is None:\n                    continue\n                ", "")
+)
+Muon.mistake(SKIPS_ZEROS, replace("p.grad is None", "p.grad is None or not p.grad.any()"))
+Muon.mistake(
+    "Your loop ends at the first parameter without gradient. Go on to the next: `continue`.",
+    replace("continue", "return"),
+)
+Muon.mistake(
+    "Only the first group takes a step: go through all of `self.param_groups`.",
+    replace(
+        "for group in self.param_groups:\n            lr",
+        "for group in self.param_groups[:1]:\n            lr",
+    ),
+)
+Muon.mistake(
+    "You take a missing gradient for zeros, so the average and the decay still move the parameter. "
+    "Without gradient it stays as it is.",
+    replace(
+        "if p.grad is None:\n                    continue\n                grad, state = p.grad, self.state[p]",
+        "grad, state = torch.zeros_like(p) if p.grad is None else p.grad, self.state[p]",
+    ),
+)
+Muon.mistake(
+    "Your lr is the constructor's. A group may have a rate of its own, and a schedule changes it: read "
+    "`group['lr']`.",
+    replace('lr, momentum = group["lr"]', 'lr, momentum = self.defaults["lr"]'),
+)
+Muon.mistake(
+    "Your momentum is the constructor's. A group may have its own, and a loaded checkpoint brings it "
+    "along: read `group['momentum']`.",
+    replace('group["lr"], group["momentum"]', 'group["lr"], self.defaults["momentum"]'),
+)
+Muon.mistake(
+    "Your buffer adds up, momentum·b + g, as SGD's does. Here it averages, (1 − momentum)·g. Without "
+    "Nesterov the division by the norm hides the difference; with it, g and b are mixed in other parts.",
+    replace(AVERAGED, 'state["momentum_buffer"].mul_(momentum).add_(grad)'),
+)
+Muon.mistake(
+    "Your average weighs the wrong way round: the new gradient gets 1 − momentum.",
+    replace("lerp_(grad, 1 - momentum)", "lerp_(grad, momentum)"),
+)
+Muon.mistake(
+    "Your buffer starts as the first gradient. It starts at zero, so that the first gradient counts "
+    "1 − momentum.",
+    replace(
+        'state["momentum_buffer"] = torch.zeros_like(p)', 'state["momentum_buffer"] = grad.clone()'
+    ),
+)
+Muon.mistake(
+    "`nesterov` makes no difference in your code: with it, the matrix that is made orthogonal is "
+    "(1 − momentum)·g + momentum·b.",
+    replace(LOOKED_AHEAD, "buffer"),
+)
+Muon.mistake(
+    "You look ahead whatever `nesterov` says: without it, b itself is made orthogonal.",
+    replace(LOOKED_AHEAD, "grad.lerp(buffer, momentum)"),
+)
+Muon.mistake(
+    "With Nesterov you add the whole gradient, g + momentum·b, as SGD does. Muon mixes: "
+    "(1 − momentum)·g + momentum·b.",
+    replace("grad.lerp(buffer, momentum)", "grad + momentum * buffer"),
+)
+Muon.mistake(
+    "With Nesterov you mix into `p.grad` itself. Whoever looks at the gradient after the step sees "
+    "something else: `lerp`, not `lerp_`.",
+    replace("grad.lerp(buffer", "grad.lerp_(buffer"),
+)
+Muon.mistake(
+    "With Nesterov you mix into the buffer itself, so the next step's average begins with the wrong "
+    "values. Make a new tensor.",
+    replace("grad.lerp(buffer, momentum)", "buffer.mul_(momentum).add_(grad, alpha=1 - momentum)"),
+)
+Muon.mistake(
+    "You make the gradient orthogonal and average afterwards. Muon averages first: a mean of orthogonal "
+    "matrices is not orthogonal.",
+    replace(
+        "grad, state = p.grad, self.state[p]",
+        'grad = newton_schulz(p.grad.to(group["dtype"]), group["steps"]).to(p.dtype)\n'
+        "                state = self.state[p]",
+        f"update = {MADE_ORTHOGONAL}\n",
+        "\n",
+    ),
+)
+Muon.mistake(
+    "The step is along the average itself: it never goes through `newton_schulz`. That is SGD.",
+    replace(MADE_ORTHOGONAL, "update"),
+)
+Muon.mistake(
+    "`steps` makes no difference in your code: hand `group['steps']` to `newton_schulz`.",
+    replace('group["dtype"]), group["steps"])', 'group["dtype"]))'),
+)
+Muon.mistake(
+    "You iterate in bfloat16 whatever `dtype` says. It is the default only.",
+    replace('update.to(group["dtype"])', "update.bfloat16()"),
+)
+Muon.mistake(
+    "You iterate in the parameter's own dtype whatever `dtype` says: `update.to(group['dtype'])`.",
+    replace('update.to(group["dtype"])', "update"),
+)
+Muon.mistake(
+    "Your step has no factor √max(1, n / m). All singular values of the update are about 1; a tall matrix "
+    "is to step further.",
+    replace(f" * {TALLER}", ""),
+)
+Muon.mistake(
+    "Your factor takes m / n. It is the tall matrix, more rows than columns, whose step is longer: n / m.",
+    replace("p.size(0) / p.size(1)", "p.size(1) / p.size(0)"),
+)
+Muon.mistake(
+    "Your factor shortens the steps of wide matrices too: it is never below 1, √max(1, n / m).",
+    replace("max(1, p.size(0) / p.size(1))", "p.size(0) / p.size(1)"),
+)
+Muon.mistake(
+    "The root is missing: the factor is √max(1, n / m).",
+    replace(TALLER, "max(1, p.size(0) / p.size(1))"),
+)
+Muon.mistake(
+    "Your factor is 0.2·√max(n, m). That is the variant of Liu et al. (2025), which matches the size of AdamW's "
+    "steps; here it is √max(1, n / m).",
+    replace(TALLER, "0.2 * sqrt(max(p.shape))"),
+)
+Muon.mistake(
+    "You add the decay to the gradient, where the iteration makes it orthogonal with the rest. It is "
+    "decoupled: shrink the parameter itself.",
+    replace(
+        "grad, state = p.grad, self.state[p]",
+        'grad, state = p.grad.add(p, alpha=group["weight_decay"]), self.state[p]',
+        'p.mul_(1 - lr * group["weight_decay"])\n',
+        "\n",
+    ),
+)
+Muon.mistake(
+    "Your decay is not multiplied by lr: the factor is 1 − lr·weight_decay.",
+    replace("1 - lr * group", "1 - group"),
+)
+Muon.mistake(
+    "weight_decay makes no difference in your code.",
+    replace('p.mul_(1 - lr * group["weight_decay"])\n', "\n"),
+)
+Muon.mistake(
+    "You decay after the step, so a part of the step is decayed as well. Shrink the parameter first.",
+    replace(
+        'p.mul_(1 - lr * group["weight_decay"])\n',
+        "\n",
+        f"p.add_(update, alpha=-lr * {TALLER})",
+        f'p.add_(update, alpha=-lr * {TALLER})\n                p.mul_(1 - lr * group["weight_decay"])',
+    ),
+)
+Muon.mistake(
+    "You bind `p.data` to a new tensor, so the parameter leaves the memory that others (a view, a "
+    "bucket of DDP) hold on to. Change it in place: `p.add_(…)`.",
+    replace("p.add_(update", "p.data = p.add(update"),
+)
+Muon.mistake(
+    "You keep your state in an attribute of your own. `state_dict` saves `self.state` only, so a "
+    "resumed run begins afresh: keep it in `self.state[p]`.",
+    replace(
+        "super().__init__(params, defaults)\n",
+        "super().__init__(params, defaults)\n        self.kept = {}\n",
+        "self.state[p]",
+        "self.kept.setdefault(p, {})",
+    ),
+)
+Muon.mistake(
+    "Your constructor takes a parameter that is no matrix. Vectors and embeddings belong to another "
+    "optimizer: raise ValueError.",
+    replace("if any(len(shape) != 2 for shape in shapes):", "if False:"),
+)
+Muon.mistake(
+    "Your constructor lets a parameter of more than two axes pass. Only matrices are allowed.",
+    replace("len(shape) != 2", "len(shape) < 2"),
+)
+
+
+@Muon.alternative("plain arithmetic, out of place, then copied into the parameter")
+class _(torch.optim.Optimizer):
+    def __init__(
+        self, params, lr=1e-3, weight_decay=0.1, momentum=0.95, nesterov=True, steps=5,
+        dtype=torch.bfloat16,
+    ):  # fmt: skip
+        given = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "steps": steps}
+        super().__init__(params, {**given, "nesterov": nesterov, "dtype": dtype})
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.dim() != 2:
+                    raise ValueError("matrices only")
+
+    def step(self):
+        for group in self.param_groups:
+            mu = group["momentum"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                with torch.no_grad():
+                    old = self.state[p].get("b", 0 * p)
+                    b = mu * old + (1 - mu) * p.grad
+                    self.state[p]["b"] = b
+                    u = (1 - mu) * p.grad + mu * b if group["nesterov"] else b
+                    u = optimizers.newton_schulz(u.to(group["dtype"]), group["steps"]).to(p.dtype)
+                    n, m = p.shape
+                    longer = (n / m) ** 0.5 if n > m else 1.0
+                    shrunk = p - group["lr"] * group["weight_decay"] * p
+                    p.copy_(shrunk - group["lr"] * longer * u)
+
+
+@Muon.alternative("the averages in one list operation a group; state made in the constructor")
+class _(torch.optim.Optimizer):
+    def __init__(
+        self, params, lr=1e-3, weight_decay=0.1, momentum=0.95, nesterov=True, steps=5,
+        dtype=torch.bfloat16,
+    ):  # fmt: skip
+        given = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "steps": steps}
+        super().__init__(params, {**given, "nesterov": nesterov, "dtype": dtype})
+        for group in self.param_groups:
+            if not all(p.ndim == 2 for p in group["params"]):
+                raise ValueError("matrices only")
+            for p in group["params"]:
+                self.state[p]["average"] = torch.zeros_like(p.data)
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            used = [p for p in group["params"] if p.grad is not None]
+            if not used:
+                continue
+            averages = [self.state[p]["average"] for p in used]
+            torch._foreach_mul_(averages, group["momentum"])
+            torch._foreach_add_(averages, [p.grad for p in used], alpha=1 - group["momentum"])
+            for p, average in zip(used, averages, strict=True):
+                along = average
+                if group["nesterov"]:
+                    along = group["momentum"] * average + (1 - group["momentum"]) * p.grad
+                u = optimizers.newton_schulz(along.to(group["dtype"]), group["steps"])
+                p *= 1 - group["lr"] * group["weight_decay"]
+                p -= group["lr"] * max(1, p.shape[0] / p.shape[1]) ** 0.5 * u

@@ -987,6 +987,10 @@ fit_power_law.slips(
             "du = u - u.mean()", "du = u"
         ): "You do not subtract the mean of log x: that is a line through the origin.",
         replace(
+            "u, v = x.double().log(), y.double().log()",
+            "v, u = x.double().log(), y.double().log()",
+        ): "You fit log x on log y. Least squares of log y on log x give another line.",
+        replace(
             "b = (du * (v - v.mean())).sum() / du.square().sum()",
             "b = (v[-1] - v[0]) / (u[-1] - u[0])",
         ): "You draw the line through the first and the last point. Least squares use all points.",
@@ -1124,6 +1128,9 @@ isoflop_minimum.slips(
         ): "You subtract the mean of log N and never add it back.",
         replace("best = -b / (2 * a)", "best = -b / a"): "The lowest point is at −b / (2a).",
         replace(
+            "best = -b / (2 * a)", "best = -b / a", "c + b * best / 2", "c + b * best + a * best**2"
+        ): "You take −b / a for the lowest point. It is at −b / (2a).",
+        replace(
             "best = -b / (2 * a)", "best = b / (2 * a)"
         ): "The lowest point is at −b / (2a): you lose the sign.",
         replace(
@@ -1161,6 +1168,9 @@ isoflop_minimum.slips(
         replace(
             "parameters.double().log()", "parameters.log2().double()"
         ): "You take logarithms to base 2, and exp, to base e, does not undo them.",
+        replace(
+            "parameters.double().log()", "parameters.double().log10()"
+        ): "You take logarithms to base 10, and exp, to base e, does not undo them.",
         replace(
             "losses.double()[:, None]", "losses.double().log()[:, None]"
         ): "You take the logarithm of the loss, too. The parabola is one of the loss.",

@@ -1,5 +1,6 @@
 """The drawings of chapter 10: a ravine to walk in, and what corrections, decay, eps and Muon do."""
 
+from collections.abc import Mapping
 from math import cos, radians, sin
 from typing import Any
 
@@ -225,4 +226,22 @@ def draw_newton_schulz(steps: int = 5) -> Drawing:
     ax.set_xlabel("singular value, after division by the norm")
     ax.set_ylabel("singular value, after the steps")
     ax.legend(frameon=False, loc="lower right", ncols=2)
+    return figure
+
+
+def draw_sweep(losses: Mapping[str, Mapping[float, float]]) -> Drawing:
+    """Final loss against the learning rate, a curve for each optimizer, its lowest point marked."""
+    figure, ax = plot()
+    for (name, row), (colour, dash) in zip(
+        losses.items(), ((ORANGE, "--"), (BLUE, "-"), (GREEN, "-.")), strict=True
+    ):
+        ax.plot(list(row), list(row.values()), color=colour, linestyle=dash, marker="o", label=name)
+        best = min(row, key=row.__getitem__)
+        ax.annotate(
+            f"{row[best]:.2f}", (best, row[best]), textcoords="offset points", xytext=(0, -14)
+        )
+    ax.set_xscale("log")
+    ax.set_xlabel("learning rate")
+    ax.set_ylabel("loss of the last ten steps, nats a byte")
+    ax.legend(frameon=False)
     return figure

@@ -194,6 +194,26 @@ def draw_algorithms(n_bytes: Sequence[int], seconds: Mapping[str, Sequence[float
     return figure
 
 
+def draw_predicted(
+    n_bytes: Sequence[int],
+    predicted: Mapping[str, Sequence[float]],
+    measured: Mapping[str, Sequence[float]],
+) -> Drawing:
+    """Predicted and measured times (seconds) of one thing against the size of the tensor, log axes."""
+    figure, ax = plot(6.6, 3.6)
+    for name, times in predicted.items():
+        ax.plot(n_bytes, [1e3 * s for s in times], color=RED, ls="--", lw=2, label=name)
+    marks = zip(measured.items(), (FAINT, BLUE, ORANGE), "sod", strict=False)
+    for (name, times), colour, mark in marks:
+        ax.plot(n_bytes, [1e3 * s for s in times], f"{mark}-", color=colour, lw=1.6, label=name)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("bytes of the tensor")
+    ax.set_ylabel("milliseconds")
+    ax.legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    return figure
+
+
 def draw_timelines(timelines: Mapping[str, Sequence[tuple[str, float, float]]]) -> Drawing:
     """Spans (what, from, to; seconds), a row for each kind within each timeline, on one time axis."""
     figure, ax = plot(6.8, 0.75 + 0.75 * len(timelines))
@@ -227,6 +247,7 @@ __all__ = [
     "draw_algorithms",
     "draw_alpha_beta",
     "draw_collectives",
+    "draw_predicted",
     "draw_rounds",
     "draw_timelines",
     "draw_world",

@@ -162,11 +162,15 @@ def rate(step: int, steps: int, lr: float) -> float:
 
 
 def steps_of_adamw(
-    model: nn.Module, steps: int, lr: float, loss_of: Callable[[int], Float[Tensor, ""]]
+    model: nn.Module,
+    steps: int,
+    lr: float,
+    loss_of: Callable[[int], Float[Tensor, ""]],
+    rate: Callable[[int, int, float], float] = rate,
 ) -> list[float]:
     """Train what requires a gradient: AdamW without decay, norms clipped at 1. The loss of each step.
 
-    loss_of: called with the step.
+    loss_of: called with the step. rate: the learning rate, of step, steps and lr.
     """
     parameters = trained(model)
     optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.0)

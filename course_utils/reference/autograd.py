@@ -36,7 +36,7 @@ def numerical_gradient(
 def softmax_vjp(
     y: Float[Tensor, "*batch V"], grad: Float[Tensor, "*batch V"]
 ) -> Float[Tensor, "*batch V"]:
-    """Gradient by x, given y = softmax(x) over the last axis and the gradient by y.
+    """Gradient with respect to x, given y = softmax(x) over the last axis and the gradient with respect to y.
 
     The Jacobian of one row is diag(y) - y yᵀ; it is multiplied with, never built.
     """
@@ -47,7 +47,7 @@ def softmax_vjp(
 def cross_entropy_backward(
     logits: Float[Tensor, "N V"], targets: Int[Tensor, "N"], ignore_index: int = -100
 ) -> Float[Tensor, "N V"]:
-    """Gradient by the logits of torch.nn.functional.cross_entropy, the mean over rows that count.
+    """Gradient of torch.nn.functional.cross_entropy, the mean over rows that count, for the logits.
 
     logits: unnormalised, of any finite size, left as they are. targets: int64; rows
     whose target is ignore_index do not count: their gradient is zero. Zeros if no row
@@ -80,7 +80,7 @@ class StraightThroughRound(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """grad: of the loss, by the result. Returns one gradient for each argument of forward."""
+        """grad: of the loss with respect to the result. Returns one gradient for each argument of forward."""
         (inside,) = ctx.saved_tensors
         return torch.where(inside, grad, 0.0), None, None
 
@@ -101,7 +101,7 @@ class SiLU(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        """grad: of the loss, by the result. Returns the gradient by x."""
+        """grad: of the loss with respect to the result. Returns that with respect to x."""
         (x,) = ctx.saved_tensors
         s = x.sigmoid()
         return grad * s * (1 + x * (1 - s))

@@ -1,7 +1,10 @@
-"""Chapter 18's measures: what one rank holds of a GPT-2 in bytes, or would hold among ranks that do not exist."""
+"""Chapter 18's measures: what one rank holds of a GPT-2 in bytes, or would hold among ranks that do not exist;
+and how a model gets its values on ranks none of which could hold it."""
 
+import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -9,7 +12,7 @@ import torch.testing._internal.distributed.fake_pg  # registers the backend "fak
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Optimizer
 
 from .gpt2 import GPT2, GPT2Config, next_token_loss
@@ -77,3 +80,39 @@ def planned_bytes(
 
 def _local_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(t.to_local().nbytes for t in tensors if isinstance(t, DTensor))
+
+
+@contextmanager
+def room(n_bytes: int) -> Iterator[None]:
+    """In the block this process may take about n_bytes more memory; a tensor beyond that raises RuntimeError.
+
+    It is Linux that refuses (RLIMIT_DATA); on other systems there is no limit.
+    """
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    import resource
+
+    with open("/proc/self/status") as status:
+        [taken] = [int(line.split()[1]) * 1024 for line in status if line.startswith("VmData")]
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (taken + n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+@torch.no_grad()
+def fill_shards(model: nn.Module, fill: Callable[[str, Tensor], None]) -> None:
+    """Values for a model of DTensors, one whole parameter at a time.
+
+    fill(name, whole): sets it in place, on every rank to the same values; each rank
+    keeps its part.
+    """
+    for name, p in model.named_parameters():
+        assert isinstance(p, DTensor)
+        whole = torch.empty(p.shape, dtype=p.dtype)
+        fill(name, whole)
+        part = distribute_tensor(whole, p.device_mesh, p.placements, src_data_rank=None)
+        p.to_local().copy_(part.to_local())

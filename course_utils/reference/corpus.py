@@ -186,6 +186,13 @@ def tokenize(documents: Sequence[Document], tokenizer: Tokenizer) -> Corpus:
 # ---------------------------------------------------------------------------------- bytes
 
 
+def bytes_of(documents: Iterable[Document]) -> UInt8[Tensor, " N"]:
+    """The bytes of the documents in UTF-8, one document after the other."""
+    return torch.frombuffer(
+        bytearray(b"".join(one.text.encode() for one in documents)), dtype=torch.uint8
+    )
+
+
 def library_text(size: int = 2**20) -> UInt8[Tensor, " N"]:
     """The first `size` bytes of the modules of Python's own library, in the order of their names."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.optim import Optimizer
@@ -180,6 +180,29 @@ def no_sync_step(
         losses.append(loss.detach())
     optimizer.step()
     return torch.stack(losses).sum()
+
+
+def token_weighted_backward(
+    model: nn.parallel.DistributedDataParallel,
+    ids: Int[Tensor, "B T"],
+    targets: Int[Tensor, "B T"],
+) -> Float[Tensor, ""]:
+    """Backward of the mean loss over the tokens of all ranks, where DDP averages over ranks.
+
+    model(ids) gives logits (B, T, V); a target of -100 is ignored. Ranks may have
+    batches of other shapes and other numbers of targets, a rank none at all. The
+    gradient of the mean cross-entropy over all ranks' targets together is added to
+    `.grad`, which is not emptied before. That loss is returned on every rank: a tensor
+    of the logits' dtype, detached. Raises ValueError on every rank, with gradients as
+    they were, if there is not one target on any.
+    """
+    loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), reduction="sum")
+    sums = torch.stack([loss.detach().double(), (targets != -100).sum().double()])
+    dist.all_reduce(sums)
+    if sums[1] == 0:
+        raise ValueError("no rank has a target")
+    (loss * dist.get_world_size() / sums[1]).backward()
+    return (sums[0] / sums[1]).to(loss.dtype)
 
 
 def save_on_rank_zero(model: nn.Module, path: str | os.PathLike[str]) -> None:

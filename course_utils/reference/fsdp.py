@@ -8,7 +8,7 @@ with zeros until n divides it. Gradients are *averaged* over the ranks, as DDP a
 # mypy: disable-error-code="override"
 # (an autograd.Function's own backward takes any arguments)
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
 
 # torch 2.13 has new names for these two and warns about the old ones; 2.11 has only the old.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -318,6 +319,103 @@ def unshard_views(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tenso
     sizes = [prod(shape) for shape in shapes]
     parts = flat[: sum(sizes)].split(sizes)
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+# ---------------------------------------------------------------------------------- a whole model
+
+
+class Unit(nn.Module):
+    """One module, of whose parameters this rank keeps a share; they are whole while it runs.
+
+    module: without buffers, its parameters equal on every rank; those of units within it
+    stay theirs. gather: makes the whole flat tensor of the share, for autograd too.
+    keep: hold it, and the activations, until the backward pass; otherwise both are
+    dropped after the forward pass and made again in the backward pass (`checkpoint`).
+    names, shapes: of the parameters, by their names in the module. shard: the only
+    parameter that is left.
+    """
+
+    module: nn.Module
+    shard: nn.Parameter
+
+    def __init__(self, module: nn.Module, gather: Callable[[Tensor], Tensor], keep: bool = False):
+        super().__init__()
+        inner = [unit for unit in module.modules() if isinstance(unit, Unit)]
+        theirs = {unit.shard for unit in inner}
+        params = {name: p for name, p in module.named_parameters() if p not in theirs}
+        self.names, self.shapes = list(params), [tuple(p.shape) for p in params.values()]
+        self.gather, self.keep = gather, keep
+        whole = [p.detach() for p in params.values()]
+        self.shard = nn.Parameter(shard_flat(whole, dist.get_rank(), dist.get_world_size()))
+        self.inner = nn.ModuleList(inner)
+        _without_memory(module, params.values())
+        object.__setattr__(self, "module", module)  # not a submodule: its parameters are no more
+
+    def forward(self, *args: Any) -> Any:
+        """What the module returns, with the gathered parameters."""
+        return self._run(*args) if self.keep else checkpoint(self._run, *args, use_reentrant=False)
+
+    def _run(self, *args: Any) -> Any:
+        views = unshard_views(self.gather(self.shard), self.shapes)
+        parameters = dict(zip(self.names, views, strict=True))
+        return torch.func.functional_call(self.module, parameters, args)
+
+
+class GatherIn(torch.autograd.Function):
+    """A whole flat parameter from the ranks' shares: `GatherIn.apply(shard, dtype)`."""
+
+    @staticmethod
+    def forward(ctx: Any, shard: Tensor, dtype: torch.dtype) -> Tensor:
+        """Every rank's share, joined, padding included, in that dtype: one all-gather in it."""
+        ctx.dtype = shard.dtype
+        return all_gather_flat(shard.to(dtype))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """This rank's share of the mean gradient: one reduce-scatter, in the share's own dtype."""
+        return reduce_scatter_mean(grad.to(ctx.dtype).contiguous()), None
+
+
+class ShardedModel(nn.Module):
+    """A model of which each rank keeps a share, unit by unit, and computes in another dtype (ZeRO-3).
+
+    Each module that `units` names is a unit, the rest is the root. A unit is gathered in
+    `dtype` for its forward pass and again for its backward pass; the root once, and kept.
+    Parameters and their gradients, which are means over the ranks, keep their dtype.
+    """
+
+    def __init__(self, module: nn.Module, units: Sequence[str], dtype: torch.dtype | None = None):
+        """units: names of modules in it, none within another. dtype: None for the parameters'."""
+        super().__init__()
+        self.compute_dtype = dtype
+        self.order = [name for name, _ in module.named_parameters()]
+        self.units: dict[str, Unit] = {}  # by path; the root's is empty
+        for path in units:
+            parent, _, child = path.rpartition(".")
+            self.units[path] = Unit(module.get_submodule(path), self._gather)
+            setattr(module.get_submodule(parent), child, self.units[path])
+        self.units[""] = self.root = Unit(module, self._gather, keep=True)
+
+    def _gather(self, shard: Tensor) -> Tensor:
+        flat: Tensor = GatherIn.apply(shard, self.compute_dtype or shard.dtype)
+        return flat
+
+    def forward(self, *args: Any) -> Any:
+        """What the module returns. Arguments that are floating-point tensors are cast."""
+        return self.root(*(self._cast(x) for x in args))
+
+    def _cast(self, x: Any) -> Any:
+        floating = isinstance(x, Tensor) and x.is_floating_point()
+        return x.to(self.compute_dtype) if floating and self.compute_dtype else x
+
+    def gather_full_parameters(self) -> dict[str, Tensor]:
+        """Whole parameters, in their own dtype, on every rank, as `module.named_parameters()` has them."""
+        found: dict[str, Tensor] = {}
+        for path, unit in self.units.items():
+            whole = unshard_flat([all_gather_flat(unit.shard)], unit.shapes)
+            prefix = f"{path}." if path else ""
+            found |= {prefix + name: p for name, p in zip(unit.names, whole, strict=True)}
+        return {name: found[name] for name in self.order}
 
 
 # ---------------------------------------------------------------------------------- checkpoints

@@ -484,10 +484,10 @@ def newton_schulz(
 class Muon(Optimizer):
     """Momentum whose update is made orthogonal: for the weight matrices inside a model.
 
-    b ← momentum·b + (1 − momentum)·g; u = newton_schulz of b, or with nesterov of (1 −
-    momentum)·g + momentum·b, in bfloat16; p ← (1 − lr·weight_decay)·p − lr·√max(1, n /
-    m)·u for an (n, m) parameter. Raises ValueError for a parameter that is no matrix.
-    Equal to `torch.optim.Muon`. Source: Jordan et al. (2024).
+    b ← momentum·b + (1 − momentum)·g, with b = 0 at first; u = newton_schulz of b, or with
+    nesterov of (1 − momentum)·g + momentum·b; p ← (1 − lr·weight_decay)·p − lr·√max(1, n /
+    m)·u for an (n, m) parameter. A parameter without gradient is left alone. Equal to
+    `torch.optim.Muon`. Source: Jordan et al. (2024).
     """
 
     def __init__(
@@ -498,14 +498,17 @@ class Muon(Optimizer):
         momentum: float = 0.95,
         nesterov: bool = True,
         steps: int = 5,
+        dtype: torch.dtype = torch.bfloat16,
     ):
-        """params: parameters, or param groups: dicts of parameters with options of their own."""
+        """params: parameters, or param groups. steps: iterations of newton_schulz. dtype: what it
+        computes in. Raises ValueError for a parameter that is no matrix."""
         defaults = {
             "lr": lr,
             "weight_decay": weight_decay,
             "momentum": momentum,
             "nesterov": nesterov,
             "steps": steps,
+            "dtype": dtype,
         }
         super().__init__(params, defaults)
         shapes = [tuple(p.shape) for group in self.param_groups for p in group["params"]]
@@ -520,12 +523,12 @@ class Muon(Optimizer):
             for p in group["params"]:
                 if p.grad is None:
                     continue
-                state = self.state[p]
+                grad, state = p.grad, self.state[p]
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(p)
-                buffer = state["momentum_buffer"].lerp_(p.grad, 1 - momentum)
-                update = p.grad.lerp(buffer, momentum) if group["nesterov"] else buffer
-                update = newton_schulz(update.bfloat16(), group["steps"])
+                buffer = state["momentum_buffer"].lerp_(grad, 1 - momentum)
+                update = grad.lerp(buffer, momentum) if group["nesterov"] else buffer
+                update = newton_schulz(update.to(group["dtype"]), group["steps"])
                 p.mul_(1 - lr * group["weight_decay"])
                 p.add_(update, alpha=-lr * sqrt(max(1, p.size(0) / p.size(1))))
 

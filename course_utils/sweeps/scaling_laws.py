@@ -15,7 +15,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from course_utils.reference.corpus import (
-    Document,
+    bytes_of,
     get_batch,
     library_files,
     read_documents,
@@ -64,13 +64,8 @@ def steps_of(config: GPT2Config, budget: float) -> int:
 
 def texts() -> tuple[UInt8[Tensor, " train"], UInt8[Tensor, " validation"]]:
     """The bytes to train on, and those of the files that are held out."""
-
-    def joined(documents: list[Document]) -> UInt8[Tensor, " N"]:
-        whole = b"".join(one.text.encode() for one in documents)
-        return torch.frombuffer(bytearray(whole), dtype=torch.uint8)
-
     train, held_out = split_documents(read_documents(library_files()))
-    return joined(train), joined(held_out)
+    return bytes_of(train), bytes_of(held_out)
 
 
 def run(

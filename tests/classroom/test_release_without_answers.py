@@ -29,9 +29,16 @@ from course_utils.classroom.release import (
     without_answers,
 )
 from course_utils.grading import Exercise, call, contracts, exercises_of, find, grade, solution_cell
-from course_utils.grading.expecting.from_file import FOLDER, SUFFIX, StoredExercise
+from course_utils.grading.expecting.from_file import (
+    FOLDER,
+    SUFFIX,
+    StoredExercise,
+    with_pairs,
+    without_pairs,
+)
 from course_utils.grading.judging.judge import CONTRACTS
 from course_utils.grading.judging.outcomes import FAILED, PASSED
+from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.strict import loads
 from course_utils.source.text import source_of
 
@@ -51,7 +58,7 @@ def again(edition) -> dict[str, Exercise]:
     found = {}
     for path, data in edition.files.items():
         if f"/{FOLDER}/" in path and path.endswith(SUFFIX):
-            exercise = StoredExercise.of(loads(data))
+            exercise = StoredExercise.of(without_pairs(loads(data)))
             stubs = tuple(stub_objects(find(exercise.key)))
             exercise.reference = stubs if len(stubs) > 1 else stubs[0]
             found[exercise.key] = exercise
@@ -253,6 +260,43 @@ def test_helpers_that_only_answers_use_go_too():
     assert "SIZE = 4" in removal.reduced(text, {"asked": stub}, ["SIZE"]).text
     with pytest.raises(KeyError):
         removal.reduced(text, {"absent": stub}, ())
+
+
+# ------------------------------------------------------------------------------ what is no plain data
+
+
+def restored(key: str) -> StoredExercise:
+    """An exercise as an edition without answers has it, the stub in the reference's place."""
+    exercise = find(key)
+    again = StoredExercise.of(without_pairs(loads(observations.stored(exercise, hidden=True))))
+    space = dict(vars(inspect.getmodule(exercise.parts[0])))
+    exec(removal.stub_in_edition(exercise.parts[0]), space)
+    again.reference = space[exercise.parts[0].__name__]
+    return again
+
+
+def test_a_mistake_that_gives_bytes_goes_without_its_sentence():
+    exercise = find("tokenization.utf8_bytes")
+    again = restored(exercise.key)
+    assert len(again.mistakes) == len(exercise.mistakes) - 1
+    assert grade(again, exercise.reference).outcome == PASSED
+    for mistake in again.mistakes:
+        assert mistake.says in {one.says for one in exercise.mistakes}
+
+
+def test_the_stub_of_a_generator_function_lets_generator_functions_pass():
+    exercise = find("tokenization.encode_stream")
+    again = restored(exercise.key)
+    assert inspect.isgeneratorfunction(again.reference)
+    assert grade(again, *exercise.parts).outcome == PASSED
+    assert grade(again, lambda chunks: []).outcome == FAILED
+
+
+def test_dicts_whose_keys_are_no_text_come_back_from_a_file():
+    tree = {"merges": {(i, i + 1): i for i in range(5_000)}, "rest": [({1: {}}, {}), {"a": None}]}
+    with pytest.raises(ValueError, match="keys that are no text"):
+        loads(dumps(tree))
+    assert without_pairs(loads(dumps(with_pairs(tree)))) == tree
 
 
 # ------------------------------------------------------------------------------ editions that break

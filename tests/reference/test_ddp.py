@@ -225,3 +225,34 @@ def save_to_nowhere(path):
 
 def test_every_rank_hears_that_nothing_was_written(ranks, tmp_path):
     assert all(ranks.call(save_to_nowhere, str(tmp_path)))
+
+
+def of_tokens(targets_by_rank):
+    rank = dist.get_rank()
+    every = [(torch.randint(0, 7, y.shape, generator=torch.Generator().manual_seed(i)), y)
+             for i, y in enumerate(targets_by_rank)]  # fmt: skip
+
+    def model():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7)).double()
+
+    wrapped, alone = nn.parallel.DistributedDataParallel(model()), model()
+    loss = ddp.token_weighted_backward(wrapped, *every[rank])
+    logits = torch.cat([alone(ids).flatten(0, 1) for ids, _ in every])
+    whole = F.cross_entropy(logits, torch.cat([y.flatten() for _, y in every]))
+    whole.backward()
+    return loss, whole.detach(), gradients(wrapped), gradients(alone)
+
+
+def test_tokens_of_unequal_ranks_are_one_process(ranks):
+    generator = torch.Generator().manual_seed(1)
+    targets = [
+        torch.randint(0, 7, (1 + r, 3), generator=generator) for r in range(ranks.world_size)
+    ]
+    for y in targets[1:]:
+        y[1:] = -100
+    targets[-1][0, 1:] = -100
+    for loss, whole, ours, alone in ranks.call(of_tokens, targets):
+        torch.testing.assert_close(loss, whole, rtol=1e-12, atol=0)
+        for a, b in zip(ours, alone, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)

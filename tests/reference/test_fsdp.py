@@ -1,6 +1,7 @@
 """Chapter 18's references against torch: one process, fully_shard, and what was written on paper."""
 
 import copy
+import sys
 import warnings
 from dataclasses import replace
 
@@ -16,10 +17,17 @@ from torch.nn import functional as F
 
 from course_utils.meters import measure
 from course_utils.ranks import Ranks
-from course_utils.reference.bytes_held import planned_bytes, training_bytes, units
+from course_utils.reference.bytes_held import (
+    fill_shards,
+    planned_bytes,
+    room,
+    training_bytes,
+    units,
+)
 from course_utils.reference.fsdp import (
     FullySharded,
     FullyShardedLinear,
+    ShardedModel,
     ZeroOneOptimizer,
     bytes_per_rank,
     bytes_sent_per_step,
@@ -314,3 +322,65 @@ def test_the_script_shards(pools):
     """Its losses and checkpoints are compared with one process's in test_pretraining.py."""
     [whole] = set(pools[2].call(bytes_of_the_script, "ddp"))
     assert pools[2].call(bytes_of_the_script, "fsdp") == [whole // 2] * 2
+
+
+def model_of_units(dtype):
+    """The gradients by our model of units, from a step of SGD, and by fully_shard in that dtype."""
+    ours = ShardedModel(first_gpt(), ["transformer.h.1", "transformer.h.0"], dtype)
+    before = ours.gather_full_parameters()
+    optimizer = torch.optim.SGD(ours.parameters(), lr=1.0)
+    loss_of(ours, my_rows()).backward()
+    optimizer.step()
+    after = ours.gather_full_parameters()
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    theirs = sharded(mp_policy=policy)
+    loss_of(theirs, my_rows()).backward()
+    plain = first_gpt()
+    assert list(before) == [name for name, _ in plain.named_parameters()]
+    assert all(torch.equal(before[name], p) for name, p in plain.named_parameters())
+    mine = torch.cat([(before[name] - after[name]).flatten() for name in before])
+    torchs = torch.cat([p.grad.full_tensor().flatten() for p in theirs.parameters()])
+    return ((mine - torchs).norm() / torchs.norm()).item()
+
+
+@pytest.mark.parametrize("n", WORLDS)
+def test_a_model_of_units_is_fully_shard_in_its_dtype(pools, n):
+    assert max(pools[n].call(model_of_units, None)) < 1e-5
+    assert max(pools[n].call(model_of_units, torch.bfloat16)) < 2e-2
+
+
+def filled():
+    """Are shards that were filled one parameter at a time those of a model filled whole?"""
+    with torch.device("meta"):
+        model = GPT2(CONFIG)
+    model = distribute(model, "fsdp", init_device_mesh("cpu", (dist.get_world_size(),)))
+    model.to_empty(device="cpu")
+    torch.manual_seed(3)
+    fill_shards(model, lambda name, p: p.normal_())
+    whole = first_gpt()
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for p in whole.parameters():
+            p.normal_()
+    pairs = zip(model.parameters(), whole.parameters(), strict=True)
+    return all(torch.equal(p.full_tensor(), q) for p, q in pairs)
+
+
+@pytest.mark.parametrize("n", WORLDS)
+def test_shards_are_filled_as_a_whole_model_is(pools, n):
+    assert all(pools[n].call(filled))
+
+
+def without_room():
+    with room(2**24):
+        torch.zeros(2**20)
+        try:
+            torch.zeros(2**26)
+        except RuntimeError:
+            return True
+    return False
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux refuses, others do not")
+def test_there_is_no_more_room_than_was_given(pools):
+    assert all(pools[1].call(without_room))

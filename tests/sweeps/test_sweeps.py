@@ -12,7 +12,7 @@ from course_utils.reference.gpt2 import GPT2
 from course_utils.reference.llama import STEPS
 from course_utils.reference.pretrained import course_model
 from course_utils.reference.pretraining import flops_per_token
-from course_utils.sweeps import ablations, adapting, gpt2_to_llama, scaling_laws
+from course_utils.sweeps import ablations, adapting, gpt2_to_llama, quantizing, scaling_laws
 
 KEPT = sorted(path.stem for path in Path(sweeps.__file__).parent.glob("*.json"))
 
@@ -117,3 +117,18 @@ def test_saving(tmp_path):
 def test_digests_tell_texts_apart():
     a, b = torch.tensor([1, 2], dtype=torch.uint8), torch.tensor([1, 3], dtype=torch.uint8)
     assert sweeps.digest(a) == sweeps.digest(a.clone()) != sweeps.digest(b)
+
+
+def test_every_way_to_fewer_bits_is_there():
+    found = sweeps.find("quantizing")
+    for part in ("rounded", "gptq"):
+        assert tuple(row["bits"] for row in found[part]) == quantizing.BITS
+    assert tuple(row["windows"] for row in found["calibration"]) == quantizing.CALIBRATION
+    wanted = [
+        (bits, lr, seed)
+        for bits, again in quantizing.AGAIN.items()
+        for lr, seed in [*((lr, 0) for lr in quantizing.RATES), (again, 1)]
+    ]
+    assert [(row["bits"], row["lr"], row["seed"]) for row in found["qat"]] == wanted
+    same = {row["windows"]: row["bits_a_byte"] for row in found["calibration"]}
+    assert same[16] == next(row["bits_a_byte"] for row in found["gptq"] if row["bits"] == 3)

@@ -1,11 +1,23 @@
-"""Exercises as objects of the search index: a name with an underscore or a dot finds its exercise."""
+"""Exercises as objects of the search index: a name with an underscore or a dot finds its exercise.
+
+Where an exercise writes something that torch has by the same name, torch's name finds it too.
+"""
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import ClassVar
 
 from sphinx.application import Sphinx
 from sphinx.domains import Domain, ObjType
 from sphinx.locale import _
+
+NAMESPACES = ("torch", "torch.nn", "torch.nn.functional", "torch.nn.parallel", "torch.optim")
+
+
+def names_in_torch(key: str) -> list[str]:
+    """Torch's own names for what an exercise writes: modules.LayerNorm is torch.nn.LayerNorm."""
+    name = key.rpartition(".")[2]
+    return [f"{space}.{name}" for space in NAMESPACES if hasattr(import_module(space), name)]
 
 
 class CourseDomain(Domain):
@@ -33,14 +45,9 @@ class CourseDomain(Domain):
     def get_objects(self) -> Iterator[tuple[str, str, str, str, str, int]]:
         """The exercises, as the search index wants them."""
         for key, docname in self.data["exercises"].items():
-            yield (
-                key,
-                key,
-                "exercise",
-                docname,
-                f"exercise-{key}",
-                0,
-            )  # before other objects of the name
+            for name in (key, *names_in_torch(key)):
+                # 0: before other objects of the name
+                yield name, name, "exercise", docname, f"exercise-{key}", 0
 
 
 def setup(app: Sphinx) -> None:

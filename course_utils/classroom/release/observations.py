@@ -1,5 +1,8 @@
 """What an edition without answers keeps of an exercise: observations, made here beside the answers."""
 
+import inspect
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -8,15 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from course_utils.authoring.proofs import stub_objects
 from course_utils.grading import Exercise
 from course_utils.grading.comparing.check import Check, Expectation
+from course_utils.grading.declaring.exercise import Expectations, Mistake
 from course_utils.grading.declaring.judges import JUDGES, resolve
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.describe import described, methods_due
 from course_utils.grading.driving.observe import Observation
 from course_utils.grading.expecting import expectations_of
+from course_utils.grading.expecting.from_file import with_pairs
 from course_utils.grading.judging.ladder import BY_NAME_CHECKS
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.tree import (
@@ -30,7 +34,7 @@ from course_utils.grading.pytrees.tree import (
 )
 from course_utils.grading.student.protocol import name_of
 
-from .removal import home
+from .removal import home, stub_in_edition
 
 SEED = 0
 LEFT_OUT = ("course_utils.reference", "course_utils.exercises", "course_utils.authoring")
@@ -46,7 +50,7 @@ def stored(exercise: Exercise, hidden: bool) -> bytes:
 
     Raises NotStorable.
     """
-    return dumps(_recorded(exercise, hidden))
+    return dumps(with_pairs(_recorded(exercise, hidden)))
 
 
 def _recorded(exercise: Exercise, hidden: bool) -> Tree:
@@ -87,30 +91,36 @@ def _recorded(exercise: Exercise, hidden: bool) -> Tree:
             for contract in exercise.contracts
         ],
         "mistakes": [
-            {
-                "says": mistake.says,
-                "cost": mistake.cost,
-                "observations": []
-                if mistake.cost
-                else [
-                    keeping.mistake(expectations.mistaken(mistake, check), check)
-                    for check in checks
-                ],
-                "breaks": [one and asdict(one) for one in expectations.broken_by(mistake)]
-                if mistake.cost
-                else [],
-            }
+            {"says": mistake.says, "cost": mistake.cost, **observed}
             for mistake in exercise.mistakes
+            if (observed := _what_it_does(mistake, keeping, expectations, checks)) is not None
         ],
     }
 
 
+def _what_it_does(
+    mistake: Mistake, keeping: "Keeping", expectations: Expectations, checks: Sequence[Check]
+) -> dict[str, Any] | None:
+    """A mistake as data. None if it gives what is none, such as bytes: it goes without its sentence."""
+    if mistake.cost:
+        broken = [one and asdict(one) for one in expectations.broken_by(mistake)]
+        return {"observations": [], "breaks": broken}
+    try:
+        seen = [keeping.mistake(expectations.mistaken(mistake, one), one) for one in checks]
+    except NotStorable:
+        return None
+    return {"observations": seen, "breaks": []}
+
+
 def _stub_tells_as_much(exercise: Exercise) -> None:
     """The stub must describe itself as the reference does: it is what signatures are held to."""
-    for stub, part in zip(stub_objects(exercise), exercise.parts, strict=True):
-        due = methods_due(part)
+    space = dict(vars(sys.modules[home(exercise.parts[0])]))
+    for part in exercise.parts:
+        exec(stub_in_edition(part), space)
+    for part in exercise.parts:
+        stub, due = space[part.__name__], methods_due(part)
         told = described(stub, due), methods_due(stub)
-        if not same(told[0], described(part, due)) or told[1] != due:
+        if not same(told[0], described(inspect.unwrap(part), due)) or told[1] != due:
             raise NotStorable(
                 f"{exercise.key}: the stub of {part.__name__} says less than it should"
             )

@@ -2,8 +2,9 @@
 
 import ast
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from course_utils.grading import Exercise
 from course_utils.source.names import first_line, names_bound, names_used
@@ -35,8 +36,14 @@ def by_module(exercises: Iterable[Exercise]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for exercise in exercises:
         for part in exercise.parts:
-            found.setdefault(home(part), {})[part.__name__] = stub_source(part)
+            found.setdefault(home(part), {})[part.__name__] = stub_in_edition(part)
     return found
+
+
+def stub_in_edition(part: Callable[..., Any]) -> str:
+    """The stub that stands in the reference's place: a generator function stays one."""
+    source = stub_source(part)
+    return source + "\n    yield" if inspect.isgeneratorfunction(inspect.unwrap(part)) else source
 
 
 def reduced(text: str, stubs: Mapping[str, str], needed: Iterable[str]) -> Reduced:

@@ -22,6 +22,29 @@ from course_utils.grading.student.protocol import called
 
 FOLDER = "stored"
 SUFFIX = ".safetensors"
+PAIRS = "pairs of a dict"
+
+
+def with_pairs(tree: Tree) -> Tree:
+    """The tree with lists of pairs for dicts whose keys are no text: few of those may cross."""
+    if isinstance(tree, dict):
+        pairs = {key: with_pairs(value) for key, value in tree.items()}
+        text = all(type(key) is str for key in pairs)
+        return pairs if text else {PAIRS: [list(pair) for pair in pairs.items()]}
+    if type(tree) in (list, tuple):
+        return type(tree)(map(with_pairs, tree))
+    return tree
+
+
+def without_pairs(tree: Tree) -> Tree:
+    """The tree that `with_pairs` was given."""
+    if isinstance(tree, dict):
+        if tree.keys() == {PAIRS}:
+            return {key: without_pairs(value) for key, value in tree[PAIRS]}
+        return {key: without_pairs(value) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(map(without_pairs, tree))
+    return tree
 
 
 class FromFile:
@@ -104,7 +127,10 @@ def chapter(module: str) -> dict[str, Exercise]:
     home = importlib.import_module(package).__file__
     assert home is not None
     folder = Path(home).parent / FOLDER / name
-    found = (StoredExercise.of(loads(p.read_bytes())) for p in sorted(folder.glob(f"*{SUFFIX}")))
+    found = (
+        StoredExercise.of(without_pairs(loads(p.read_bytes())))
+        for p in sorted(folder.glob(f"*{SUFFIX}"))
+    )
     return {exercise.names[0]: exercise for exercise in found}
 
 

@@ -45,6 +45,7 @@ from course_utils.grading.probes.chapters.ddp import (
     bucketed,
     saved,
     started_apart,
+    token_weighted,
     wrapped,
 )
 from course_utils.grading.probes.chapters.fsdp import (
@@ -52,6 +53,8 @@ from course_utils.grading.probes.chapters.fsdp import (
     resharded,
     sharded_layer,
     sharded_layer_between,
+    sharded_model,
+    sharded_model_between,
     sharded_optimizer,
     sharded_state,
 )
@@ -87,6 +90,7 @@ from course_utils.grading.probes.chapters.number_formats import (
     signed_number,
 )
 from course_utils.grading.probes.chapters.optimizers import optimizer, parameter_groups, state_bytes
+from course_utils.grading.probes.chapters.pipeline_and_3d import dispatched, pipelined, planned
 from course_utils.grading.probes.chapters.pretraining import (
     deduplicated,
     law_fitted,
@@ -94,6 +98,7 @@ from course_utils.grading.probes.chapters.pretraining import (
     trained_step,
 )
 from course_utils.grading.probes.chapters.process_groups import in_rounds
+from course_utils.grading.probes.chapters.quantization import four_bit_layer, observed, one_of
 from course_utils.grading.probes.chapters.schedules_and_stability import (
     accumulated_on_ranks,
     accumulated_steps,
@@ -103,6 +108,14 @@ from course_utils.grading.probes.chapters.schedules_and_stability import (
     finite_steps,
     seeded,
     spikes,
+)
+from course_utils.grading.probes.chapters.tensor_parallel import (
+    both_ways,
+    gathered_linear,
+    gathered_linear_between,
+    parallel_layer,
+    parallel_layer_held,
+    parallel_loss,
 )
 from course_utils.grading.probes.chapters.tokenization import of_bytes, streamed_tokens, trained
 from course_utils.grading.probes.chapters.training_loop import (
@@ -134,6 +147,7 @@ __all__ = [
     "attempts",
     "averaged",
     "batches",
+    "both_ways",
     "bucketed",
     "cached",
     "call",
@@ -143,6 +157,7 @@ __all__ = [
     "clipped_on_ranks",
     "custom_function",
     "deduplicated",
+    "dispatched",
     "drawn_again",
     "dropout",
     "epoch_trained",
@@ -153,6 +168,9 @@ __all__ = [
     "fields",
     "finite_steps",
     "flat_shards",
+    "four_bit_layer",
+    "gathered_linear",
+    "gathered_linear_between",
     "generated",
     "generators",
     "glorot_weight",
@@ -174,13 +192,20 @@ __all__ = [
     "named_arguments",
     "never_negative",
     "nf4_product",
+    "observed",
     "of_bytes",
     "on_arrays",
     "on_ranks",
+    "one_of",
     "optimizer",
     "ordered",
     "packed",
+    "parallel_layer",
+    "parallel_layer_held",
+    "parallel_loss",
     "parameter_groups",
+    "pipelined",
+    "planned",
     "preferred",
     "registry",
     "resharded",
@@ -191,6 +216,8 @@ __all__ = [
     "seeded",
     "sharded_layer",
     "sharded_layer_between",
+    "sharded_model",
+    "sharded_model_between",
     "sharded_optimizer",
     "sharded_state",
     "shuffled",
@@ -215,6 +242,7 @@ __all__ = [
     "there_and_back",
     "tied",
     "timeline",
+    "token_weighted",
     "trace",
     "trained",
     "trained_step",

@@ -558,6 +558,75 @@ def _synchronizes(ddp: Any, x: Tensor) -> bool:
     return watch.calls > 0
 
 
+# ------------------------------------------------------------------------------ token_weighted_backward
+
+_IGNORED = -100
+
+
+class Tokens(nn.Module):
+    """ids (B, T) to logits (B, T, 7): a table, a head with a bias, and a frozen vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(17)
+        self.table = nn.Parameter(torch.randn(7, 3, generator=generator))
+        self.frozen = nn.Parameter(torch.full((3,), 0.5), requires_grad=False)
+        self.head = nn.Linear(3, 7)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.randn(7, 3, generator=generator))
+            self.head.bias.copy_(torch.randn(7, generator=generator))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        y: Tensor = self.head(torch.tanh(self.table[ids] + self.frozen))
+        return y
+
+
+@runs_on_ranks
+def token_weighted(subject: Any, case: Case) -> dict[str, Any]:
+    """Backwards through a model of tokens that torch's DistributedDataParallel wraps.
+
+    Each rank's call: like, a tensor of the model's dtype; uniform, whether its head is of zeros, so
+    that all logits are 0; certain, that it bets all on id 0; refused, whether a ValueError is due; each positional argument is a pair
+    (ids, targets), one call of the function.
+    Gradients are not emptied in between. Seen are the losses and the gradients after each.
+    """
+    return run_on_ranks(subject, case, token_weighted_there)
+
+
+def token_weighted_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `token_weighted` sees on one rank."""
+    from course_utils.grading.distributed.on_rank import counted
+
+    with torch.random.fork_rng(devices=[]):
+        model = Tokens().to(case.kwargs["like"].dtype)
+    if case.kwargs.get("uniform"):
+        for p in model.head.parameters():
+            p.detach().zero_()
+    if case.kwargs.get("certain"):
+        model.head.bias.detach()[0] = 1e4
+    ddp = nn.parallel.DistributedDataParallel(model)
+    for _ in range(2):  # torch rebuilds its buckets after the first
+        ddp(torch.zeros(1, 1, dtype=torch.long)).sum().backward()
+    ddp.zero_grad()
+    seen: dict[str, Any] = {"losses are detached": True}
+    for number, (ids, targets) in enumerate(case.args, start=1):
+        given = [ids.clone(), targets.clone()]
+        try:
+            with counted():
+                loss = subject(ddp, ids, targets)
+        except ValueError:
+            if not case.kwargs.get("refused"):
+                raise
+            loss = "ValueError"
+        seen[f"loss of call {number}"] = loss
+        seen["losses are detached"] &= not (isinstance(loss, Tensor) and loss.requires_grad)
+        for name, p in model.named_parameters():
+            grad = None if p.grad is None else p.grad.clone()
+            seen[f"gradient of `{name}` after call {number}"] = grad
+        seen[f"ids and targets of call {number} are left alone"] = unchanged(given, [ids, targets])
+    return seen
+
+
 # ------------------------------------------------------------------------------ save_on_rank_zero
 
 
@@ -754,8 +823,18 @@ def _called_with_path(name: str, case: Case) -> str:
     return text + (", the disk is full before all is written" if given.get("full") else "")
 
 
+def _called_with_tokens(name: str, case: Case) -> str:
+    def of(ids: Tensor, targets: Tensor) -> str:
+        return f"{int((targets != _IGNORED).sum())} in {tuple(ids.shape)}"
+
+    targets = _by_rank([", then ".join(of(*pair) for pair in one.args) for one in case.calls])
+    dtype = str(case.calls[0].kwargs["like"].dtype).removeprefix("torch.")
+    return f"{name}(model, ids, targets) in {dtype}, targets: {targets}"
+
+
 started_apart.called = _called_with_model
 averaged.called = bucketed.called = _called_with_parameters
 wrapped.called = _called_with_model
 accumulated.called = _called_with_batches
+token_weighted.called = _called_with_tokens
 saved.called = _called_with_path

@@ -302,3 +302,136 @@ def _called_layer(name: str, case: Case) -> str:
 
 sharded_layer.called = _called_layer
 sharded_layer_between.called = _called_layer
+
+
+# ------------------------------------------------------------------------------ a whole model
+
+
+class Block(nn.Module):
+    """x + second(tanh(first(x))), of the width of x."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(width, width + 1), nn.Linear(width + 1, width)
+        self.scale = nn.Parameter(torch.randn(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.scale * self.second(torch.tanh(self.first(x)))
+        return y
+
+
+class Stack(nn.Module):
+    """Ids or vectors in, logits of 5 out: a table or a layer, blocks, a head that may share the table."""
+
+    def __init__(self, width: int, blocks: int, ids: bool = False) -> None:
+        super().__init__()
+        self.inner: Any = nn.Module()
+        self.inner.first = nn.Embedding(5, width) if ids else nn.Linear(3, width)
+        self.inner.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+        self.head = nn.Linear(width, 5, bias=False)
+        if ids:
+            self.head.weight = self.inner.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner.first(x)
+        for block in self.inner.blocks:
+            x = block(x)
+        y: Tensor = self.head(x)
+        return y
+
+
+STACKS: dict[str, Any] = {
+    "two blocks": lambda: Stack(4, 2),
+    "a tied head": lambda: Stack(4, 2, ids=True),
+    "twelve blocks": lambda: Stack(2, 12),
+    "wide": lambda: Stack(48, 3),
+}
+"""Models that a case may name."""
+
+
+@runs_on_ranks
+def sharded_model(subject: Any, case: Case) -> dict[str, Any]:
+    """Make the class's model of one that the case names, and train it for some steps.
+
+    Of each rank's call: model, a name of STACKS; units; compute_dtype; like, a tensor of the
+    model's dtype; each positional argument is the input of one step, or a list of inputs whose gradients
+    add up. Seen are the parameters by name at the start and after each step of SGD, outputs, and
+    dtypes.
+    """
+    return run_on_ranks(subject, case, sharded_model_there)
+
+
+def sharded_model_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """What `sharded_model` sees on one rank."""
+    from course_utils.grading.distributed.on_rank import counted
+
+    model, module = _sharded_model(subject, case)
+    names = [name for name, _ in module.named_parameters()]
+    seen: dict[str, Any] = {}
+    full = model.gather_full_parameters()
+    seen["names that gather_full_parameters gives"] = tuple(full)
+    seen |= {
+        f"`{name}` at the start": full[name].detach().clone() for name in names if name in full
+    }
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    for number, inputs in enumerate(case.args, start=1):
+        optimizer.zero_grad()
+        for x in inputs if isinstance(inputs, list) else [inputs]:
+            with counted():
+                y = model(x)
+                (y.double() * torch.arange(y.numel()).view(y.shape)).sum().div(y.numel()).backward()
+            seen[f"output in step {number}"] = y.detach().clone()
+        optimizer.step()
+        full = model.gather_full_parameters()
+        for name in names:
+            if name in full:
+                seen[f"`{name}` after step {number}"] = full[name].detach().clone()
+    kinds = {str(p.dtype).removeprefix("torch.") for p in model.parameters()}
+    seen["dtypes of what the optimizer gets"] = tuple(sorted(kinds))
+    return seen
+
+
+def _sharded_model(subject: dict[str, Any], case: Case) -> tuple[Any, nn.Module]:
+    """The student's model, and the plain one of the same values."""
+    given = case.kwargs
+
+    def make() -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(18)
+            module: nn.Module = STACKS[given["model"]]()
+        return module.to(given["like"].dtype)
+
+    model_class = next(iter(subject.values()))
+    return model_class(make(), given["units"], given.get("compute_dtype")), make()
+
+
+@runs_on_ranks
+def sharded_model_between(subject: Any, case: Case) -> dict[str, Any]:
+    """The first step of `sharded_model`'s cases; what is counted is what its forward pass leaves."""
+    return run_on_ranks(subject, case, sharded_model_between_there)
+
+
+def sharded_model_between_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
+    """The output, on one rank; what is alive after the forward pass is counted."""
+    from course_utils.grading.distributed.on_rank import counted
+
+    model, _ = _sharded_model(subject, case)
+    with counted():
+        y = model(case.args[0])
+    seen = {"output": y.detach().clone()}
+    y.double().sum().backward()
+    return seen
+
+
+def _called_sharded_model(name: str, case: Case) -> str:
+    first = case.calls[0].kwargs
+    dtype = first.get("compute_dtype")
+    more = f", {str(dtype).removeprefix('torch.')}" if dtype else ""
+    text = f"{name}(model, {first['units']}{more}) on {case.world} ranks, where model is: {first['model']}"
+    text += ", float64" if first["like"].dtype == torch.float64 else ""
+    steps = len(case.calls[0].args)
+    return f"{text}; {steps} step{'s' if steps > 1 else ''}"
+
+
+sharded_model.called = _called_sharded_model
+sharded_model_between.called = _called_sharded_model
