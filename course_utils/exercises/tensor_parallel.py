@@ -351,16 +351,16 @@ for edit in (
     (CLONED_X, "x.contiguous()"),
 ):
     CopyToRanks.mistake(ONLY_WHERE_IT_MUST, replace(*edit))
-CopyToRanks.mistake(
+KEEPS_STRIDES = (
     "A plain `clone` keeps the strides, and gloo adds up memory in the order in which it lies: with other strides on "
-    "another rank, other elements are added. clone(memory_format=torch.contiguous_format).",
-    replace(
-        "grad.clone(memory_format=torch.contiguous_format)",
-        "grad.clone()",
-        "x.clone(memory_format=torch.contiguous_format)",
-        "x.clone()",
-    ),
+    "another rank, other elements are added. clone(memory_format=torch.contiguous_format)."
 )
+for edit in (
+    (CLONED_GRAD, "grad.clone()", CLONED_X, "x.clone()"),
+    (CLONED_GRAD, "grad.clone()"),
+    (CLONED_X, "x.clone()"),
+):
+    CopyToRanks.mistake(KEEPS_STRIDES, replace(*edit))
 CopyToRanks.mistake(
     "Backward of CopyToRanks forgets the group, and sums over all ranks of the job: keep the group on ctx.",
     replace("ctx.group = group", "ctx.group = None"),
@@ -569,20 +569,20 @@ def _():
     yield refused("linear", [(4, 6), (4,)], 3), "three ranks cannot share four outputs evenly"
 
 
-def layer_contracts(exercise, case, sent, held, messages="one all-reduce"):
+def layer_contracts(exercise, case, sent, held, messages):
     exercise.contract(
         contracts.sends(
             [case],
             limit=sent + 256,
-            says=f"no more bytes than {messages}",
+            says=f"forward and backward together send no more than {messages}",
             probe=probes.parallel_layer,
         )
     )
     exercise.contract(
         contracts.resident(
             [case],
-            limit=held + 512,
-            says="a rank keeps its part, and no more",
+            limit=held + 1024,
+            says="once the full layer is gone, a rank keeps its part, and at most 1 KiB besides",
             probe=probes.parallel_layer_held,
         )
     )
@@ -593,6 +593,12 @@ layer_contracts(
     linear(4, 40, 48, (30,), cut="out"),
     sent=ring(30 * 40 * 4, 4),
     held=(40 * 48 + 48) // 4 * 4,
+    messages="one all-reduce of x's gradient",
+)
+
+KEPT_AS_A_PART = (
+    "The full layer is an attribute of yours, and so a submodule: its parameters are yours too, and stay in memory. Keep "
+    "the part only."
 )
 
 ROWS_OF_W = "full.weight[mine].clone()"
@@ -608,10 +614,18 @@ ColumnParallelLinear.mistake(
     "x goes through ReduceFromRanks: that adds n equal copies. It is CopyToRanks that you need.",
     replace("CopyToRanks.apply", "ReduceFromRanks.apply"),
 )
+A_VIEW = (
+    "Your parameters are views of the full layer's: all of it stays in memory, and a step of the optimizer changes it. "
+    "Clone the part."
+)
+for edit in (
+    (ROWS_OF_W, "full.weight[mine]", ROWS_OF_B, "full.bias[mine]"),
+    (ROWS_OF_W, "full.weight[mine]"),
+    (ROWS_OF_B, "full.bias[mine]"),
+):
+    ColumnParallelLinear.mistake(A_VIEW, replace(*edit))
 ColumnParallelLinear.mistake(
-    "The weight is a view of the full layer's: all of it stays in memory, and a step of the optimizer changes it. "
-    "Clone the part.",
-    replace(ROWS_OF_W, "full.weight[mine]"),
+    KEPT_AS_A_PART, replace("self.group = group", "self.group, self.full = group, full")
 )
 ColumnParallelLinear.mistake(
     "The bias is whole. It belongs to the outputs, and is cut as they are.",
@@ -638,10 +652,18 @@ ColumnParallelLinear.mistake(
     "The gradient is summed over all ranks of the job, not over those of the group: give CopyToRanks the group.",
     replace(PASS_F, "CopyToRanks.apply(x)"),
 )
-ColumnParallelLinear.mistake(
-    "A layer may have no bias: `full.bias` is None then.",
-    replace("None if full.bias is None else ", ""),
-)
+NO_BIAS = "A layer may have no bias: `full.bias` is None then, and so is yours."
+for edit in (
+    ("None if full.bias is None else ", ""),
+    ("None if full.bias is None else ", "", ROWS_OF_B, "full.bias.detach()[mine].clone()"),
+    (
+        "self.bias = None if full.bias is None else nn.Parameter(full.bias[mine].clone())",
+        "self.bias = nn.Parameter(self.weight.new_zeros(len(self.weight)))\n"
+        "        if full.bias is not None:\n"
+        "            self.bias.data.copy_(full.bias[mine])",
+    ),
+):
+    ColumnParallelLinear.mistake(NO_BIAS, replace(*edit))
 ColumnParallelLinear.mistake(
     "`weight` is a tensor, no nn.Parameter: an optimizer never sees it.",
     replace(f"nn.Parameter({ROWS_OF_W})", f"{ROWS_OF_W}.detach().requires_grad_()"),
@@ -853,6 +875,7 @@ layer_contracts(
     linear(4, 48, 40, (30,), cut="in"),
     sent=ring(30 * 40 * 4, 4),
     held=(40 * 48 // 4 + 40) * 4,
+    messages="one all-reduce of the result",
 )
 
 COLUMNS_OF_W = "full.weight[:, mine].clone()"
@@ -897,6 +920,34 @@ RowParallelLinear.mistake(
         "return y",
     ),
 )
+ON_RANK_0_ONLY = (
+    "Only rank 0 has a bias. The result is whole on every rank, and so is the bias: each rank keeps all of it, and adds it "
+    "after the sum."
+)
+HERE_ONLY = "None if full.bias is None or dist.get_rank(group) else nn.Parameter(full.bias.clone())"
+RowParallelLinear.mistake(
+    ON_RANK_0_ONLY,
+    replace(
+        "None if full.bias is None else nn.Parameter(full.bias.clone())",
+        HERE_ONLY,
+        "F.linear(x, self.weight)",
+        "F.linear(x, self.weight, self.bias)",
+        ADD_B,
+        "return y",
+    ),
+)
+RowParallelLinear.mistake(
+    ON_RANK_0_ONLY,
+    replace("None if full.bias is None else nn.Parameter(full.bias.clone())", HERE_ONLY),
+)
+RowParallelLinear.mistake(
+    "x passes through CopyToRanks, and its gradient is summed over ranks that have other features. Each rank already has "
+    "the whole gradient of its own: leave x as it is.",
+    replace("F.linear(x, self.weight)", "F.linear(CopyToRanks.apply(x, self.group), self.weight)"),
+)
+RowParallelLinear.mistake(
+    KEPT_AS_A_PART, replace("self.group = group", "self.group, self.full = group, full")
+)
 RowParallelLinear.mistake(
     "You leave out the bias.",
     replace(ADD_B, "return y"),
@@ -905,11 +956,11 @@ RowParallelLinear.mistake(
     "You cut rows. The weight is (out, in), and here the inputs are cut: columns.",
     replace("[:, mine]", "[part_of(full.out_features, group)]"),
 )
-RowParallelLinear.mistake(
-    "The weight is a view of the full layer's: all of it stays in memory, and a step of the optimizer changes it. "
-    "Clone the part.",
-    replace(COLUMNS_OF_W, "full.weight[:, mine]"),
-)
+for edit in (
+    (COLUMNS_OF_W, "full.weight[:, mine]", WHOLE_B, "full.bias"),
+    (COLUMNS_OF_W, "full.weight[:, mine]"),
+):
+    RowParallelLinear.mistake(A_VIEW, replace(*edit))
 RowParallelLinear.mistake(
     "`contiguous()` copies only where it must: a part that is contiguous already, as where there is one output or one "
     "rank, stays the full layer's memory. Clone it.",
@@ -973,10 +1024,16 @@ RowParallelLinear.mistake(
         "ReduceFromRanks.apply(F.linear(x, self.weight))",
     ),
 )
-RowParallelLinear.mistake(
-    "A layer may have no bias: `full.bias` is None then.",
-    replace("None if full.bias is None else ", ""),
-)
+for edit in (
+    ("None if full.bias is None else ", ""),
+    (
+        "self.bias = None if full.bias is None else nn.Parameter(full.bias.clone())",
+        "self.bias = nn.Parameter(self.weight.new_zeros(len(self.weight)))\n"
+        "        if full.bias is not None:\n"
+        "            self.bias.data.copy_(full.bias)",
+    ),
+):
+    RowParallelLinear.mistake(NO_BIAS, replace(*edit))
 RowParallelLinear.mistake(
     "You average over the ranks. They have terms of one sum.",
     replace(PASS_G, PASS_G + " / dist.get_world_size(self.group)"),
@@ -1206,12 +1263,18 @@ ParallelMLP.mistake(
     replace(UP, "ColumnParallelLinear(full.c_fc)", DOWN, "RowParallelLinear(full.c_proj)"),
 )
 ParallelMLP.mistake(
+    "The full MLP is an attribute of yours, and so a submodule: its parameters are yours too, and stay in memory. Keep the "
+    "parts only.",
+    replace("self.c_fc =", "self.full = full\n        self.c_fc ="),
+)
+ParallelMLP.mistake(
     "The values are right, but you keep the whole MLP, and with it all of its weights. Keep the parts.",
     replace("self.c_fc =", "self.full = [full]\n        self.c_fc ="),
     cost=True,
 )
+GATHERED_BETWEEN = "The values are right, but the features between the layers are gathered. c_proj needs this rank's only."
 ParallelMLP.mistake(
-    "The values are right, but the features between the layers are gathered. c_proj needs this rank's only.",
+    GATHERED_BETWEEN,
     replace(
         f"return self.c_proj({GELU})",
         f"h = {GELU}\n"
@@ -1219,6 +1282,19 @@ ParallelMLP.mistake(
         "        parts = [torch.empty_like(h) for _ in range(n)]\n"
         "        dist.all_gather(parts, h.detach().contiguous(), group=self.c_fc.group)\n"
         "        return self.c_proj(h)",
+    ),
+    cost=True,
+)
+ParallelMLP.mistake(
+    GATHERED_BETWEEN,
+    replace(
+        f"return self.c_proj({GELU})",
+        f"h = {GELU}\n"
+        "        n = dist.get_world_size(self.c_fc.group)\n"
+        "        mine = part_of(h.size(-1) * n, self.c_fc.group)\n"
+        "        h = F.pad(h, (mine.start, h.size(-1) * (n - 1) - mine.start))\n"
+        "        h = ReduceFromRanks.apply(h, self.c_fc.group)\n"
+        "        return self.c_proj(h[..., mine])",
     ),
     cost=True,
 )
@@ -1402,8 +1478,53 @@ ParallelSelfAttention.mistake(
     replace("y.transpose(1, 2).flatten(2)", "y.permute(0, 2, 3, 1).flatten(2)"),
 )
 ParallelSelfAttention.mistake(
-    "The scale is 1 / √(D / H) for every number of ranks: yours changes with n. Leave it to scaled_dot_product_attention.",
-    replace(", is_causal=True", ", is_causal=True, scale=x.shape[-1] ** -0.5"),
+    "What the heads give is (B, H / n, T, d), and you reshape it as it is: a row then holds several positions of one head. "
+    "Swap heads and positions back first.",
+    replace("y.transpose(1, 2).flatten(2)", "y.reshape(len(y), y.size(2), -1)"),
+)
+ParallelSelfAttention.mistake(
+    "You reshape q, k and v to (B, H / n, T, d) at once, which mixes positions and heads. Reshape to (B, T, H / n, d), then "
+    "swap two axes.",
+    replace(
+        "part.unflatten(-1, (self.n_head, -1)).transpose(1, 2)",
+        "part.reshape(len(part), self.n_head, part.size(1), -1)",
+    ),
+)
+ParallelSelfAttention.mistake(
+    "Positions attend to the batch or heads to one another: q, k and v must be (B, H / n, T, d), with T in the last axis "
+    "but one.",
+    replace(
+        "part.unflatten(-1, (self.n_head, -1)).transpose(1, 2)",
+        "part.unflatten(-1, (self.n_head, -1))",
+        "y.transpose(1, 2).flatten(2)",
+        "y.flatten(2)",
+    ),
+)
+WRONG_SCALE = (
+    "A score is q · k divided by √d, where d is the features of one head, D / H on every number of ranks. You divide by "
+    "something else; scaled_dot_product_attention has it right by itself."
+)
+for scale in (
+    "x.shape[-1] ** -0.5",  # of all features
+    "(q.shape[1] * q.shape[-1]) ** -0.5",  # of this rank's
+    "1.0",
+    "1 / q.shape[-1]",
+):
+    ParallelSelfAttention.mistake(
+        WRONG_SCALE, replace(", is_causal=True", f", is_causal=True, scale={scale}")
+    )
+ParallelSelfAttention.mistake(
+    "You order the rows of the full layer's own weight: it is another layer afterwards. Order a copy.",
+    replace("copy.deepcopy(full.c_attn)", "full.c_attn"),
+)
+ParallelSelfAttention.mistake(
+    "The full attention is an attribute of yours, and so a submodule: its parameters are yours too, and stay in memory. "
+    "Keep the parts only.",
+    replace("self.n_head = heads", "self.full = full\n        self.n_head = heads"),
+)
+ParallelSelfAttention.mistake(
+    "x passes through CopyToRanks twice, and its gradient is summed twice: the column-parallel layer holds one already.",
+    replace("self.c_attn(x)", "self.c_attn(CopyToRanks.apply(x, self.c_attn.group))"),
 )
 ParallelSelfAttention.mistake(
     "c_proj is cut by rows, or gets all of its bias from every rank: it reads this rank's heads, so cut its columns, and "
@@ -1589,9 +1710,10 @@ def _():
 
 layer_contracts(
     VocabParallelEmbedding,
-    embedding(4, 400, 8, (4, 5)),
-    sent=ring(4 * 5 * 8 * 4, 4),
-    held=100 * 8 * 4,
+    embedding(4, 400, 32, (4, 5)),
+    sent=ring(4 * 5 * 32 * 4, 4),
+    held=100 * 32 * 4,
+    messages="one all-reduce of the result",
 )
 
 MASKED = "rows.masked_fill(~mine[..., None], 0.0)"
@@ -1669,6 +1791,24 @@ VocabParallelEmbedding.mistake(
         "rows_of(full.num_embeddings, rank, n)",
         "(full.num_embeddings * rank // n, full.num_embeddings * (rank + 1) // n)",
     ),
+)
+VocabParallelEmbedding.mistake(
+    "`part_of` refuses a vocabulary that n does not divide. `rows_of` cuts any.",
+    replace(
+        "self.start, self.stop = rows_of(full.num_embeddings, rank, n)",
+        "mine = part_of(full.num_embeddings, group)\n"
+        "        self.start, self.stop = mine.start, mine.stop",
+    ),
+)
+VocabParallelEmbedding.mistake(
+    "You change the caller's ids: `-=`, `ids[…] =` and names that end in `_` work in place. Write to a new tensor.",
+    replace(
+        LOCAL,
+        "ids.sub_(self.start).masked_fill_(~mine, 0)",
+    ),
+)
+VocabParallelEmbedding.mistake(
+    KEPT_AS_A_PART, replace("self.group = group", "self.group, self.table = group, full")
 )
 VocabParallelEmbedding.mistake(
     "You round the rows of a rank down: the last ids belong to nobody, and give zeros.",
@@ -1876,6 +2016,7 @@ def _():
         "nothing to predict at some positions",
     )
     yield losses(2, 6, 1, 2, targets=t([-100, -100])), "nothing to predict at all"
+    yield losses(2, 3, 1, 3, targets=t([0, 1, 2])), "three tokens on two ranks: two and one"
     yield (
         losses(4, 5, 2, 3, dtype=F64, groups=PAIRS, change=apart),
         "two groups, one of which has far larger logits",
@@ -1996,16 +2137,20 @@ in_both_forms(
     "(total.log() - target).masked_fill(targets == -100, 0.0)",
     "(total.log() - target)",
 )
-vocab_parallel_cross_entropy.mistake(
-    "Your parts of a vocabulary that n does not divide do not begin where `rows_of` says.",
-    replace(
-        "start, stop = rows_of(vocab_size, dist.get_rank(group), dist.get_world_size(group))",
-        "start = vocab_size // dist.get_world_size(group) * dist.get_rank(group)\n"
-        "    stop = start + vocab_size // dist.get_world_size(group)",
-        "masked_fill(~mine, 0)[..., None]",
-        "masked_fill(~mine, 0).clamp(max=logits.size(-1) - 1)[..., None]",
-    ),
+NOT_WHERE_ROWS_OF_SAYS = (
+    "Your parts of a vocabulary that n does not divide do not begin where `rows_of` says: at rank · ⌈V / n⌉, as long as "
+    "there are tokens left."
 )
+for begins in ("vocab_size // n * rank", "vocab_size * rank // n"):
+    for ends in ("start + logits.size(-1)", begins.replace("rank", "(rank + 1)")):
+        in_both_forms(
+            NOT_WHERE_ROWS_OF_SAYS,
+            "start, stop = rows_of(vocab_size, dist.get_rank(group), dist.get_world_size(group))",
+            "rank, n = dist.get_rank(group), dist.get_world_size(group)\n"
+            f"    start = {begins}\n    stop = {ends}",
+            "masked_fill(~mine, 0)[..., None]",
+            "masked_fill(~mine, 0).clamp(max=logits.size(-1) - 1)[..., None]",
+        )
 vocab_parallel_cross_entropy.mistake(
     "You compute in bfloat16. A sum of exp needs float32.",
     replace("logits if logits.dtype == torch.float64 else logits.float()", "logits"),
@@ -2041,9 +2186,22 @@ vocab_parallel_cross_entropy.mistake(
     "The sums are over all ranks of the job, not over those of the group: give ReduceFromRanks the group.",
     replace(STACKED, "ReduceFromRanks.apply(torch.stack([total, target]))"),
 )
-vocab_parallel_cross_entropy.mistake(
+LOGITS_GATHERED = (
     "The values are right, but every rank gathers the logits of all: (B, T, V) numbers over the wire and in memory, which "
-    "this was to avoid.",
+    "this was to avoid."
+)
+vocab_parallel_cross_entropy.mistake(
+    LOGITS_GATHERED,
+    replace(
+        "start, stop",
+        "begin, end = rows_of(vocab_size, dist.get_rank(group), dist.get_world_size(group))\n"
+        "    dist.all_reduce(F.pad(logits.detach().float(), (begin, vocab_size - end)), group=group)\n"
+        "    start, stop",
+    ),
+    cost=True,
+)
+vocab_parallel_cross_entropy.mistake(
+    LOGITS_GATHERED,
     replace(
         "start, stop",
         "n = dist.get_world_size(group)\n"
@@ -2095,6 +2253,54 @@ class _Loss(torch.autograd.Function):
 @vocab_parallel_cross_entropy.alternative("a Function with its backward by hand")
 def _(logits, targets, vocab_size, group=None):
     return _Loss.apply(logits, targets, vocab_size, group)
+
+
+def wrong_by_hand(says):
+    """A mistake in a backward by hand: p, hot, keep and the gradient that comes in → the logits'."""
+
+    def declare(of_logits):
+        class Wrong(_Loss):
+            @staticmethod
+            def backward(ctx, grad):
+                p, hot, keep = ctx.saved_tensors
+                return of_logits(p, hot.to(p.dtype), keep, grad).to(ctx.dtype), None, None, None
+
+        def answer(logits, targets, vocab_size, group=None):
+            return Wrong.apply(logits, targets, vocab_size, group)
+
+        vocab_parallel_cross_entropy.mistake(says)(answer)
+        return of_logits
+
+    return declare
+
+
+@wrong_by_hand(
+    "Backward forgets the gradient that comes in: multiply by it, position by position. It is 1 only for a plain sum."
+)
+def _(p, hot, keep, grad):
+    return (p - hot) * keep[..., None]
+
+
+@wrong_by_hand(
+    "Backward does not leave out the positions without a target: where it is −100, the logits' gradient is 0."
+)
+def _(p, hot, keep, grad):
+    return (p - hot) * grad[..., None]
+
+
+@wrong_by_hand(
+    "Backward gives the probabilities only. The derivative of log Σ exp(z) − z of the target is p, minus 1 at the target."
+)
+def _(p, hot, keep, grad):
+    return p * (grad * keep)[..., None]
+
+
+@wrong_by_hand(
+    "Backward divides by the number of positions. The losses are not averaged here: the gradient that comes in says how "
+    "much each counts."
+)
+def _(p, hot, keep, grad):
+    return (p - hot) * (grad * keep)[..., None] / keep.numel()
 
 
 @vocab_parallel_cross_entropy.alternative("logsumexp of each rank, then of those")

@@ -122,8 +122,8 @@ def parallel_layer(subject: Any, case: Case) -> dict[str, Any]:
     Of each rank's call: kind, "linear", "mlp", "embedding" or "attention"; full, its parameters in order;
     n_head, of an attention; xs, this rank's inputs, one for each call; grads, of the results; groups.
     Another layer, of other weights, is built in between. Seen are results and gradients, parameters
-    that the case names in `shown`, and what the layer gives after a step of SGD. refused: the ranks
-    cannot share this layer evenly, and it is only built.
+    that the case names in `shown`, how many numbers all parameters hold, and what the layer gives
+    after a step of SGD. refused: the ranks cannot share this layer evenly, and it is only built.
     """
     return run_on_ranks(subject, case, layer_there)
 
@@ -137,9 +137,9 @@ def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     full = _full(given)
     if given.get("refused"):
         return {"building it raises": _raised(lambda: subject(full, group))}
+    before = {name: p.detach().clone() for name, p in full.named_parameters()}
     layer = subject(full, group)
     _full_other = subject(_full(given, 0.5), group)
-    before = {name: p.detach().clone() for name, p in full.named_parameters()}
     xs = [_leaf(x) for x in given["xs"]]
     with counted():
         ys = [layer(x) for x in xs]
@@ -156,7 +156,9 @@ def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
         seen[f"result{of}"] = y.detach().clone()
         if x.is_floating_point():
             seen[f"gradient of x{of}"] = x.grad
-    seen["inputs are left alone"] = unchanged(list(given["xs"]), [x.detach() for x in xs])
+    name = "ids are" if given["kind"] == "embedding" else "x is"
+    seen[f"{name} left alone"] = unchanged(list(given["xs"]), [x.detach() for x in xs])
+    seen["numbers in its parameters"] = sum(p.numel() for p in layer.parameters())
     with torch.no_grad():
         for p in layer.parameters():
             if p.grad is not None:
