@@ -92,10 +92,24 @@ bytes_per_block.mistake(
     "tokens of the batch.",
     replace("share(tokens * n_embd", "share(share(tokens, world_size) * n_embd"),
 )
-bytes_per_block.mistake(
-    "The biases and the norms are missing from the parameters: 13 D of them.",
-    replace(" + 13 * n_embd", ""),
+for missing, says in (
+    (13, "The biases and the norms are missing from the parameters: 13 D of them."),
+    (9, "The biases are missing from the parameters: 3 D, D, 4 D and D of them."),
+    (4, "The norms are missing from the parameters: two norms with a weight and a bias each, 4 D."),
+):
+    bytes_per_block.mistake(says, replace("13 * n_embd", f"{13 - missing} * n_embd"))
+WIDE = (
+    "What is reduced is a layer's result or the gradient of its input, of D features. The 4 D features in the MLP stay "
+    "on their rank."
 )
+for wide in (
+    "share(5 * tokens * n_embd, world_size)",
+    "(share(4 * tokens * n_embd, world_size) + activations)",
+):
+    bytes_per_block.mistake(
+        WIDE,
+        replace("4 * 2 * (world_size - 1) * activations", f"4 * (world_size - 1) * {wide}"),
+    )
 bytes_per_block.mistake(
     "You round a chunk of the activations down; what is left over is sent as well. Round up: -(-a // n).",
     replace("share(tokens * n_embd, world_size)", "tokens * n_embd // world_size"),
@@ -131,6 +145,15 @@ bytes_per_block.mistake(
     "A rank sends n − 1 chunks and not n: its own share needs no way.",
     replace(
         "4 * 2 * (world_size - 1)", "4 * 2 * world_size", "3 * (world_size - 1)", "3 * world_size"
+    ),
+)
+bytes_per_block.mistake(
+    "A chunk is an n-th of the elements. n − 1 is how many chunks are sent.",
+    replace(
+        "activations = share(tokens * n_embd, world_size)",
+        "activations = share(tokens * n_embd, max(world_size - 1, 1))",
+        "parameters = share(12 * n_embd**2 + 13 * n_embd, world_size)",
+        "parameters = share(12 * n_embd**2 + 13 * n_embd, max(world_size - 1, 1))",
     ),
 )
 bytes_per_block.mistake(
@@ -306,10 +329,40 @@ CopyToRanks.mistake(
     "batches: leave out the division.",
     replace("return total, None", "return total / dist.get_world_size(ctx.group), None"),
 )
+for where, says in (
+    (
+        SUM_BACK,
+        "Backward of CopyToRanks does not sum: the default of `all_reduce` is dist.ReduceOp.SUM.",
+    ),
+    (SUM, "ReduceFromRanks does not sum: the default of `all_reduce` is dist.ReduceOp.SUM."),
+):
+    for op in ("MAX", "MIN", "PRODUCT"):
+        CopyToRanks.mistake(
+            says, replace(where, where.replace("total,", f"total, dist.ReduceOp.{op},"))
+        )
 CopyToRanks.mistake(
     "ReduceFromRanks averages. The ranks have terms of one sum: leave out the division.",
     replace(SUM, SUM + "\n        total /= dist.get_world_size(group)"),
 )
+CopyToRanks.mistake(
+    "Backward of ReduceFromRanks multiplies by the number of ranks. Every rank goes on with the same sum and already has "
+    "its whole gradient.",
+    replace(
+        "return grad, None",
+        "return grad * dist.get_world_size(ctx.group), None",
+        SUM,
+        SUM + "\n        ctx.group = group",
+    ),
+)
+for edit in (
+    ("return total, None", "return total", "return grad, None", "return grad"),
+    ("return total, None", "return total"),
+    ("return grad, None", "return grad"),
+):
+    CopyToRanks.mistake(
+        "`forward` has two inputs, so `backward` returns two gradients: None for the group.",
+        replace(*edit),
+    )
 CopyToRanks.mistake(
     "Backward of ReduceFromRanks divides by the number of ranks. The derivative of a sum with respect to one of its "
     "terms is 1.",
@@ -517,10 +570,20 @@ def refused(kind, shapes, world, **more):
 
 
 SMALL = {"kind": "linear", "full": [t([1.0, 2.0], [3.0, 4.0]), t(10.0, 20.0)]}
+BUILT = on_ranks(*[call(**SMALL, xs=[], grads=[], shown=("weight", "bias"))] * 2)
+"""A case that builds the layer, and does not call it."""
 
 
 @ColumnParallelLinear.by_hand
 def _():
+    yield (
+        BUILT,
+        {
+            "rank 0: `weight`": t([1.0, 2.0]),
+            "rank 1: `weight`": t([3.0, 4.0]),
+            "rank 1: `bias`": t(20.0),
+        },
+    )
     yield (
         on_ranks(
             *[
@@ -624,6 +687,35 @@ for edit in (
     (ROWS_OF_B, "full.bias[mine]"),
 ):
     ColumnParallelLinear.mistake(A_VIEW, replace(*edit))
+ColumnParallelLinear.mistake(
+    "The bias is added twice: F.linear adds it already.",
+    replace(
+        f"return F.linear({PASS_F}, self.weight, self.bias)",
+        f"y = F.linear({PASS_F}, self.weight, self.bias)\n"
+        "        return y if self.bias is None else y + self.bias",
+    ),
+)
+NOT_TRAINED = "Your parameters get no gradient. Make them `nn.Parameter`s, with requires_grad=True, its default."
+ColumnParallelLinear.mistake(
+    NOT_TRAINED,
+    replace(f"nn.Parameter({ROWS_OF_W})", f"nn.Parameter({ROWS_OF_W}, requires_grad=False)"),
+)
+ColumnParallelLinear.mistake(
+    "You cut the weight's columns. It is (out, in), and here the outputs are cut: rows.",
+    replace(ROWS_OF_W, "full.weight[:, part_of(full.in_features, group)].clone()"),
+)
+TRANSPOSED = (
+    "Your weight is kept transposed. It is (out, in), as nn.Linear has it; F.linear transposes."
+)
+ColumnParallelLinear.mistake(
+    TRANSPOSED,
+    replace(
+        ROWS_OF_W,
+        "full.weight.T[:, mine].clone()",
+        "self.weight, self.bias)",
+        "self.weight.T, self.bias)",
+    ),
+)
 ColumnParallelLinear.mistake(
     KEPT_AS_A_PART, replace("self.group = group", "self.group, self.full = group, full")
 )
@@ -817,6 +909,14 @@ RowParallelLinear = Exercise(
 @RowParallelLinear.by_hand
 def _():
     yield (
+        BUILT,
+        {
+            "rank 0: `weight`": t([1.0], [3.0]),
+            "rank 1: `weight`": t([2.0], [4.0]),
+            "rank 1: `bias`": t(10.0, 20.0),
+        },
+    )
+    yield (
         on_ranks(
             *[
                 call(**SMALL, xs=[t([x])], grads=[t([1.0, -1.0])], shown=("weight", "bias"))
@@ -918,6 +1018,28 @@ RowParallelLinear.mistake(
         "F.linear(x, self.weight, self.bias if dist.get_rank(self.group) == 0 else None)",
         ADD_B,
         "return y",
+    ),
+)
+RowParallelLinear.mistake(
+    NOT_TRAINED,
+    replace(f"nn.Parameter({COLUMNS_OF_W})", f"nn.Parameter({COLUMNS_OF_W}, requires_grad=False)"),
+)
+RowParallelLinear.mistake(
+    TRANSPOSED,
+    replace(
+        COLUMNS_OF_W,
+        "full.weight.T[mine].clone()",
+        "F.linear(x, self.weight)",
+        "F.linear(x, self.weight.T)",
+    ),
+)
+RowParallelLinear.mistake(
+    "x has this rank's features already: do not cut it again.",
+    replace(
+        "self.group = group",
+        "self.group, self.mine = group, mine",
+        "F.linear(x, self.weight)",
+        "F.linear(x[..., self.mine], self.weight)",
     ),
 )
 ON_RANK_0_ONLY = (
@@ -1227,6 +1349,26 @@ ParallelMLP.mistake(
     "c_proj's bias is added twice: the row-parallel layer adds it, after the sum.",
     replace(f"return self.c_proj({GELU})", f"return self.c_proj({GELU}) + self.c_proj.bias"),
 )
+for edit in (
+    (DOWN, DOWN + "\n        self.c_proj.bias = None"),
+    (
+        f"self.c_proj({GELU})",
+        f"ReduceFromRanks.apply(F.linear({GELU}, self.c_proj.weight), self.c_proj.group)",
+    ),
+):
+    ParallelMLP.mistake("c_proj's bias is missing: add it once, after the sum.", replace(*edit))
+ParallelMLP.mistake(
+    "Every rank takes the first columns of c_proj's weight. Rank r has the r-th part of the features, and needs the r-th "
+    "part of the columns.",
+    replace(
+        DOWN,
+        f"{DOWN}\n        self.c_proj.weight.data.copy_(full.c_proj.weight[:, : self.c_proj.weight.size(1)])",
+    ),
+)
+ParallelMLP.mistake(
+    "GELU comes after c_proj once more. It stands between the two layers only.",
+    replace(f"self.c_proj({GELU})", f'F.gelu(self.c_proj({GELU}), approximate="tanh")'),
+)
 ParallelMLP.mistake(
     "The result is divided by the number of ranks: they have terms of one sum, and nothing is averaged.",
     replace(
@@ -1455,6 +1597,37 @@ ParallelSelfAttention.mistake(
     "You forget that attention is causal: a position must not see later ones.",
     replace(", is_causal=True", ""),
 )
+for value in ("-1e9", "float('-inf')"):
+    for hidden, says in (
+        ("triu(0)", "A position sees itself, too: mask the positions after it, triu(1)."),
+        (
+            "tril(-1)",
+            "Your mask is the wrong way round: a position sees itself and those before it.",
+        ),
+    ):
+        ParallelSelfAttention.mistake(
+            says,
+            replace(
+                "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+                "scores = q @ k.mT / q.shape[-1] ** 0.5\n"
+                f"        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).{hidden}\n"
+                f"        y = scores.masked_fill(hidden, {value}).softmax(-1) @ v",
+            ),
+        )
+ParallelSelfAttention.mistake(
+    "You normalise over the queries. A query's weights of all keys add up to one: softmax over the last axis.",
+    replace(
+        "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        "scores = q @ k.mT / q.shape[-1] ** 0.5\n"
+        "        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)\n"
+        "        y = scores.masked_fill(hidden, float('-inf')).softmax(-2) @ v",
+    ),
+)
+for order in ("k, q, v", "q, v, k", "v, k, q", "k, v, q", "v, q, k"):
+    ParallelSelfAttention.mistake(
+        f"You unpack the thirds as {order}. c_attn gives q, then k, then v.",
+        replace("q, k, v = (", f"{order} = ("),
+    )
 ParallelSelfAttention.mistake(
     "You deal the heads out like cards. c_proj's columns are contiguous: rank r has heads r H/n to (r + 1) H/n.",
     replace(
@@ -1664,6 +1837,11 @@ def embedding(world, vocab, D, *shapes, seed=0, dtype=F32, groups=None, ids=None
 @VocabParallelEmbedding.by_hand
 def _():
     table, ids = t([1.0], [2.0], [3.0]), t(2, 0, 2)
+    built = call(kind="embedding", full=[table], xs=[], grads=[], shown=("weight",))
+    yield (
+        on_ranks(built, built),
+        {"rank 0: `weight`": t([1.0], [2.0]), "rank 1: `weight`": t([3.0])},
+    )
     given = call(
         kind="embedding",
         full=[table],
@@ -1744,6 +1922,23 @@ VocabParallelEmbedding.mistake(
     replace(LOCAL, "ids.masked_fill(~mine, 0).clamp(max=len(self.weight) - 1)"),
 )
 VocabParallelEmbedding.mistake(
+    "You compare ids from which start was subtracted with stop. Compare the ids themselves, or the difference with the "
+    "number of your rows.",
+    replace(
+        "ids < self.stop",
+        "ids - self.start < self.stop",
+        LOCAL,
+        "(ids - self.start).masked_fill(~mine, 0).clamp(max=len(self.weight) - 1)",
+    ),
+)
+VocabParallelEmbedding.mistake(
+    "The result is divided by the number of ranks: one rank has the row, the others add zeros, and nothing is averaged.",
+    replace(
+        f"return ReduceFromRanks.apply({MASKED}, self.group)",
+        f"return ReduceFromRanks.apply({MASKED}, self.group) / dist.get_world_size(self.group)",
+    ),
+)
+VocabParallelEmbedding.mistake(
     "`stop` is the row after your last: an id equal to it is the next rank's.",
     replace(
         "ids < self.stop",
@@ -1791,6 +1986,16 @@ VocabParallelEmbedding.mistake(
         "rows_of(full.num_embeddings, rank, n)",
         "(full.num_embeddings * rank // n, full.num_embeddings * (rank + 1) // n)",
     ),
+)
+VocabParallelEmbedding.mistake(
+    NOT_TRAINED,
+    replace(
+        "self.weight = nn.Parameter(full.weight[self.start : self.stop].clone())",
+        'self.register_buffer("weight", full.weight.detach()[self.start : self.stop].clone())',
+    ),
+)
+VocabParallelEmbedding.mistake(
+    NOT_TRAINED, replace("self.stop].clone())", "self.stop].clone(), requires_grad=False)")
 )
 VocabParallelEmbedding.mistake(
     "`part_of` refuses a vocabulary that n does not divide. `rows_of` cuts any.",
@@ -2098,6 +2303,37 @@ vocab_parallel_cross_entropy.mistake(
     replace("wide - largest[..., None]", "wide - 0 * largest[..., None]"),
 )
 vocab_parallel_cross_entropy.mistake(
+    "The logarithms of the ranks' sums are added up. The sums of exp are added, and then comes the logarithm.",
+    replace(
+        "total = shifted.exp().sum(-1)",
+        "total = shifted.exp().sum(-1).log() + largest / dist.get_world_size(group)",
+        "target = shifted.gather",
+        "target = wide.gather",
+        "(total.log() - target)",
+        "(total - target)",
+    ),
+)
+vocab_parallel_cross_entropy.mistake(
+    "The logarithms of the ranks' sums are added up. The sums of exp are added, and then comes the logarithm.",
+    replace(
+        "total = shifted.exp().sum(-1)",
+        "total = wide.logsumexp(-1)",
+        "target = shifted.gather",
+        "target = wide.gather",
+        "(total.log() - target)",
+        "(total - target)",
+    ),
+)
+vocab_parallel_cross_entropy.mistake(
+    "The largest logit is subtracted in the sum of exp, and not from the target's logit. Subtract it from both, or add it "
+    "to the logarithm.",
+    replace("target = shifted.gather", "target = wide.gather"),
+)
+vocab_parallel_cross_entropy.mistake(
+    "The largest logit is subtracted from the target's logit, and then added to the logarithm as well.",
+    replace("(total.log() - target)", "(total.log() + largest - target)"),
+)
+vocab_parallel_cross_entropy.mistake(
     "The sum of exp is only this rank's. Every rank's part belongs to the denominator.",
     replace(STACKED, "total, ReduceFromRanks.apply(target, group)"),
 )
@@ -2279,6 +2515,16 @@ def wrong_by_hand(says):
 )
 def _(p, hot, keep, grad):
     return (p - hot) * keep[..., None]
+
+
+@wrong_by_hand(
+    "You write into a `reshape` in backward. Where strides allow no view it is a copy, and what you write is lost. Write "
+    "into the tensor itself, or go on with the copy."
+)
+def _(p, hot, keep, grad):
+    p = p.clone()
+    p.reshape(-1, p.size(-1)).sub_(hot.reshape(-1, p.size(-1)))
+    return p * (grad * keep)[..., None]
 
 
 @wrong_by_hand(
@@ -2468,6 +2714,22 @@ GatheredLinear.mistake(
         "torch.zeros_like(rows[0]) if ctx.has_bias else None",
     ),
 )
+GatheredLinear.mistake(
+    "The bias is not added forward.",
+    replace(
+        "F.linear(gather_sequence(x, group), weight, bias)",
+        "F.linear(gather_sequence(x, group), weight)",
+    ),
+)
+GatheredLinear.mistake(
+    "x's gradient is multiplied by the number of ranks. The reduce-scatter has summed over them already.",
+    replace(OF_X, OF_X + " * dist.get_world_size(ctx.group)"),
+)
+for mean in ("rows.mean(0)", "grad.sum(0).mean(0)", "grad.sum(1).mean(0)"):
+    GatheredLinear.mistake(
+        "The bias's gradient is averaged. The bias was added to every row and position: sum over both.",
+        replace("rows.sum(0)", mean),
+    )
 GatheredLinear.mistake(
     "The bias's gradient counts this rank's positions only. The bias was added to all of them.",
     replace("rows.sum(0)", "grad[:, part_of(grad.size(1), ctx.group)].sum((0, 1))"),

@@ -123,7 +123,8 @@ def parallel_layer(subject: Any, case: Case) -> dict[str, Any]:
     n_head, of an attention; xs, this rank's inputs, one for each call; grads, of the results; groups.
     Another layer, of other weights, is built in between. Seen are results and gradients, parameters
     that the case names in `shown`, how many numbers all parameters hold, and what the layer gives
-    after a step of SGD. refused: the ranks cannot share this layer evenly, and it is only built.
+    after a step of SGD. Without xs only the parameters are. refused: the ranks cannot share this layer
+    evenly, and it is only built.
     """
     return run_on_ranks(subject, case, layer_there)
 
@@ -139,6 +140,9 @@ def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
         return {"building it raises": _raised(lambda: subject(full, group))}
     before = {name: p.detach().clone() for name, p in full.named_parameters()}
     layer = subject(full, group)
+    if not given["xs"]:
+        named = dict(layer.named_parameters())
+        return {f"`{name}`": _detached(named.get(name)) for name in given["shown"]}
     _full_other = subject(_full(given, 0.5), group)
     xs = [_leaf(x) for x in given["xs"]]
     with counted():
@@ -149,7 +153,7 @@ def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     named = dict(layer.named_parameters())
     for name in given.get("shown", ()):
         p = named.get(name)
-        seen[f"`{name}`"] = None if p is None else p.detach().clone()
+        seen[f"`{name}`"] = _detached(p)
         seen[f"gradient of `{name}`"] = None if p is None or p.grad is None else p.grad.clone()
     for k, (x, y) in enumerate(zip(xs, ys, strict=True)):
         of = f" of call {k + 1}" if len(xs) > 1 else ""
@@ -167,6 +171,10 @@ def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     for name, p in full.named_parameters():
         seen[f"the full layer's {name} is left as it was"] = unchanged([before[name]], [p.detach()])
     return seen
+
+
+def _detached(p: Tensor | None) -> Tensor | None:
+    return None if p is None else p.detach().clone()
 
 
 def _raised(build: Callable[[], Any]) -> str:
@@ -209,7 +217,7 @@ def held_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
 def _called_layer(name: str, case: Case) -> str:
     first = case.calls[0].kwargs
     shape = "(V, D)" if first["kind"] == "embedding" else "(out, in)"
-    called = "" if first.get("refused") else "(x)"
+    called = "(x)" if first["xs"] else ""
     text = f"{name}(full, group){called} on {case.world} ranks"
     if first["kind"] == "mlp":
         text += f", D = {first['full'][0].shape[1]}"
