@@ -127,10 +127,12 @@ bubble_fraction.mistake(
     "You refuse one rank, one micro-batch or one chunk. All three are fine.",
     replace(LEAST, "min(n_ranks, n_microbatches, n_chunks) <= 1"),
 )
-bubble_fraction.mistake(
-    "You check the ranks only. Without micro-batches, or without chunks, there is no pipeline either.",
-    replace(LEAST, "n_ranks < 1"),
-)
+for checked in ("n_ranks < 1", "min(n_ranks, n_microbatches) < 1", "min(n_ranks, n_chunks) < 1"):
+    bubble_fraction.mistake(
+        "You check some of the three numbers only. Without ranks, without micro-batches or without chunks there is no "
+        "pipeline: raise ValueError in each case.",
+        replace(LEAST, checked),
+    )
 
 
 @bubble_fraction.alternative(
@@ -148,6 +150,7 @@ def _(n_ranks, n_microbatches, n_chunks=1):
 gpipe_schedule = Exercise(
     schedules.gpipe_schedule,
     key="pipeline_and_3d.gpipe_schedule",
+    probe=probes.of_tuples,
     title="GPipe's schedule",
     difficulty=1,
     minutes=10,
@@ -246,6 +249,14 @@ gpipe_schedule.mistake(
     "Your ranks come in reverse: rank r has stage r.",
     replace("for stage in range(n_stages)", "for stage in reversed(range(n_stages))"),
 )
+gpipe_schedule.mistake(
+    "All your ranks run stage 0. Rank r has stage r, so each list names another stage.",
+    replace("(kind, stage, i)", "(kind, 0, i)"),
+)
+gpipe_schedule.mistake(
+    "Your actions are lists. They are tuples, which can be keys of a dict, as `timeline` will need them.",
+    replace("(kind, stage, i)", "[kind, stage, i]"),
+)
 
 
 @gpipe_schedule.alternative("append, one action after the other")
@@ -263,6 +274,7 @@ def _(n_stages, n_microbatches):
 one_f_one_b_schedule = Exercise(
     schedules.one_f_one_b_schedule,
     key="pipeline_and_3d.one_f_one_b_schedule",
+    probe=probes.of_tuples,
     title="1F1B's schedule",
     difficulty=2,
     minutes=20,
@@ -394,6 +406,21 @@ one_f_one_b_schedule.mistake(
         'actions += [("F", stage, i), ',
         'actions += [("F", stage, i + (warmup == 0)), ',
     ),
+)
+
+
+KEPT = "schedule.append(actions)"
+one_f_one_b_schedule.mistake(
+    "All your ranks run stage 0. Rank r has stage r, so each list names another stage.",
+    replace(KEPT, "schedule.append([(kind, 0, i) for kind, _, i in actions])"),
+)
+one_f_one_b_schedule.mistake(
+    "Your tuples are (kind, micro-batch, stage). The stage comes before the micro-batch.",
+    replace(KEPT, "schedule.append([(kind, i, s) for kind, s, i in actions])"),
+)
+one_f_one_b_schedule.mistake(
+    "Your actions are lists. They are tuples, which can be keys of a dict, as `timeline` will need them.",
+    replace(KEPT, "schedule.append([list(action) for action in actions])"),
 )
 
 
@@ -551,6 +578,31 @@ for first in ('kind != "F"', 'kind in ("B", "W")'):
     )
 
 
+@peak_microbatches.mistake(
+    "You count for each stage. A rank's memory holds the activations of all of its stages: one number for each rank."
+)
+def _(schedule):
+    alive, peaks = {}, {}
+    for kind, stage, _ in (action for actions in schedule for action in actions):
+        alive[stage] = alive.get(stage, 0) + {"F": 1, "I": 0}.get(kind, -1)
+        peaks[stage] = max(peaks.get(stage, 0), alive[stage])
+    return [peaks[stage] for stage in sorted(peaks)]
+
+
+@peak_microbatches.mistake(
+    "You add up the peaks of a rank's stages. They need not be reached at the same time: count all of its stages together."
+)
+def _(schedule):
+    result = []
+    for actions in schedule:
+        alive, peaks = {}, {}
+        for kind, stage, _ in actions:
+            alive[stage] = alive.get(stage, 0) + {"F": 1, "I": 0}.get(kind, -1)
+            peaks[stage] = max(peaks.get(stage, 0), alive[stage])
+        result.append(sum(peaks.values()))
+    return result
+
+
 @peak_microbatches.alternative("sums of +1 and −1")
 def _(schedule):
     from itertools import accumulate
@@ -564,6 +616,7 @@ def _(schedule):
 timeline = Exercise(
     schedules.timeline,
     key="pipeline_and_3d.timeline",
+    probe=probes.of_tuples,
     title="A simulator of pipelines",
     difficulty=3,
     minutes=45,
@@ -576,10 +629,10 @@ timeline = Exercise(
         "If a whole round over the ranks moves nobody, either all is done or there is a deadlock.",
         (
             "random cases",
-            "Which rank has which stage is in the schedule; it need not be stage % ranks. And the stage behind may "
+            "Which rank has which stage is in the schedule; it need not be stage % ranks. And the next stage may "
             "have run B or I.",
         ),
-        ("edge cases", "Does the last stage, the largest number, wait for a stage behind it?"),
+        ("edge cases", "Does the last stage, the largest number, wait for a stage after it?"),
     ),
 )
 
@@ -667,7 +720,7 @@ def _():
     yield call([[("F", 0, 0)], [("F", 1, 0), ("F", 1, 1)]], alike(2)), "what nobody sends"
     yield call([[("F", 0, 0), ("W", 0, 0)]], alike(1)), "W without I"
     gap = [[("F", 0, 0), ("B", 0, 0)], [("F", 1, 0)]]
-    yield call(gap, alike(2)), "a backward that the stage behind never runs"
+    yield call(gap, alike(2)), "a backward that the next stage never runs"
     mixed = [
         [("F", 0, 0), ("F", 0, 1), ("B", 0, 0), ("B", 0, 1)],
         [("F", 1, 0), ("I", 1, 0), ("F", 1, 1), ("B", 1, 1), ("W", 1, 0)],
@@ -679,7 +732,7 @@ def _():
 
 
 HOP = "hop * (rank_of[need[1]] != rank)"
-BEHIND = "[(behind, stage + 1, i)] if stage < last else []"
+AFTER = "[(due, stage + 1, i)] if stage < last else []"
 timeline.mistake("Your messages take no time: `hop` is left out.", replace(f" + {HOP}", ""))
 timeline.mistake(
     "You add `hop` between two stages of one rank. Nothing travels there.",
@@ -705,12 +758,12 @@ timeline.mistake(
     replace("start = free[rank]", "start = 0.0"),
 )
 timeline.mistake(
-    "Your backwards wait for their own forward only. Before the last stage the gradient comes from the stage behind.",
-    replace(f" + ({BEHIND})", ""),
+    "Your backwards wait for their own forward only. Except on the last stage the gradient comes from the next one.",
+    replace(f" + ({AFTER})", ""),
 )
 timeline.mistake(
     "Your backwards do not wait for the forward of their own stage. On the last stage there is nothing else to wait for.",
-    replace(f'[("F", stage, i)] + ({BEHIND})', BEHIND),
+    replace(f'[("F", stage, i)] + ({AFTER})', AFTER),
 )
 timeline.mistake(
     "Your forwards wait for nothing. They need that of the stage before.",
@@ -729,11 +782,11 @@ timeline.mistake(
     replace('return [("I", stage, i)]', "return []"),
 )
 timeline.mistake(
-    "You wait for B of the stage behind. It may have been split: then I is what makes the gradient.",
+    "You wait for B of the next stage. It may have been split: then I is what makes the gradient.",
     replace('"I" if ("I", stage + 1, i) in times else "B"', '"B"'),
 )
 timeline.mistake(
-    "Where the backward behind is split, you wait for its W. The gradient of the inputs is there with I already.",
+    "Where the next stage's backward is split, you wait for its W. The gradient of the inputs is there with I already.",
     replace(
         '"I" if ("I", stage + 1, i) in times else "B"',
         '"W" if any(("I", stage + 1, i) in actions for actions in schedule) else "B"',
@@ -766,6 +819,16 @@ timeline.mistake(
         "                moved = True\n",
         "",
     ),
+)
+
+
+timeline.mistake(
+    "An empty schedule makes your code raise: there is no largest stage. Nobody waits in it, so the answer is an empty dict.",
+    replace("max(rank_of, default=0)", "max(rank_of)"),
+)
+timeline.mistake(
+    "Your starts and ends are lists. They are pairs, tuples.",
+    replace("times[action] = start, free[rank]", "times[action] = [start, free[rank]]"),
 )
 
 
@@ -805,9 +868,9 @@ def _(schedule, seconds, hop=0.0):
         if kind in "BI":
             starts.append(end(("F", stage, i)))
             if stage < last:
-                behind = ("I", stage + 1, i)
-                behind = behind if behind in all_of_them else ("B", stage + 1, i)
-                starts.append(end(behind) + (hop if rank_of[stage + 1] != here else 0))
+                due = ("I", stage + 1, i)
+                due = due if due in all_of_them else ("B", stage + 1, i)
+                starts.append(end(due) + (hop if rank_of[stage + 1] != here else 0))
         under_way.remove(action)
         times[action] = max(starts), max(starts) + seconds[kind][stage]
         return times[action][1]
@@ -1028,6 +1091,10 @@ pipeline_step.mistake(
     ),
 )
 pipeline_step.mistake(
+    "You send the output as it lies in memory. One that is not contiguous is refused: send `.contiguous()`.",
+    replace("_sent(y.detach(), rank + 1, i)", "dist.isend(y.detach(), rank + 1, tag=i)"),
+)
+pipeline_step.mistake(
     "You receive into float32, whatever hidden's dtype is: the bytes of another dtype are read as float32.",
     replace(
         "_received(hidden, rank - 1, i)",
@@ -1155,6 +1222,7 @@ def _(stage, actions, inputs, targets, loss_fn, hidden):
 mesh_coordinates = Exercise(
     device_mesh.mesh_coordinates,
     key="pipeline_and_3d.mesh_coordinates",
+    probe=probes.a_tuple,
     title="Where a rank stands in a mesh",
     difficulty=1,
     minutes=10,
@@ -1251,6 +1319,35 @@ def _(rank, sizes):
     if not 0 <= rank < torch.Size(sizes).numel():
         raise ValueError("no such rank")
     return tuple(rank // step % size for size, step in zip(sizes, [*sizes[1:], 1], strict=True))
+
+
+@mesh_coordinates.mistake(
+    "You take the rank after the last one: ranks count from 0, so the product of the sizes is none."
+)
+def _(rank, sizes):
+    stride = torch.Size(sizes).numel()
+    if not 0 <= rank <= stride:
+        raise ValueError(rank)
+    found = []
+    for size in sizes:
+        stride //= size
+        found.append(rank // stride)
+        rank %= stride
+    return tuple(found)
+
+
+@mesh_coordinates.mistake("A rank that does not exist raises ValueError, not IndexError.")
+def _(rank, sizes):
+    if rank < 0:
+        raise ValueError(rank)
+    places = torch.cartesian_prod(*(torch.arange(size) for size in sizes)).view(-1, len(sizes))
+    return tuple(places[rank].tolist())
+
+
+mesh_coordinates.mistake(
+    "You return a list. Coordinates are a tuple: only that is an index of one element.",
+    replace("tuple(reversed(coordinates))", "coordinates[::-1]"),
+)
 
 
 @mesh_coordinates.alternative("from the first axis, by strides")
@@ -1362,6 +1459,37 @@ mesh_group.mistake(
 )
 
 
+mesh_group.mistake(
+    "The rank comes first in your group, and then you go round. Groups are in the order of the coordinate, the same on every "
+    "member.",
+    replace(
+        "first + i * stride for i in range(sizes[axis])",
+        "first + (coordinate + i) % sizes[axis] * stride for i in range(sizes[axis])",
+    ),
+)
+mesh_group.mistake(
+    "You refuse negative axes. They count from the end: −1 is the last one.",
+    replace(
+        "    coordinate =",
+        "    if axis < 0:\n        raise IndexError(axis)\n    coordinate =",
+    ),
+)
+mesh_group.mistake(
+    "An axis that does not exist raises IndexError, not ValueError.",
+    replace(
+        "    coordinate =",
+        "    if not -len(sizes) <= axis < len(sizes):\n        raise ValueError(axis)\n    coordinate =",
+    ),
+)
+mesh_group.mistake(
+    "You wrap the axis around: `axis % len(sizes)` makes an axis of every number. One that does not exist raises IndexError.",
+    replace(
+        "mesh_coordinates(rank, sizes)[axis]", "mesh_coordinates(rank, sizes)[axis % len(sizes)]"
+    )
+    + replace("range(sizes[axis])", "range(sizes[axis % len(sizes)])"),
+)
+
+
 @mesh_group.alternative("an arange, as DeviceMesh does it")
 def _(rank, sizes, axis):
     world = torch.Size(sizes).numel()
@@ -1469,10 +1597,24 @@ zigzag_positions.mistake(
         "if length % (2 * world_size):", "if length % world_size:", ".chunk(", ".tensor_split("
     ),
 )
-zigzag_positions.mistake(
-    "Your positions are floats; indices are int64.",
-    replace(CAT, CAT + ".float()"),
+for kind in ("float", "int"):
+    zigzag_positions.mistake(
+        "Your positions have another dtype than int64, which is what indices have.",
+        replace(CAT, f"{CAT}.{kind}()"),
+    )
+
+
+@zigzag_positions.mistake(
+    "You check that the ranks divide the length. There are two chunks for each: 2n must divide it."
 )
+def _(rank, world_size, length):
+    if length % world_size:
+        raise ValueError(length)
+    size = length // (2 * world_size)
+    ends = rank * size, (2 * world_size - 1 - rank) * size
+    return torch.cat([torch.arange(end, end + size) for end in ends])
+
+
 zigzag_positions.mistake(
     "You take a length that cannot be cut into equal chunks, and some ranks have more than others, or nothing. Raise ValueError.",
     replace("if length % (2 * world_size):", "if False:", ".chunk(", ".tensor_split("),
@@ -1871,6 +2013,24 @@ def _(q, k, v, positions):
     return out.to(q.dtype)
 
 
+@ring_attention.alternative("around the ring the other way")
+def _(q, k, v, positions):
+    dtype = torch.promote_types(q.dtype, F32)
+    n, rank = dist.get_world_size(), dist.get_rank()
+    block, maximum = torch.stack([k, v]), torch.full(q.shape[:3], -torch.inf, dtype=dtype)
+    total, out = torch.zeros_like(maximum), torch.zeros(q.shape, dtype=dtype)
+    for step in range(n):
+        future = positions[(rank + step) % n] > positions[rank][:, None]
+        scores = (q.to(dtype) @ block[0].to(dtype).mT) * q.shape[3] ** -0.5
+        scores = scores.masked_fill(future, -torch.inf)
+        maximum, total, out = online_softmax(maximum, total, out, scores, block[1].to(dtype))
+        if step < n - 1:
+            arriving = torch.empty_like(block)
+            exchange(block, (rank - 1) % n, arriving, (rank + 1) % n)
+            block = arriving
+    return (out / total[..., None]).to(q.dtype)
+
+
 @ring_attention.alternative("skip blocks that lie wholly in the future")
 def _(q, k, v, positions):
     dtype = torch.promote_types(q.dtype, F32)
@@ -2040,9 +2200,23 @@ top_k_router.mistake(
     "You count with `bincount` alone: if the last experts were chosen by nobody, it is too short. Give it minlength.",
     replace("bincount(minlength=E)", "bincount()"),
 )
+for ranked in ("logits", "wide", "probabilities"):
+    top_k_router.mistake(
+        "You choose by `topk`, which promises no order among equals. Of equal logits the lower number comes first: a stable "
+        "sort, falling.",
+        replace(SORT, f"{ranked}.topk(k, dim=-1).indices"),
+    )
+WIDE_LOGITS = "logits.to(torch.promote_types(logits.dtype, torch.float32))"
+LOW_LOSS = (
+    "Your loss has the logits' dtype, in which bfloat16 has two or three digits. It has the dtype that is computed in: float32 "
+    "for bfloat16 logits."
+)
+top_k_router.mistake(LOW_LOSS, replace(WIDE_LOGITS, "logits"))
+top_k_router.mistake(LOW_LOSS, replace("experts, loss", "experts, loss.to(logits.dtype)"))
 top_k_router.mistake(
-    "You compute in the logits' dtype: a bfloat16 softmax has two or three digits. Use float32 inside.",
-    replace("logits.to(torch.promote_types(logits.dtype, torch.float32))", "logits"),
+    "Your softmax runs in the logits' dtype: in bfloat16 its probabilities have two or three digits. Convert the logits "
+    "first.",
+    replace("wide.softmax(dim=-1)", "logits.softmax(dim=-1).to(wide.dtype)"),
 )
 top_k_router.mistake(
     "Your gates have the dtype that was computed in: cast them to the logits'.",
@@ -2148,9 +2322,13 @@ def dispatch_case(
     dtype=F32,
     chosen=None,
     turned=False,
-    gate_dtype=None,
+    wide_gates=False,
 ):
-    """A case: `tokens` of each rank, E experts in all, k choices a token."""
+    """A case: `tokens` of each rank, E experts in all, k choices a token.
+
+    wide_gates: they are float64, but all that is multiplied is exact in float32 too, so that it does
+    not matter in which of the two the product is made.
+    """
     generator = torch.Generator().manual_seed(seed)
     world = len(tokens)
     m = E // world
@@ -2161,8 +2339,10 @@ def dispatch_case(
         own = torch.rand(T, E, generator=generator).argsort(1)[:, :k]
         if chosen is not None:
             own = torch.tensor(chosen[rank], dtype=torch.int64).view(T, k)
-        gates = torch.rand(T, k, generator=generator, dtype=F64).to(gate_dtype or dtype)
+        gates = torch.rand(T, k, generator=generator, dtype=F64).to(dtype)
         grad = torch.randn(T, D, generator=generator, dtype=F64).to(dtype)
+        if wide_gates:
+            gates, grad = gates.mul(8).ceil().div(8).to(F64), torch.ones_like(grad)
         if turned:
             x, gates, own = draws.scattered(x), draws.scattered(gates), draws.scattered(own)
         more = {} if capacity is None else {"capacity": capacity}
@@ -2232,7 +2412,10 @@ def _():
     yield dispatch_case([3, 2], 2, 1, capacity=0, seed=4), "capacity 0: everything is dropped"
     yield dispatch_case([4], 4, 3, seed=7), "one rank alone"
     yield dispatch_case([4, 3], 4, 2, turned=True), "x, chosen and gates are not contiguous"
-    yield dispatch_case([3, 2], 2, 1, gate_dtype=F64), "gates of another dtype: the result has x's"
+    yield (
+        dispatch_case([3, 2], 2, 1, D=1, wide_gates=True),
+        "gates of another dtype: the result has x's",
+    )
     yield dispatch_case([6, 5, 4, 7], 8, 3, D=2, seed=9), "four ranks, eight experts, three choices"
 
 
@@ -2244,7 +2427,7 @@ DROPPED = dispatch_case(
 
 
 def rows_needed(case):
-    """Bytes of the rows that leave the busiest rank, there or back, in both passes, and of its counts."""
+    """Bytes of the rows that leave the busiest rank, there or back, in both passes, and of all counts."""
     E = sum(len(c.kwargs["weights"]) for c in case.calls)
     m, world = E // case.world, case.world
     counts = torch.stack([c.kwargs["chosen"].flatten().bincount(minlength=E) for c in case.calls])
@@ -2252,7 +2435,7 @@ def rows_needed(case):
     table = kept.view(world, world, m).sum(2)
     table.fill_diagonal_(0)
     busiest = int((table.sum(0) + table.sum(1)).max())
-    return 2 * busiest * 4 * case.calls[0].kwargs["x"].shape[1] + 8 * E
+    return 2 * busiest * 4 * case.calls[0].kwargs["x"].shape[1] + 8 * E * world
 
 
 expert_dispatch.contract(
@@ -2274,6 +2457,17 @@ KEEP = "order = order[place < capacity]"
 expert_dispatch.mistake(
     "Your gates are not applied: each result counts as gate · result.",
     replace(WEIGHTED, "back"),
+)
+expert_dispatch.mistake(
+    "No gradient goes to the gates: they are detached, and the router would learn nothing.",
+    replace(WEIGHTED, "back * gates.detach().flatten()[order, None]"),
+)
+expert_dispatch.mistake(
+    "Your result has the gates' dtype. It has that of x.",
+    replace(
+        "torch.zeros_like(x).index_add(0, order // k, weighted.to(x.dtype))",
+        "torch.zeros_like(x, dtype=weighted.dtype).index_add(0, order // k, weighted)",
+    ),
 )
 expert_dispatch.mistake(
     "You multiply by the gates in the order of the tokens. The rows are in the order of experts: "
@@ -2536,6 +2730,8 @@ SMALL = {
     "active": 0,
     "shared": 0,
     "expert_ffn": 0,
+    "nodes": 0,
+    "kept": 2.0,
 }
 FEW = {
     "devices": 4,
@@ -2545,7 +2741,7 @@ FEW = {
     "inside": 1e11,
     "between": 1e10,
     "node": 2,
-    "stages": (0, 1),
+    "zero_stages": (0, 1),
 }
 EXPERTS = {"experts": 4, "active": 2, "shared": 1, "expert_ffn": 512}
 
@@ -2556,13 +2752,13 @@ def _():
         call(model=SMALL, cluster=FEW | {"devices": 1, "memory": 80e9}),
         {
             "number of layouts": 1,
-            "layout 1 (dp, tp, pp, cp, ep, chunks, stage, recompute)": (1, 1, 1, 1, 1, 1, 0, 0),
+            "layout 1 (dp, tp, pp, cp, ep, chunks, zero, recompute)": (1, 1, 1, 1, 1, 1, 0, 0),
         },
     )
     yield call(model=SMALL, cluster=FEW | {"memory": 1e6}), {"number of layouts": 0}
     yield (
         call(model=SMALL, cluster=FEW | {"memory": 80e9, "node": 4}),
-        {"layout 1 (dp, tp, pp, cp, ep, chunks, stage, recompute)": (4, 1, 1, 1, 1, 1, 1, 0)},
+        {"layout 1 (dp, tp, pp, cp, ep, chunks, zero, recompute)": (4, 1, 1, 1, 1, 1, 1, 0)},
     )
 
 
@@ -2579,7 +2775,7 @@ def _(draw):
         "devices": draw(st.sampled_from([1, 2, 4, 6, 8, 12])),
         "memory": draw(st.sampled_from([0.6e9, 1.2e9, 3e9, 80e9])),
         "node": draw(st.sampled_from([1, 2, 4])),
-        "stages": draw(st.sampled_from([(0,), (1,), (0, 1, 2, 3)])),
+        "zero_stages": draw(st.sampled_from([(0,), (1,), (0, 1, 2, 3)])),
     }
     yield call(model=model, cluster=cluster, top=draw(st.sampled_from([1, 5, 40])))
 
@@ -2639,7 +2835,7 @@ def _():
         "four devices are no pipeline of three layers",
     )
     yield (
-        call(model=SMALL, cluster=FEW | {"devices": 1, "memory": FULL, "stages": (0,)}),
+        call(model=SMALL, cluster=FEW | {"devices": 1, "memory": FULL, "zero_stages": (0,)}),
         "it fits to the byte",
     )
 
@@ -2734,6 +2930,21 @@ plan_parallelism.mistake(
     ),
 )
 plan_parallelism.mistake(
+    "You ask LEAST_TOKENS of cp = 1 too. A short context may stay whole: cp = 1 is always there.",
+    replace(
+        "powers_of_two(model.context // LEAST_TOKENS)",
+        "powers_of_two(model.context // LEAST_TOKENS)[: model.context // LEAST_TOKENS]",
+    ),
+)
+plan_parallelism.mistake(
+    "Your chunks divide the layers of the model. They cut a stage, and divide its n layers.",
+    replace("if n % c == 0", "if model.layers % c == 0"),
+)
+plan_parallelism.mistake(
+    "Your layouts are plain tuples. A Layout has names, which what comes after asks for.",
+    replace("layout[1:], layout))", "layout[1:], tuple(layout)))"),
+)
+plan_parallelism.mistake(
     "You cut layers // pp into chunks. Stages need not have as many: the last one has the head as well. "
     "`layers_of_stage` says how many they have.",
     replace("n, _ = layers_of_stage(model, pp)", "n = model.layers // pp"),
@@ -2769,9 +2980,9 @@ def _(model: planning.Model, cluster: planning.Cluster, top=1):
                     for ep in divisors:
                         if ep & (ep - 1) or ep > max(1, model.experts) or dp * cp % ep:
                             continue
-                        for stage in cluster.stages:
+                        for zero in cluster.zero_stages:
                             for again in range(3):
-                                one = p.Layout(dp, tp, pp, cp, ep, chunks, stage, again)
+                                one = p.Layout(dp, tp, pp, cp, ep, chunks, zero, again)
                                 if sum(p.memory(model, one).values()) > p.USABLE * cluster.memory:
                                     continue
                                 chosen[one] = sum(p.step_seconds(model, cluster, one).values())
