@@ -114,6 +114,14 @@ for said, instead in (
         "(n_ranks - 1) / (n_chunks * n_microbatches + n_ranks)",
     ),
     (
+        "That is the share in percent. A number from 0 to 1 is asked for.",
+        "100 * (n_ranks - 1) / (n_chunks * n_microbatches + n_ranks - 1)",
+    ),
+    (
+        "A rank waits for p − 1 forwards and for p − 1 backwards. You count one of the two waits beside both kinds of work.",
+        "(n_ranks - 1) / (2 * n_chunks * n_microbatches + n_ranks - 1)",
+    ),
+    (
         "You divide by `//`, which leaves whole numbers only: a fraction is asked for.",
         "(n_ranks - 1) // (n_chunks * n_microbatches + n_ranks - 1)",
     ),
@@ -208,6 +216,10 @@ for said, instead in (
         "activations lie there.",
         '[("F", stage, i) for i in range(n_microbatches)]'
         ' + [("B", n_stages - 1 - stage, i) for i in range(n_microbatches)]',
+    ),
+    (
+        "Your tuples are (stage, kind, micro-batch), the order in which torch writes an action. Here the kind comes first.",
+        '[(stage, kind, i) for kind in "FB" for i in range(n_microbatches)]',
     ),
     (
         "You count micro-batches from 1. They begin at 0.",
@@ -409,7 +421,20 @@ one_f_one_b_schedule.mistake(
 )
 
 
+one_f_one_b_schedule.mistake(
+    "Your turns end early: the last forwards are missing. Every micro-batch goes forward once.",
+    replace(
+        "range(warmup, n_microbatches):",
+        "range(warmup, n_microbatches - 1):",
+        "range(n_microbatches - warmup, n_microbatches)",
+        "range(max(0, n_microbatches - 1 - warmup), n_microbatches)",
+    ),
+)
 KEPT = "schedule.append(actions)"
+one_f_one_b_schedule.mistake(
+    "Your ranks come in reverse: rank r has stage r.",
+    replace(KEPT, "schedule.insert(0, actions)"),
+)
 one_f_one_b_schedule.mistake(
     "All your ranks run stage 0. Rank r has stage r, so each list names another stage.",
     replace(KEPT, "schedule.append([(kind, 0, i) for kind, _, i in actions])"),
@@ -496,6 +521,8 @@ def _():
     yield call([last, [("F", 1, 0), ("B", 1, 0)]]), "the peak comes late, and ranks differ"
     mixed = [("F", 0, 0), ("I", 0, 0), ("F", 0, 1), ("B", 0, 1), ("W", 0, 0)]
     yield call([mixed]), "full and split backwards on one rank"
+    pairs = [("F", 0, 0), ("F", 0, 1), ("I", 0, 0), ("F", 0, 2), ("F", 0, 3), ("W", 0, 0)]
+    yield call([pairs]), "a gradient of inputs between pairs of forwards"
 
 
 FREES = 'elif kind in ("B", "W"):'
@@ -587,6 +614,19 @@ def _(schedule):
         alive[stage] = alive.get(stage, 0) + {"F": 1, "I": 0}.get(kind, -1)
         peaks[stage] = max(peaks.get(stage, 0), alive[stage])
     return [peaks[stage] for stage in sorted(peaks)]
+
+
+peak_microbatches.mistake(
+    "You let I and W free half each. All that was saved stays until the last that needs it, W, is done.",
+    replace(
+        'elif kind in ("B", "W"):',
+        'elif kind in ("I", "W"):\n                alive -= 0.5\n            else:',
+    ),
+)
+peak_microbatches.mistake(
+    "You count forwards in a row. A backward in between frees one of them, not all.",
+    replace("alive -= 1", "alive = 0", 'elif kind in ("B", "W"):', "else:"),
+)
 
 
 @peak_microbatches.mistake(
@@ -823,6 +863,18 @@ timeline.mistake(
 
 
 timeline.mistake(
+    "Only your activations take `hop` to travel. The gradients that go back do, too.",
+    replace(HOP, 'hop * (rank_of[need[1]] != rank and kind == "F")'),
+)
+timeline.mistake(
+    "Only your gradients take `hop` to travel. The activations that go forward do, too.",
+    replace(HOP, 'hop * (rank_of[need[1]] != rank and kind != "F")'),
+)
+timeline.mistake(
+    "A schedule that gets stuck raises ValueError; you raise another exception.",
+    replace("raise ValueError", "raise RuntimeError"),
+)
+timeline.mistake(
     "An empty schedule makes your code raise: there is no largest stage. Nobody waits in it, so the answer is an empty dict.",
     replace("max(rank_of, default=0)", "max(rank_of)"),
 )
@@ -1019,6 +1071,14 @@ pipeline_step.contract(
 pipeline_step.mistake(
     "The gradients are those of the sum of the losses: divide each by the number of micro-batches before its backward.",
     replace("y = y / n_microbatches", "pass"),
+)
+pipeline_step.mistake(
+    "You divide by the number of ranks. The mean is over the micro-batches.",
+    replace("y = y / n_microbatches", "y = y / (last + 1)"),
+)
+pipeline_step.mistake(
+    "Your losses are Python numbers. Tensors without axes are asked for, detached.",
+    replace("losses[i] = y.detach()", "losses[i] = y.item()"),
 )
 pipeline_step.mistake(
     "The losses that you return are divided already: return each micro-batch's own.",
@@ -1336,6 +1396,26 @@ def _(rank, sizes):
     return tuple(found)
 
 
+@mesh_coordinates.mistake(
+    "You divide by the stride and take no remainder, so coordinates are larger than their axes: rank // stride % size."
+)
+def _(rank, sizes):
+    stride = torch.Size(sizes).numel()
+    if not 0 <= rank < stride:
+        raise ValueError(rank)
+    found = []
+    for size in sizes:
+        stride //= size
+        found.append(rank // stride)
+    return tuple(found)
+
+
+mesh_coordinates.mistake(
+    "Your coordinates count from 1. They begin at 0, as ranks do.",
+    replace("coordinates.append(coordinate)", "coordinates.append(coordinate + 1)"),
+)
+
+
 @mesh_coordinates.mistake("A rank that does not exist raises ValueError, not IndexError.")
 def _(rank, sizes):
     if rank < 0:
@@ -1468,6 +1548,16 @@ mesh_group.mistake(
     ),
 )
 mesh_group.mistake(
+    "Your group is in falling order. It is in the order of the coordinate, from 0 on.",
+    replace("for i in range(sizes[axis])", "for i in reversed(range(sizes[axis]))"),
+)
+mesh_group.mistake(
+    "You take the neighbours along the axis only. The group has every rank that differs from this one on that axis alone.",
+    replace(
+        "for i in range(sizes[axis])", "for i in range(sizes[axis]) if abs(i - coordinate) <= 1"
+    ),
+)
+mesh_group.mistake(
     "You refuse negative axes. They count from the end: −1 is the last one.",
     replace(
         "    coordinate =",
@@ -1596,6 +1686,14 @@ zigzag_positions.mistake(
     replace(
         "if length % (2 * world_size):", "if length % world_size:", ".chunk(", ".tensor_split("
     ),
+)
+zigzag_positions.mistake(
+    "Your positions count from 1. The first token of the sequence has position 0.",
+    replace(CAT, f"{CAT} + 1"),
+)
+zigzag_positions.mistake(
+    "You return the two chunks as two rows. The positions are one row, one chunk after the other.",
+    replace("torch.cat([", "torch.stack(["),
 )
 for kind in ("float", "int"):
     zigzag_positions.mistake(
@@ -1818,6 +1916,14 @@ ring_attention.mistake(
 ring_attention.mistake(
     "You stop a step early: n ranks are n − 1 messages, but n blocks to compute with.",
     replace("for step in range(world_size):", "for step in range(max(1, world_size - 1)):"),
+)
+ring_attention.mistake(
+    "You divide the scores by D. They are divided by its square root.",
+    replace("q.shape[-1] ** -0.5", "q.shape[-1] ** -1.0"),
+)
+ring_attention.mistake(
+    "You mask the past and keep the future: a query sees keys that are no later than itself.",
+    replace("> positions[rank]", "< positions[rank]"),
 )
 ring_attention.mistake(
     "You forget to divide the scores by √D.",
@@ -2206,6 +2312,16 @@ for ranked in ("logits", "wide", "probabilities"):
         "sort, falling.",
         replace(SORT, f"{ranked}.topk(k, dim=-1).indices"),
     )
+top_k_router.mistake(
+    "The numbers of your experts have another dtype than int64, which is what indices have.",
+    replace(
+        "return gates.to(logits.dtype), experts,", "return gates.to(logits.dtype), experts.int(),"
+    ),
+)
+top_k_router.mistake(
+    "Your loss is a mean over the experts. It is their sum, times E.",
+    replace("loss = E * (f", "loss = 1 / E * (f"),
+)
 WIDE_LOGITS = "logits.to(torch.promote_types(logits.dtype, torch.float32))"
 LOW_LOSS = (
     "Your loss has the logits' dtype, in which bfloat16 has two or three digits. It has the dtype that is computed in: float32 "
@@ -2461,6 +2577,15 @@ expert_dispatch.mistake(
 expert_dispatch.mistake(
     "No gradient goes to the gates: they are detached, and the router would learn nothing.",
     replace(WEIGHTED, "back * gates.detach().flatten()[order, None]"),
+)
+expert_dispatch.mistake(
+    "You add the experts' results to x. The layer returns the results alone; the residual is the caller's.",
+    replace("torch.zeros_like(x).index_add", "x.index_add"),
+)
+expert_dispatch.mistake(
+    "Your rows leave in the order of the tokens. `exchange_rows` sends the first of them to rank 0, the next to rank 1, and so "
+    "on: sort the choices by expert first.",
+    replace("order = choices.argsort(stable=True)", "order = torch.arange(len(choices))"),
 )
 expert_dispatch.mistake(
     "Your result has the gates' dtype. It has that of x.",
@@ -2928,6 +3053,14 @@ plan_parallelism.mistake(
         "range(1, model.layers + 1)",
         "[p for p in range(1, model.layers + 1) if model.layers % p == 0]",
     ),
+)
+plan_parallelism.mistake(
+    "You leave out recompute = 2, whole layers. It takes longest, and may be all that fits.",
+    replace("(0, 1, 2),", "(0, 1),"),
+)
+plan_parallelism.mistake(
+    "You ask whether pp divides the batch. What a replica has are m = batch / dp micro-batches: pp must divide m.",
+    replace("model.batch // dp % pp == 0", "model.batch % pp == 0"),
 )
 plan_parallelism.mistake(
     "You ask LEAST_TOKENS of cp = 1 too. A short context may stay whole: cp = 1 is always there.",
