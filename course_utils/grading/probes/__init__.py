@@ -98,6 +98,12 @@ from course_utils.grading.probes.chapters.pretraining import (
     trained_step,
 )
 from course_utils.grading.probes.chapters.process_groups import in_rounds
+from course_utils.grading.probes.chapters.profiling_and_compile import (
+    in_one_graph,
+    matmul_launched,
+    softmax_launched,
+    timed,
+)
 from course_utils.grading.probes.chapters.quantization import four_bit_layer, observed, one_of
 from course_utils.grading.probes.chapters.schedules_and_stability import (
     accumulated_on_ranks,
@@ -177,6 +183,7 @@ __all__ = [
     "gpt2_count",
     "gpt2_model",
     "gpt2_part",
+    "in_one_graph",
     "in_rounds",
     "initialised",
     "injected",
@@ -186,6 +193,7 @@ __all__ = [
     "lora_layer",
     "loss_estimated",
     "master_run",
+    "matmul_launched",
     "merge_run",
     "module",
     "module_on_ranks",
@@ -223,6 +231,7 @@ __all__ = [
     "sharded_state",
     "shuffled",
     "signed_number",
+    "softmax_launched",
     "spikes",
     "split_and_merged",
     "started_apart",
@@ -242,6 +251,7 @@ __all__ = [
     "takes_vjp",
     "there_and_back",
     "tied",
+    "timed",
     "timeline",
     "token_weighted",
     "trace",

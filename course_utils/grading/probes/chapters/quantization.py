@@ -16,7 +16,10 @@ from .modules import brief, clone, raised_name
 
 
 def _cloned(given: Any) -> list[Any]:
-    return [clone(x) if isinstance(x, Tensor) else x for x in given]
+    return [
+        tuple(_cloned(x)) if isinstance(x, tuple) else (clone(x) if isinstance(x, Tensor) else x)
+        for x in given
+    ]
 
 
 @probe
