@@ -133,7 +133,7 @@ from course_utils.grading.probes.chapters.training_loop import (
     written,
 )
 
-from .functions import a_tuple, call, named_arguments, never_negative, there_and_back
+from .functions import a_tuple, call, named_arguments, never_negative, of_tuples, there_and_back
 from .objects import steps
 from .on_ranks import module_on_ranks, on_ranks, steps_on_ranks
 from .randomness import glorot_weight
@@ -202,6 +202,7 @@ __all__ = [
     "nf4_product",
     "observed",
     "of_bytes",
+    "of_tuples",
     "on_arrays",
     "on_ranks",
     "one_of",
