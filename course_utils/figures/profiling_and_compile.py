@@ -28,18 +28,16 @@ def draw_trace(
     whole = max(end for _, _, end in spans) - first
     figure, ax = plot(8.6, 0.42 * levels + 0.9)
     around: list[float] = []
-    used = set()
+    bars: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for name, start, end in sorted(spans, key=lambda span: (span[1], -span[2])):
         while around and around[-1] <= start:
             around.pop()
-        row, kind = len(around), kind_of(name)
+        row = len(around)
         around.append(end)
         if row >= levels:
             continue
-        colour = KINDS.get(kind, OTHER)
-        used.add(kind if kind in KINDS else "other")
         at, width = 1e3 * (start - first), 1e3 * (end - start)
-        ax.add_patch(Rectangle((at, -row), width, -0.86, facecolor=colour, ec=PAPER, lw=0.2))
+        bars.setdefault((row, kind_of(name)), []).append((at, width))
         if end - start > named * whole:
             ax.text(
                 at + width / 2,
@@ -51,6 +49,10 @@ def draw_trace(
                 color=INK,
                 clip_on=True,
             )
+    for (row, kind), places in bars.items():
+        colour = KINDS.get(kind, OTHER)
+        ax.broken_barh(places, (-row - 0.86, 0.86), facecolor=colour, ec=PAPER, lw=0.2, zorder=0.5)
+    used = {kind for _, kind in bars}
     ax.set_xlim(0, 1e3 * whole)
     ax.set_ylim(-levels, 0.1)
     ax.set_yticks([])
