@@ -46,7 +46,7 @@ def draw_trace(
                 ha="center",
                 va="center",
                 fontsize=7,
-                color=INK,
+                color=PAPER if kind_of(name) == "products" else INK,
                 clip_on=True,
             )
     for (row, kind), places in bars.items():
@@ -192,7 +192,7 @@ def draw_programs(n: int, block: int) -> Drawing:
                     facecolor=colour,
                     alpha=0.75,
                     ec=FAINT if not inside else PAPER,
-                    ls="--",
+                    ls="-" if inside else "--",
                 )
             )
             ax.text(
