@@ -231,7 +231,7 @@ quiz = Quiz(
                 Choice("(x * keep).sum(1)", "NaN · 0 is NaN, and one NaN spoils the sum."),
                 Choice(
                     "torch.where(keep, x, 0.0).sum(1)",
-                    "`where` chooses; what it does not choose never enters the arithmetic.",
+                    "`where` chooses; what it does not choose never enters the sum.",
                     right=True,
                 ),
                 Choice(
@@ -272,7 +272,7 @@ quiz = Quiz(
                 ),
                 Choice(
                     "It works: a 0-dim CPU tensor counts as a number",
-                    "Tensors without axes are the one exception to the rule of one device.",
+                    "In arithmetic, tensors without axes are the one exception to the rule of one device.",
                     right=True,
                 ),
             ],
