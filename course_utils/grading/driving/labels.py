@@ -42,9 +42,7 @@ def on_rank(rank: int, label: str) -> str:
 
 def complaint(label: str, value: Any) -> str:
     """What it means that a label came which the reference does not show, in a sentence."""
-    where, colon, what = label.rpartition(
-        ": "
-    )  # the rank, or the step of a probe that takes several
+    where, colon, what = label.rpartition(": ")  # the rank, or the step of a probe
     if what == RAISES:
         return f"{where}{colon}your code raised {cut(str(value))}; no exception is expected here"
     if what == GIVEN:

@@ -1,11 +1,9 @@
 """Drive an object through a case with a probe, and keep what was seen or what was raised."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
-
-import torch
 
 from course_utils.grading.pytrees.text import cut
 from course_utils.processes.time_limit import allowance, spare, time_limit
@@ -13,7 +11,7 @@ from course_utils.processes.time_limit import allowance, spare, time_limit
 from .case import Case
 from .errors import MOST, Raised, is_text, raised_by
 from .global_state import quiet
-from .mirrored import asks_for_numbers, mirrored
+from .mirrored import asks_for_numbers, mirror, mirrored
 from .probe import Probe
 
 spare(__file__)
@@ -82,19 +80,23 @@ def report(probe: Probe, subject: Any, case: Case, limit_s: float = 5.0) -> Obse
     """What the probe reports of fresh copies of the case. Never raises for what the subject does."""
     found = _report(probe, subject, case.fresh(), limit_s)
     if asks_for_numbers(found.raised, case):
-        found = _report(probe, subject, case.giving(mirrored(case.given)), limit_s, default="meta")
+        found = _report(probe, subject, case.giving(mirrored(case.given)), limit_s, mirror())
         return replace(found, seen=mirrored(found.seen))
     return found
 
 
 def _report(
-    probe: Probe, subject: Any, ready: Case, limit_s: float, default: str | None = None
+    probe: Probe,
+    subject: Any,
+    ready: Case,
+    limit_s: float,
+    around: AbstractContextManager[Any] | None = None,
 ) -> Observation:
-    """default: the default device while the probe runs, if it is another one than usual."""
+    """around: what the probe runs in, if in anything."""
     start = perf_counter()
     try:
         limited = allowance if probe.on_ranks else time_limit
-        with quiet() as left, limited(limit_s), torch.device(default) if default else nullcontext():
+        with quiet() as left, limited(limit_s), around or nullcontext():
             seen = probe.run(subject, ready)
         return Observation(seen, None, perf_counter() - start, tuple(left))
     except BaseException as error:  # SystemExit, GeneratorExit and a student's own as well

@@ -101,8 +101,8 @@ def entry(value: Any, path: str) -> tuple[Any, str]:
     """What of a dictionary differs, and where it stands: the path of a `Difference` as far as it leads
     through dictionaries. A value that is none, or has no such entry, is shown whole."""
     for key, inner in value.items() if isinstance(value, dict) else ():
-        step = f"[{key!r}]" if isinstance(key, str) else "no text"
-        if path.startswith(step):
+        step = f"[{key!r}]"
+        if isinstance(key, str) and path.startswith(step):
             found, rest = entry(inner, path[len(step) :])
             return found, step + rest
     return value, ""
