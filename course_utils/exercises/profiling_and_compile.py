@@ -172,6 +172,18 @@ def _(spans):
     return found
 
 
+@self_times.mistake(
+    "You take off all spans that lie within one, at any depth. A grandchild is in the child's time already: take off "
+    "the children alone."
+)
+def _(spans):
+    own = dict.fromkeys((name for name, _, _ in spans), 0.0)
+    for i, (name, start, end) in enumerate(spans):
+        inside = (b - a for j, (_, a, b) in enumerate(spans) if i != j and start <= a and b <= end)
+        own[name] += end - start - sum(inside)
+    return own
+
+
 @self_times.alternative("for each span, its parent by looking at all others")
 def _(spans):
     own = defaultdict(float)
