@@ -142,7 +142,9 @@ def bounded_memory(tensors, **options):
 # ------------------------------------------------------------------------------ slips of every loop
 
 GROUPS = "for group in self.param_groups:"
-MADE = "super().__init__(params, defaults)"
+STEP = "    @torch.no_grad()\n    def step"
+CONSTRUCTOR = "    def __init__(self, params, **options):\n        super().__init__(params, **options)\n        "
+KEPT = 'vars(self).setdefault("kept", {}).setdefault(p, {})'
 SKIP = "if p.grad is None:\n                    continue\n                "
 DECAY = 'grad = grad.add(p, alpha=group["weight_decay"])'
 
@@ -164,8 +166,8 @@ ALL_AT_ONCE = (
 
 def slips_with_options(ex):
     """One hyper-parameter, or each of them, is read from the constructor."""
-    _, *options = list(inspect.signature(ex.reference).parameters)
-    for name in options:
+    _, *by_signature = inspect.signature(ex.reference).parameters
+    for name in getattr(ex.reference, "defaults", by_signature):
         ex.mistake(
             f"You take {name} from the constructor. A group may have its own, a schedule changes it, a "
             f"checkpoint brings it along: read it from the group, at every step.",
@@ -221,9 +223,7 @@ def slips_of_a_loop(ex, update):
     ex.mistake(
         "You keep your state in an attribute of your own. `state_dict` saves `self.state` only, so a "
         "resumed run begins afresh: keep it in `self.state[p]`.",
-        replace(
-            MADE, MADE + "\n        self.kept = {}", "self.state[p]", "self.kept.setdefault(p, {})"
-        ),
+        replace("self.state[p]", KEPT),
     )
     if ex.contracts:
         every = f"new.append((p, {out_of_place}))"
@@ -552,15 +552,13 @@ def slips_of_its_dtype(ex, **names):
     kept = {name: f'state["{name}"] = {ZEROS}' for name in names}
     lazy = [(text, text.replace(ZEROS, IN_DEFAULT_DTYPE)) for text in kept.values()]
     ex.mistake(IN_FLOAT32, replace(*chain(*lazy)))
-    early = (
-        MADE + "\n        for group in self.param_groups:\n            for p in group['params']:"
-    )
+    early = "for group in self.param_groups:\n            for p in group['params']:"
     for name, condition in names.items():
         early += f"\n                if {condition}:"
         early += f"\n                    self.state[p]['{name}'] = {IN_DEFAULT_DTYPE}"
-    ex.mistake(
-        IN_FLOAT32, replace(MADE, early, *chain(*((text, "pass") for text in kept.values())))
-    )
+    made = STEP, f"{CONSTRUCTOR}{early}\n\n{STEP}"
+    none_later = chain(*((text, "pass") for text in kept.values()))
+    ex.mistake(IN_FLOAT32, replace(*made, *none_later))
 
 
 def draw_adaptive(draw, more):
@@ -612,9 +610,10 @@ slips_of_its_dtype(AdaGrad, sum="True")
 
 
 @AdaGrad.alternative("out of place, with the state made in the constructor")
-class _(optimizers.AdaGrad):
+class _(torch.optim.Optimizer):
     def __init__(self, params, lr=1e-2, eps=1e-10, weight_decay=0.0, maximize=False):
-        super().__init__(params, lr, eps, weight_decay, maximize)
+        given = {"lr": lr, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
+        super().__init__(params, given)
         for group in self.param_groups:
             for p in group["params"]:
                 self.state[p]["s"] = torch.zeros_like(p)
@@ -797,7 +796,7 @@ Adam.edge(lambda: adam_edges("Adam"))
 Adam.contract(bounded_memory(2))
 
 
-WITH_T = MADE, MADE + "\n        self.t = 0"
+WITH_T = STEP, f"{CONSTRUCTOR}self.t = 0\n\n{STEP}"
 STEPPED = "p.addcdiv_(m_hat, v_hat.sqrt().add_(eps), value=-lr)"
 LOOP = 'for p in group["params"]:'
 COUNT = 'state["step"].item()'
@@ -882,10 +881,10 @@ def slips_of_adam(ex):
     )
     ex.mistake(
         "Your count of steps is an attribute of your own, not part of `state_dict`. After a resume it "
-        "starts again at 1, and the corrections blow the step up.",
+        "starts again at 1, and old averages are corrected as if they were young.",
         replace(
-            MADE,
-            MADE + "\n        self.t = {}",
+            STEP,
+            f"{CONSTRUCTOR}self.t = {{}}\n\n{STEP}",
             'state["step"] += 1',
             "self.t[p] = self.t.get(p, 0) + 1",
             COUNT,
@@ -1057,10 +1056,7 @@ AdamW.mistake(
 
 @AdamW.alternative("on top of Adam's own step, with the decay taken out of its way")
 class _(optimizers.Adam):
-    def __init__(
-        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, maximize=False
-    ):
-        super().__init__(params, lr, betas, eps, weight_decay, maximize)
+    defaults = {**optimizers.Adam.defaults, "weight_decay": 1e-2}
 
     @torch.no_grad()
     def step(self):
@@ -2129,12 +2125,7 @@ Muon.mistake(
 Muon.mistake(
     "You keep your state in an attribute of your own. `state_dict` saves `self.state` only, so a "
     "resumed run begins afresh: keep it in `self.state[p]`.",
-    replace(
-        "super().__init__(params, defaults)\n",
-        "super().__init__(params, defaults)\n        self.kept = {}\n",
-        "self.state[p]",
-        "self.kept.setdefault(p, {})",
-    ),
+    replace("self.state[p]", KEPT),
 )
 Muon.mistake(
     "Your constructor takes a parameter that is no matrix. Vectors and embeddings belong to another "
