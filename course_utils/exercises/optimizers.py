@@ -105,6 +105,8 @@ def adaptive_edges(apart, **more):
     x, g = torch.ones(3, dtype=torch.float64), line(1e-3, 1e-5, 1.0, dtype=torch.float64)
     tiny = training([x], [[g], [2 * g]], {"lr": 0.1, "eps": 1e-3})
     yield tiny, "gradients as small as eps, or smaller"
+    x, g = torch.zeros(3, dtype=torch.float64), line(1e-10, 1e-8, 1.0, dtype=torch.float64)
+    yield training([x], [[g], [g]], {}), "no option given: the defaults"
     yield long_run(options, apart), "fifty steps"
 
 
@@ -402,8 +404,8 @@ SGD.mistake(
     replace("(momentum <= 0 or dampening != 0)", "momentum <= 0"),
 )
 SGD.mistake(
-    "Your constructor lets Nesterov pass whatever the momentum and the dampening are: it is due to raise "
-    "ValueError without momentum or with dampening.",
+    "Your constructor accepts Nesterov with any momentum and dampening. Without momentum or with "
+    "dampening it must raise ValueError.",
     replace("momentum <= 0 or dampening != 0", "False"),
 )
 SGD.mistake(
@@ -429,8 +431,8 @@ for first, later in (
     ('first, self.begun = not hasattr(self, "begun"), True', WHOLE),
 ):
     SGD.mistake(
-        "Whether buffers begin you ask once for the optimizer. A parameter may get its first gradient later, "
-        "and that is dampened in your code: ask for each parameter whether it has a buffer.",
+        "You ask once for the whole optimizer whether the buffers begin. A parameter may get its first "
+        "gradient later, and your code dampens it: ask for each parameter whether it has a buffer.",
         replace(
             *(GROUPS, f"{first}\n        {GROUPS}", "grad.clone()", f"grad * ({WHOLE})"),
             *('alpha=1 - group["dampening"]', f"alpha={later}"),
@@ -990,8 +992,8 @@ AdamW = Exercise(
     stand_in="torch.optim.AdamW",
     hints=(
         "Take your Adam. The decay leaves the gradient; where does it go?",
-        "One line before the step: the parameter is multiplied by 1 − lr·weight_decay. m and v never hear "
-        "of it.",
+        "One line before the step: the parameter is multiplied by 1 − lr·weight_decay. It does not "
+        "enter m and v.",
         "`p.mul_(1 - group['lr'] * group['weight_decay'])`, after the test for a missing gradient.",
     ),
 )
@@ -1384,8 +1386,8 @@ newton_schulz.mistake(
     replace("x / x.norm().clamp(min=eps)", "x"),
 )
 newton_schulz.mistake(
-    "You divide by the largest singular value. It would do, but it costs an SVD; Muon divides by the "
-    "Frobenius norm, which is never smaller.",
+    "You divide by the largest singular value. That bounds them too, but it costs an SVD. Muon divides "
+    "by the Frobenius norm, which is never smaller.",
     replace("x.norm()", "torch.linalg.matrix_norm(x, 2)"),
 )
 newton_schulz.mistake(
@@ -1460,8 +1462,8 @@ newton_schulz.mistake(
     replace(".clamp(min=eps)", ""),
 )
 newton_schulz.mistake(
-    "The values are right. But for a tall matrix x xᵀ is n × n: for a layer of 3072 × 768 that is sixteen "
-    "times the work of the other product. Transpose first.",
+    "The values are right. But for a tall matrix x xᵀ is n × n: for a layer of 3072 × 768 it is sixteen "
+    "times as large as the other product, and the iteration takes ten times the work. Transpose first.",
     replace("x.size(0) > x.size(1)", "False"),
     cost=True,
 )
@@ -1617,12 +1619,12 @@ decay_groups.mistake(
     replace(MATRICES, "p.ndim == 2", VECTORS, "p.ndim != 2"),
 )
 decay_groups.mistake(
-    "You take a matrix with one row or one column for a vector. It has two axes, so it decays: count axes, "
-    "`p.ndim`, whatever their sizes.",
+    "You treat a matrix with one row or one column as a vector. It has two axes, so it decays: count "
+    "axes, `p.ndim`, whatever their sizes.",
     replace(MATRICES, "p.squeeze().ndim >= 2", VECTORS, "p.squeeze().ndim < 2"),
 )
 decay_groups.mistake(
-    "Vectors decay in your groups: an axis is not enough. Only parameters with two axes or more decay.",
+    "Vectors decay in your groups. Only parameters with two axes or more decay.",
     replace(MATRICES, "p.ndim >= 1", VECTORS, "p.ndim < 1"),
 )
 decay_groups.mistake(

@@ -76,7 +76,7 @@ class SGD(Optimizer):
 
 
 class UpdateRule(Optimizer):
-    """An optimizer whose hyper-parameters stand in its class, as `defaults`; it adds `step`."""
+    """An optimizer whose hyper-parameters stand in its class, as `defaults`. Subclasses write `step`."""
 
     def __init__(self, params: ParamsT, **options: Any):
         """params: parameters, or param groups: dicts of parameters with options of their own.
