@@ -5,6 +5,7 @@ P places in a block (`block_size`), n blocks in a table. A table's block i holds
 its sequence's tokens i · P to (i + 1) · P − 1.
 """
 
+import math
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
 
@@ -29,28 +30,24 @@ def latency_percentiles(
     "ttft", the time to the first token: from a request's arrival to its first token, one
     value for each request that got a token. "itl", the inter-token latency: the time
     between two tokens of one request that follow each other, the values of all requests
-    together. The p-th percentile is by nearest rank: the smallest of the values that at
-    least p % of them do not exceed. Without any value it is NaN.
+    together. The p-th percentile is by nearest rank, one of the values: the smallest that
+    at least p % of them do not exceed. Of 20 values the 95th percentile is the 19th
+    smallest. Without any value it is NaN.
 
     Result: for "ttft" and "itl" a list with one percentile for each of percents, in their
     order. Raises ValueError unless there are as many arrivals as lists of tokens, and for
     a percent below 1 or above 100.
     """
-    if len(arrivals) != len(tokens):
-        raise ValueError(f"{len(arrivals)} arrivals, tokens of {len(tokens)} requests")
     if not all(1 <= p <= 100 for p in percents):
         raise ValueError(f"percents are 1 to 100; came {list(percents)}")
     ttft = [times[0] - arrival for arrival, times in zip(arrivals, tokens, strict=True) if times]
     itl = [after - before for times in tokens for before, after in pairwise(times)]
-    return {name: _percentiles(values, percents) for name, values in (("ttft", ttft), ("itl", itl))}
-
-
-def _percentiles(values: list[float], percents: Sequence[int]) -> list[float]:
-    """By nearest rank. -(-a // b) is a / b rounded up, in whole numbers."""
-    ordered = sorted(values)
-    if not ordered:
-        return [float("nan")] * len(percents)
-    return [ordered[-(-p * len(ordered) // 100) - 1] for p in percents]
+    found = {}
+    for name, values in (("ttft", ttft), ("itl", itl)):
+        ordered = sorted(values)
+        ranks = [-(-p * len(ordered) // 100) for p in percents]  # rounded up
+        found[name] = [ordered[rank - 1] if ordered else math.nan for rank in ranks]
+    return found
 
 
 # ------------------------------------------------------------------------------ which requests run
@@ -87,10 +84,9 @@ def continuous_batching(
         read.append(part)
     admitted = []
     for unread in waiting[: slots - len(running)]:
-        if left == 0:
-            break
-        admitted.append(min(unread, left))
-        left -= admitted[-1]
+        if left:
+            admitted.append(min(unread, left))
+            left -= admitted[-1]
     return read, admitted
 
 
@@ -108,7 +104,7 @@ class OutOfBlocks(RuntimeError):
     """Fewer blocks are free than are needed."""
 
 
-def blocks_for(tokens: int, block_size: int) -> int:
+def paged_kv_blocks(tokens: int, block_size: int) -> int:
     """How many blocks of so many places hold the keys of so many tokens: none for none."""
     return -(-tokens // block_size)
 
@@ -201,7 +197,7 @@ class BlockTables:
         nothing, if too few are free.
         """
         table = self.tables[name]
-        missing = blocks_for(length, self.block_size) - len(table)
+        missing = paged_kv_blocks(length, self.block_size) - len(table)
         for block in self.pool.take(max(missing, 0)):
             self._known.pop(self._holds.pop(block, ()), None)
             table.append(block)
@@ -241,10 +237,10 @@ def paged_attention(
     the cache already. A row that needs fewer than n blocks has any blocks in the rest of
     its table. Scores are divided by √d. Source: Kwon et al. (2023), section 4.1.
     """
-    k, v = (
-        F.embedding(tables, kept.flatten(1)).view(len(q), -1, *q.shape[2:]).transpose(1, 2)
-        for kept in (keys, values)
-    )  # (B, H, n · P, d)
+    blocks = (
+        F.embedding(tables, kept.flatten(1)).unflatten(2, kept.shape[1:]) for kept in (keys, values)
+    )  # (B, n, P, H, d)
+    k, v = (x.flatten(1, 2).transpose(1, 2) for x in blocks)  # (B, H, n · P, d)
     token = torch.arange(k.size(2), device=q.device)
     seen = token <= positions[:, None, :, None]  # (B, 1, T, n · P)
     return F.scaled_dot_product_attention(q.transpose(1, 2), k, v, seen).transpose(1, 2)

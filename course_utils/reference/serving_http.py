@@ -27,7 +27,7 @@ from starlette.exceptions import HTTPException
 
 from .gpt2 import GPT2
 from .sampling import load
-from .serving import blocks_for
+from .serving import paged_kv_blocks
 from .serving_engine import Engine, Request
 from .serving_runner import LIMITS, Answer, Failed, Limits, Refused, Runner
 from .serving_text import TextStream
@@ -408,7 +408,7 @@ class EngineSettings:
             raise ValueError("--slots and --block-size are at least 1, --blocks and --threads 0")
         if self.threads:
             torch.set_num_threads(self.threads)
-        whole = self.slots * blocks_for(model.config.n_positions, self.block_size)
+        whole = self.slots * paged_kv_blocks(model.config.n_positions, self.block_size)
         return Engine(
             model.to(getattr(torch, self.dtype)),
             slots=self.slots,

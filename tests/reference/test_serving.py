@@ -12,7 +12,7 @@ from course_utils.reference.serving import (
     BlockPool,
     BlockTables,
     OutOfBlocks,
-    blocks_for,
+    paged_kv_blocks,
     continuous_batching,
     latency_percentiles,
     paged_attention,
@@ -105,7 +105,7 @@ def test_tables_give_each_sequence_the_blocks_of_its_own_tokens():
                 tables.close(step)
                 del sequences[step]
                 continue
-            for i in range(known // P, blocks_for(len(tokens), P)):
+            for i in range(known // P, paged_kv_blocks(len(tokens), P)):
                 assert (
                     tables.pool.uses[tables.tables[step][i]] == 1
                 )  # nobody writes into a shared one
@@ -127,10 +127,10 @@ def test_attention_through_a_table_is_attention():
     keys, values = torch.randn(2, N, P, H, d, dtype=torch.float64)
     q = torch.randn(len(lengths), T, H, d, dtype=torch.float64)
     blocks = torch.randperm(N).tolist()
-    n = blocks_for(max(lengths) + T, P)
+    n = paged_kv_blocks(max(lengths) + T, P)
     tables = torch.zeros(len(lengths), n, dtype=torch.int64)
     for row, length in enumerate(lengths):
-        for i in range(blocks_for(length + T, P)):
+        for i in range(paged_kv_blocks(length + T, P)):
             tables[row, i] = blocks.pop()
     positions = torch.tensor(lengths)[:, None] + torch.arange(T)
     found = paged_attention(q, keys, values, tables, positions)
