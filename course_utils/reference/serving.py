@@ -6,13 +6,17 @@ its sequence's tokens i · P to (i + 1) · P − 1.
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+
+Policy = Callable[[Sequence[int], Sequence[int], int, int], tuple[list[int], list[int]]]
+"""Who runs: a function of the form of `continuous_batching`."""
 
 # ------------------------------------------------------------------------------ how long users wait
 
@@ -97,11 +101,61 @@ def static_batching(
     return continuous_batching(running, () if running else waiting, slots, budget)
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """A request of a simulation: the step before which it arrives, its tokens of prompt and of answer."""
+
+    step: int
+    prompt: int
+    answer: int
+
+
+def simulate(
+    policy: Policy, arrivals: Sequence[Arrival], slots: int, budget: int
+) -> list[dict[int, int]]:
+    """What each step reads, request → tokens, until all answers are complete. Memory has no end.
+
+    policy: `continuous_batching`, or one of its form. arrivals: in the order of their steps.
+    A request gets a token in each step after which it has nothing unread, and leaves with
+    its last. A step in which nobody runs is an empty dict.
+    """
+    unread = [arrival.prompt for arrival in arrivals]
+    due = [arrival.answer for arrival in arrivals]
+    steps: list[dict[int, int]] = []
+    running: list[int] = []
+    waiting: list[int] = []
+    coming = list(range(len(arrivals)))
+    while coming or waiting or running:
+        while coming and arrivals[coming[0]].step <= len(steps):
+            waiting.append(coming.pop(0))
+        read, admitted = policy(
+            [unread[i] for i in running], [unread[i] for i in waiting], slots, budget
+        )
+        joined, waiting = waiting[: len(admitted)], waiting[len(admitted) :]
+        running += joined
+        step = {i: n for i, n in zip(running, [*read, *admitted], strict=True) if n}
+        for i, n in step.items():
+            unread[i] -= n
+            if unread[i] == 0:  # it draws a token, which is the next to be read
+                unread[i], due[i] = 1, due[i] - 1
+        running = [i for i in running if due[i]]
+        steps.append(step)
+    return steps
+
+
+def token_steps(arrivals: Sequence[Arrival], steps: Sequence[dict[int, int]]) -> list[list[int]]:
+    """After how many steps each request got each of its tokens."""
+    found: list[list[int]] = [[] for _ in arrivals]
+    left = [arrival.prompt for arrival in arrivals]
+    for number, step in enumerate(steps, start=1):
+        for i, n in step.items():
+            left[i] -= n
+            if left[i] <= 0:
+                found[i].append(number)
+    return found
+
+
 # ------------------------------------------------------------------------------ who uses which block
-
-
-class OutOfBlocks(RuntimeError):
-    """Fewer blocks are free than are needed."""
 
 
 def paged_kv_blocks(tokens: int, block_size: int) -> int:
@@ -128,10 +182,10 @@ class BlockPool:
         """n free blocks, each used once from now on: those that have been free the longest, these first.
 
         Blocks that were never used have been free the longest of all, in the order of their
-        numbers. Raises OutOfBlocks, and takes none, if fewer are free.
+        numbers. Raises MemoryError, and takes none, if fewer are free.
         """
         if n > len(self._free):
-            raise OutOfBlocks(f"{n} blocks are needed, {len(self._free)} are free")
+            raise MemoryError(f"{n} blocks are needed, {len(self._free)} are free")
         blocks = list(self._free)[:n]
         for block in blocks:
             self.share(block)
@@ -158,9 +212,8 @@ class BlockTables:
     """A table of blocks for each sequence; full blocks that stand for the same beginning are shared.
 
     Attributes: `pool`, a BlockPool; `tables`, a dict: the list of blocks of each sequence
-    that is open. A block is *known* by a beginning, a whole number of blocks of tokens, if
-    it holds the keys of that beginning's last P tokens. Keys depend on all tokens before
-    them, so equal blocks behind different beginnings are different.
+    that is open. A full block is *known* by its beginning: all tokens of its sequence up to
+    the block's end.
     """
 
     def __init__(self, n_blocks: int, block_size: int) -> None:
@@ -174,11 +227,9 @@ class BlockTables:
     def open(self, name: Hashable, tokens: Sequence[int]) -> int:
         """Begin a sequence: its table has all known blocks of its beginning; how many tokens they hold.
 
-        tokens: those that the sequence has so far, one at least. Its first block is known
-        by its first P tokens, its second one by its first 2 P, and so on. The table ends
-        before the first that is not known, and so that at least one token is not in it:
-        what comes next is only computed where a token is read. Each block of the table is
-        used once more, also if nobody used it meanwhile.
+        tokens: those that the sequence has so far, one at least. The table ends before the
+        first block that is not known, and so that at least one token is left to be read.
+        Each of its blocks is used once more, also if nobody used it meanwhile.
         """
         table: list[int] = []
         for end in range(self.block_size, len(tokens), self.block_size):
@@ -193,7 +244,7 @@ class BlockTables:
     def grow(self, name: Hashable, length: int) -> None:
         """Take blocks until the table has room for so many tokens of the sequence, if it has not.
 
-        A block that is taken is not known any more. Raises OutOfBlocks, and changes
+        A block that is taken is not known any more. Raises MemoryError, and changes
         nothing, if too few are free.
         """
         table = self.tables[name]

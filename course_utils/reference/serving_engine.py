@@ -19,10 +19,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .generation import next_token_probs, sample_token
-from .serving import BlockTables, OutOfBlocks, continuous_batching, paged_attention
+from .serving import BlockTables, Policy, continuous_batching, paged_attention
 
-Policy = Callable[[Sequence[int], Sequence[int], int, int], tuple[list[int], list[int]]]
-"""Of the form of `continuous_batching`."""
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """Of the form of `paged_attention`."""
 
@@ -262,7 +260,7 @@ class Engine:
             try:
                 self.tables.grow(job.name, job.read + n)
                 return True
-            except OutOfBlocks:
+            except MemoryError:
                 self._preempt(self.running[-1])
         return False
 
@@ -283,7 +281,7 @@ class Engine:
             n = min(n, len(job.tokens) - known)
             try:
                 self.tables.grow(job.name, known + n)
-            except OutOfBlocks:
+            except MemoryError:
                 self.tables.close(job.name)
                 break
             self.waiting.popleft()

@@ -29,7 +29,7 @@ def _done(thing: Any, step: tuple[Any, ...]) -> dict[str, Any]:
     try:
         result = getattr(thing, name)(*given)
     except Exception as error:
-        seen = {"raises": raised_name(error)}
+        seen = {"raises": "MemoryError" if isinstance(error, MemoryError) else raised_name(error)}
     else:
         seen = {"returns": list(result) if isinstance(result, list) else result}
     if any(isinstance(x, list) for x in given):
