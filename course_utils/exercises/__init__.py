@@ -27,4 +27,5 @@ ORDER = (
     "generation",
     "lora",
     "quantization",
+    "export_and_serving",
 )
