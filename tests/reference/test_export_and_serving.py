@@ -120,6 +120,36 @@ def test_onnxruntime_agrees_and_another_model_does_not():
         assert_onnx_parity(model, session, [])
 
 
+def test_a_step_with_a_cache_writes_the_same_in_onnxruntime(tiny):
+    import onnxruntime
+
+    L, H = tiny.config.n_layer, tiny.config.n_head
+    d, C = tiny.config.n_embd // H, 12
+    empty = torch.zeros(2, L, 1, H, C, d)
+    ids = torch.tensor([[5, 11, 2]])
+    unchecked = DecodeStep(tiny, visible=inspect.unwrap(visible_at))
+    sizes = {1: Dim("T", max=C)}, None, None, None
+    program = export(unchecked, (ids, *empty, torch.tensor([0])), dynamic_shapes=sizes)
+    made = quietly(lambda: torch.onnx.export(program, dynamo=True))
+    session = onnxruntime.InferenceSession(made.model_proto.SerializeToString())
+    names = [port.name for port in session.get_inputs()]
+
+    def by_session(*given):
+        feeds = {name: x.numpy() for name, x in zip(names, given, strict=True)}
+        return [torch.from_numpy(x) for x in session.run(None, feeds)]
+
+    (keys, values), text, position = empty, ids, torch.tensor([0])
+    with torch.no_grad():
+        for _ in range(6):
+            logits, keys, values = by_session(ids, keys, values, position)
+            due = tiny(text)[:, -ids.size(1) :]
+            torch.testing.assert_close(logits, due, rtol=1e-4, atol=1e-4)
+            position = position + ids.size(1)
+            ids = due[:, -1].argmax(-1, keepdim=True)
+            assert torch.equal(ids, logits[:, -1].argmax(-1, keepdim=True))
+            text = torch.cat((text, ids), dim=1)
+
+
 def test_weights_come_back_from_the_published_form(tiny):
     published = hf_state_dict(tiny.state_dict(), torch.float32)
     again = GPT2(CONFIGS["tiny"])
