@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from course_utils.reference.serving import (
     BlockPool,
     BlockTables,
-    paged_kv_blocks,
     continuous_batching,
     latency_percentiles,
     paged_attention,
+    paged_kv_blocks,
     static_batching,
 )
 
