@@ -26,6 +26,7 @@ def _done(thing: Any, step: tuple[Any, ...]) -> dict[str, Any]:
     name, *given = step
     given = [list(x) if isinstance(x, tuple | list) else x for x in given]
     before = [list(x) if isinstance(x, list) else x for x in given]
+    seen: dict[str, Any]
     try:
         result = getattr(thing, name)(*given)
     except Exception as error:
