@@ -18,8 +18,9 @@ import torch
 from safetensors.torch import save as serialized
 from torch import Tensor
 
+from course_utils.reference.gpt2 import TRANSPOSED, GPT2Config
+
 from .checkpoints import Progress
-from .gpt2 import TRANSPOSED, GPT2Config
 from .pretraining_settings import Settings, recipe_of
 from .tokenization import END_OF_TEXT, Tokenizer
 
