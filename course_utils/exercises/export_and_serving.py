@@ -223,6 +223,24 @@ def _(logits, temperature):
     return warm + (first & zero).to(x.dtype)
 
 
+per_row_probs.equivalent(
+    "per_row_probs: `torch.promote_types(logits.dtype, torch.float32)` → "
+    "`torch.promote_types(torch.float32, logits.dtype)`",
+    because="the wider of two dtypes does not depend on their order",
+)
+for there, other in (
+    ("logits.max(-1, keepdim=True)", "logits.max(1, keepdim=True)"),
+    (
+        "torch.zeros_like(logits).scatter(-1, best, 1.0)",
+        "torch.zeros_like(logits).scatter(1, best, 1.0)",
+    ),
+    ("(logits / divisor).softmax(-1)", "(logits / divisor).softmax(1)"),
+):
+    per_row_probs.equivalent(
+        f"per_row_probs: `{there}` → `{other}`", because="the last of two axes is axis 1"
+    )
+
+
 # ------------------------------------------------------------------------------ export_dynamic
 
 export_dynamic = Exercise(
