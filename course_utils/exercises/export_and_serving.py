@@ -669,6 +669,16 @@ def tall(position, T, capacity):
 
 static_cache.alternative("a gather, and a distance")(gathered, tall)
 
+for there, other in (
+    ("append_at: `torch.arange(T, device=position.device)`", "`torch.arange(T)`"),
+    ("visible_at: `torch.arange(T, device=device)`", "`torch.arange(T)`"),
+    ("visible_at: `torch.arange(capacity, device=device)`", "`torch.arange(capacity)`"),
+):
+    static_cache.equivalent(
+        f"{there} → {other}",
+        because="cases are on the CPU, which is where arange is without a device; on a GPU it would raise.",
+    )
+
 # ------------------------------------------------------------------------------ assert_onnx_parity
 
 assert_onnx_parity = Exercise(
@@ -925,6 +935,11 @@ assert_onnx_parity.slips(
             "        ours = torch.from_numpy(model(*(x.clone() for x in given)).numpy())\n",
         ): "The model's output records gradients, and `.numpy()` refuses it. Call the model in torch.no_grad().",
         replace(
+            "        with torch.no_grad():\n            ours = model(*(x.clone() for x in given)).cpu()\n",
+            "        ours = model(*(x.clone() for x in given)).detach().cpu()\n",
+        ): "You detach the output, but a graph was recorded before, with all activations. Call the model in "
+        "torch.no_grad().",
+        replace(
             'raise AssertionError(\n                f"case {number}: {int(wrong',
             'raise ValueError(\n                f"case {number}: {int(wrong',
         ): "You raise ValueError where the outputs differ. AssertionError is asked for.",
@@ -1044,6 +1059,24 @@ def _(model, session, cases, rtol=1e-4, atol=1e-4):
             with np.errstate(invalid="ignore"):
                 worst = max(worst, float(np.where(want == got, 0.0, np.abs(want - got)).max()))
     return worst
+
+
+for there, other, why in (
+    ("x.detach().cpu()", "x.detach()", "the cases are on the CPU"),
+    (
+        "model(*(x.clone() for x in given)).cpu()",
+        "model(*(x.clone() for x in given))",
+        "the cases, and so the outputs, are on the CPU",
+    ),
+    (
+        "session.run(None, dict(zip(names, arrays, strict=True)))[0]",
+        "session.run(None, dict(zip(names, arrays, strict=True)))[-1]",
+        "a session of one output has a first that is its last",
+    ),
+    ("zip(names, arrays, strict=True)", "zip(names, arrays)", "the lengths were compared before"),
+    ("strict=True", "strict=False", "the lengths were compared before"),
+):
+    assert_onnx_parity.equivalent(f"assert_onnx_parity: `{there}` → `{other}`", because=why)
 
 
 # ------------------------------------------------------------------------------ hf_state_dict

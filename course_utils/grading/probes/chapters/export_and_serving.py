@@ -270,9 +270,11 @@ def compared(subject: Any, case: Case) -> dict[str, Any]:
     given = case.kwargs
     session = _Session(given["names"], given)
     asked: list[Any] = []
+    recording: list[bool] = []
 
     def model(*tensors: Tensor) -> Tensor:
         asked.append([clone(x) for x in tensors])
+        recording.append(torch.is_grad_enabled())
         result = _function(*tensors)
         if given.get("writes") == "model":
             for x in tensors:
@@ -297,6 +299,7 @@ def compared(subject: Any, case: Case) -> dict[str, Any]:
         seen["raises"] = "nothing"
         seen["the largest difference"] = result
         seen["the model was called with"] = asked
+        seen["calls of the model that record gradients"] = sum(recording)
         seen["the session was fed with"] = session.fed
     return seen | {"cases afterwards": if_changed(before, [_cloned(one) for one in inputs])}
 
