@@ -94,7 +94,7 @@ def tell(**what):
 """
 
 
-def in_fresh_process(script: str, limit_s: float = 120.0, **environment: str) -> Fresh:
+def in_fresh_process(script: str, limit_s: float = 600.0, **environment: str) -> Fresh:
     """Run a script in a new Python that has nothing imported. It may end in any way.
 
     The script may call `mark(name)`, which notes the CPU seconds since the mark before (or
