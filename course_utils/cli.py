@@ -6,11 +6,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-_STUDENTS = ("lab", "check", "progress", "update", "train", "sample", "doctor")
+_STUDENTS = ("lab", "check", "progress", "update", "train", "sample", "serve", "doctor")
 AUTHORS = ("normalise", "percent", "solve", "record")
 INSTRUCTORS = ("release", "grade")
 """The verbs, by who needs them. An edition holds only the first."""
-_SCRIPTS = {"train": "pretraining", "sample": "sampling"}
+_SCRIPTS = {"train": "pretraining", "sample": "sampling", "serve": "serving_http"}
 """Verbs that an edition has only with the module of the reference that does their work."""
 
 
@@ -116,6 +116,60 @@ def sample(
     except ValueError as error:
         raise _stop(f"course sample: {error}") from None
     typer.echo("\n----\n".join(texts))
+
+
+@app.command()
+def serve(
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A checkpoint of `course train`, or a folder that it exported (default: the course's own model)."
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes any that is free.")] = 8000,
+    slots: Annotated[int, typer.Option(help="Requests that run at once, at most.")] = 16,
+    blocks: Annotated[
+        int,
+        typer.Option(help="Blocks of the cache; 0: as many as all slots need for whole contexts."),
+    ] = 0,
+    block_size: Annotated[int, typer.Option(help="Tokens in a block.")] = 16,
+    budget: Annotated[
+        int, typer.Option(help="Tokens that one pass reads, at most: prompts come in such parts.")
+    ] = 256,
+    queue: Annotated[
+        int, typer.Option(help="Requests that wait, at most; the next one is refused with 429.")
+    ] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer, at most.")] = 256,
+    grace: Annotated[
+        float, typer.Option(help="Seconds for what still runs when the server is told to stop.")
+    ] = 30.0,
+    dtype: Annotated[
+        str, typer.Option(help="Of weights and cache: float32, bfloat16 or float64.")
+    ] = "float32",
+    threads: Annotated[int, typer.Option(help="Threads of torch; 0: as it chooses.")] = 0,
+    name: Annotated[str, typer.Option(help="What /v1/models calls the model.")] = "course",
+) -> None:
+    """Serve a model over HTTP, as OpenAI's completions, with a page to try it on."""
+    try:
+        from course_utils.reference import serving_http
+    except ModuleNotFoundError as error:
+        raise _stop(
+            f"course serve: {error.name} is not installed; pip install {error.name}"
+        ) from None
+    try:
+        serving_http.serve(
+            source,
+            serving_http.EngineSettings(slots, blocks, block_size, budget, dtype, threads),
+            serving_http.Limits(queue, max_tokens, grace=grace),
+            (host, port),
+            name,
+            typer.echo,
+        )
+    except ValueError as error:
+        raise _stop(f"course serve: {error}") from None
 
 
 @app.command()

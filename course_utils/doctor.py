@@ -116,18 +116,16 @@ def disk() -> Finding:
 
 
 def libraries() -> Finding:
-    """What the chapters on GPT-2 and LoRA compare themselves with."""
+    """What chapters compare themselves with, export to and serve with."""
     found, absent = [], []
-    for name in ("transformers", "peft"):
+    for name in ("transformers", "peft", "onnxruntime", "fastapi", "uvicorn"):
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             absent.append(name)
     if absent:
         what = f"{' and '.join(absent)} not installed"
-        return Finding(
-            "libraries", ABSENT, what, "chapters 23 and 26 compare with them; " + _SET_UP
-        )
+        return Finding("libraries", ABSENT, what, "chapters 23, 26 and 28 use them; " + _SET_UP)
     return Finding("libraries", _GOOD, ", ".join(found))
 
 

@@ -28,4 +28,5 @@ ORDER = (
     "generation",
     "lora",
     "quantization",
+    "export_and_serving",
 )

@@ -18,8 +18,9 @@ import torch
 from safetensors.torch import save as serialized
 from torch import Tensor
 
+from course_utils.reference.gpt2 import TRANSPOSED, GPT2Config
+
 from .checkpoints import Progress
-from .gpt2 import TRANSPOSED, GPT2Config
 from .pretraining_settings import Settings, recipe_of
 from .tokenization import END_OF_TEXT, Tokenizer
 
@@ -30,10 +31,16 @@ LICENCE = "© Python Software Foundation; PSF License Agreement, version 2"
 def hf_state_dict(
     weights: Mapping[str, Tensor], dtype: torch.dtype = torch.float16
 ) -> dict[str, Tensor]:
-    """A GPT2's weights under the names and in the shapes of the published checkpoints.
+    """A GPT2's weights under the names and in the shapes of the published checkpoints, in a dtype.
 
-    The tied head is left out. float16 keeps three more bits of each weight than bfloat16,
-    in as many bytes; a trained GPT-2's weights are far from its largest number, 65,504.
+    weights: a GPT2's `state_dict()`, with or without `lm_head.weight`, which is left out: it
+    is the embedding's. All other names stay. The weights of the linear layers in the blocks
+    (`attn.c_attn`, `attn.c_proj`, `mlp.c_fc`, `mlp.c_proj`) are (out, in) here and (in,
+    out) there. Every tensor of the result is contiguous: safetensors takes no others. The
+    argument is not changed.
+
+    float16 keeps three more bits of each weight than bfloat16, in as many bytes; a trained
+    GPT-2's weights are far from its largest number, 65,504.
     """
     return {
         name: (x.mT if name.endswith(TRANSPOSED) else x).to(dtype).contiguous()

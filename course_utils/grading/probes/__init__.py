@@ -48,6 +48,12 @@ from course_utils.grading.probes.chapters.ddp import (
     token_weighted,
     wrapped,
 )
+from course_utils.grading.probes.chapters.export_and_serving import (
+    compared,
+    exportable,
+    program_sizes,
+    renamed,
+)
 from course_utils.grading.probes.chapters.fsdp import (
     flat_shards,
     resharded,
@@ -161,6 +167,7 @@ __all__ = [
     "checkpointed",
     "clipped",
     "clipped_on_ranks",
+    "compared",
     "custom_function",
     "deduplicated",
     "dispatched",
@@ -170,6 +177,7 @@ __all__ = [
     "evaluated",
     "exact_values",
     "exact_without_fp8",
+    "exportable",
     "factor",
     "fields",
     "finite_steps",
@@ -216,7 +224,9 @@ __all__ = [
     "pipelined",
     "planned",
     "preferred",
+    "program_sizes",
     "registry",
+    "renamed",
     "resharded",
     "resumed",
     "sampled",
