@@ -6,7 +6,7 @@ WORKERS = 2
 PROVE = all
 NOTEBOOK = notebooks/01_tensors.ipynb
 RUN = .venv/bin/python
-PYTEST = $(RUN) -m pytest --complete -n $(WORKERS) --dist loadscope --no-loadscope-reorder --nbval-lax --nbval-current-env --nbval-cell-timeout=120
+PYTEST = $(RUN) -m pytest --complete -n $(WORKERS) --dist loadscope --no-loadscope-reorder --nbval-lax --nbval-current-env --nbval-cell-timeout=500
 
 .PHONY: help setup peers lab test prove chapter check fix book bench lock clean
 

@@ -1127,9 +1127,9 @@ class _(modules.RMSNorm):
 batch_norm = Exercise(
     modules.BatchNorm1d,
     title="Batch normalisation",
-    difficulty=3,
-    minutes=30,
-    points=5,
+    difficulty=2,
+    minutes=25,
+    points=4,
     probe=probes.module,
     length=terms,
     stand_in="torch.nn.BatchNorm1d",

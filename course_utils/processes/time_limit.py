@@ -12,6 +12,7 @@ from types import FrameType
 
 _TO_IMPORT_S = 30.0  # for a library that the code loads: the first use of torch.func takes seconds
 _PATIENCE = 3  # rings that may be swallowed before they come in quick succession
+_SCHEDSTAT = "/proc/thread-self/schedstat"
 _SPARED = {contextlib.__file__, __file__}
 
 
@@ -29,8 +30,9 @@ class TimeLimit(BaseException):
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeLimit inside the block after `seconds` of wall time.
+    """Raise TimeLimit inside the block after `seconds`, those aside in which the machine ran others.
 
+    (Linux says how long a thread has waited for a processor. Elsewhere it is wall time.)
     In the main thread of Linux and macOS a timer signal does it, and comes again if the block
     swallowed it: at last so fast that one arrives in the very `except:` that swallows them.
     Elsewhere (Windows, other threads) a second thread raises it between two bytecodes. A single
@@ -59,13 +61,16 @@ def allowance(seconds: float) -> Iterator[None]:
 
 
 def _by_signal(seconds: float) -> Iterator[None]:
-    inside, rings, start = True, 0, monotonic()
+    inside, rings, start, delayed = True, 0, monotonic(), _delay()
 
     def ring(signum: int, frame: FrameType | None) -> None:
         nonlocal rings
         if not inside or (frame and frame.f_code.co_filename in _SPARED):
             return
-        if monotonic() - start < seconds + _TO_IMPORT_S and _importing(frame):
+        used = monotonic() - start - (_delay() - delayed)
+        if used < seconds:
+            return  # the rest of the time went to others
+        if used < seconds + _TO_IMPORT_S and _importing(frame):
             return  # a module that is half loaded spoils all that comes after
         rings += 1
         if rings > _PATIENCE:
@@ -83,6 +88,15 @@ def _by_signal(seconds: float) -> Iterator[None]:
         if remaining:  # somebody's timer was running: a test's own limit, an outer block
             left = max(remaining - (monotonic() - start), 1e-3)
             signal.setitimer(signal.ITIMER_REAL, left, interval)
+
+
+def _delay() -> float:
+    """For how many seconds this thread has waited for a processor, so far; 0 where nobody counts them."""
+    try:
+        with open(_SCHEDSTAT, "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _importing(frame: FrameType | None) -> bool:

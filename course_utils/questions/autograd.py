@@ -189,20 +189,20 @@ saved = Prediction(
 quiz = Quiz(
     [
         Question(
-            "What does `loss.backward()` do to `w.grad`?",
+            "A batch is run in four pieces of equal size. `loss.backward()` is called on each piece's mean loss, then `optimizer.step()` once. How does the step differ from one on the whole batch?",
             choices=[
                 Choice(
-                    "It adds the gradient to what is there.",
+                    "With plain SGD it is four times as long.",
                     right=True,
-                    why="That lets several losses, or several micro-batches, share one step, and it is why training loops call `zero_grad`.",
+                    why="backward adds, so `.grad` holds the sum of four means. Divide each loss by four.",
                 ),
                 Choice(
-                    "It replaces what is there.",
-                    why="Only `torch.autograd.grad` hands you a fresh gradient, and it leaves `.grad` alone.",
+                    "It does not differ: backward takes the mean over its calls.",
+                    why="backward adds and does not know how often it will be called. The division is yours.",
                 ),
                 Choice(
-                    "It adds the gradient and subtracts it from w.",
-                    why="backward never touches w. That is the optimizer's part.",
+                    "It uses the last piece only.",
+                    why="That would need `zero_grad()` before each backward. backward never replaces what is in `.grad`.",
                 ),
             ],
         ),

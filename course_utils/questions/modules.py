@@ -227,15 +227,21 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "Evaluation gives another result each time it is run on the same data. What was forgotten?",
+            "You freeze a pretrained body with `requires_grad_(False)` and train a new head in train mode. Afterwards the body, in eval mode, gives other outputs than before. Why?",
             choices=[
-                Choice("torch.no_grad()", why="It saves memory; it does not change a result."),
                 Choice(
-                    "model.eval()",
+                    "It has a BatchNorm, whose running statistics moved.",
                     right=True,
-                    why="Dropout still draws masks, and a BatchNorm normalises with the batch that it is given, and moves its buffers.",
+                    why="They are buffers: train mode updates them in forward, and requires_grad does not reach them. Call eval() on the body.",
                 ),
-                Choice("optimizer.zero_grad()", why="Gradients play no part in a forward pass."),
+                Choice(
+                    "requires_grad_(False) reaches the module's own parameters, not those of its submodules.",
+                    why="It walks the whole tree, as `to` and `train` do.",
+                ),
+                Choice(
+                    "The optimizer's weight decay shrank the frozen weights.",
+                    why="torch's optimizers skip a parameter whose .grad is None, decay included.",
+                ),
             ],
         ),
         Question(
@@ -248,7 +254,7 @@ quiz = Quiz(
                 Choice(
                     "Normalising a token must not mix in other sequences, nor the token's own future.",
                     right=True,
-                    why="BatchNorm's statistics are over the whole batch, later positions included, and differ between training and use.",
+                    why="BatchNorm's statistics are over the whole batch, later positions included, and differ between training and inference.",
                 ),
                 Choice(
                     "BatchNorm cannot be differentiated.",

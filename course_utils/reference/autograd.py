@@ -47,7 +47,7 @@ def softmax_vjp(
 def cross_entropy_backward(
     logits: Float[Tensor, "N V"], targets: Int[Tensor, "N"], ignore_index: int = -100
 ) -> Float[Tensor, "N V"]:
-    """Gradient of torch.nn.functional.cross_entropy, the mean over rows that count, for the logits.
+    """Gradient of F.cross_entropy, the mean over rows that count, with respect to the logits.
 
     logits: unnormalised, of any finite size, left as they are. targets: int64; rows
     whose target is ignore_index do not count: their gradient is zero. Zeros if no row
@@ -136,7 +136,7 @@ def per_sample_gradients(
     x: Float[Tensor, "N ..."],
     y: Tensor,
 ) -> Float[Tensor, "N ..."]:
-    """Gradient by w of each row's own loss, stacked: result[i] belongs to x[i], y[i].
+    """Gradient with respect to w of each row's own loss, stacked: result[i] belongs to x[i], y[i].
 
     loss_fn(w, x, y): the mean loss over the rows of x and y, which come as a batch even
     if it is of one; it may use other tensors that require grad, whose .grad is left

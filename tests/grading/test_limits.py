@@ -1,11 +1,15 @@
 """The time limit, by timer signal in the main thread, by a second thread elsewhere, in a fork for loops in C."""
 
 import itertools
+import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,7 +20,8 @@ from course_utils.grading.driving.in_c import may_loop_in_c
 from course_utils.grading.driving.observe import observe
 from course_utils.grading.judging.judge import grade
 from course_utils.processes.stuck import can_fork, first_stuck
-from course_utils.processes.time_limit import TimeLimit, time_limit
+from course_utils.processes.time_limit import _SCHEDSTAT as SCHEDSTAT
+from course_utils.processes.time_limit import TimeLimit, _delay, time_limit
 
 forks = pytest.mark.skipif(not can_fork(), reason="no fork on this system")
 
@@ -48,6 +53,32 @@ def test_in_another_thread():
     thread.start()
     thread.join(300)
     assert outcome == ["stopped"]
+
+
+def test_time_that_the_machine_gives_to_others_does_not_count(monkeypatch):
+    begun = time.monotonic()
+    given_away = lambda: (time.monotonic() - begun) * 3 / 4  # noqa: E731
+    monkeypatch.setattr("course_utils.processes.time_limit._delay", given_away)
+    with pytest.raises(TimeLimit), time_limit(0.2):
+        loops_for_ever()
+    assert time.monotonic() - begun >= 0.8
+
+
+@pytest.mark.skipif(not Path(SCHEDSTAT).exists(), reason="this system does not count it")
+def test_a_thread_knows_how_long_it_has_waited():
+    cores = os.sched_getaffinity(0)
+    rival = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        for pid in (0, rival.pid):
+            os.sched_setaffinity(pid, {min(cores)})
+        before, until = _delay(), time.thread_time() + 0.3
+        while time.thread_time() < until:
+            pass
+        assert _delay() - before > 0.05
+    finally:
+        rival.kill()
+        rival.wait()
+        os.sched_setaffinity(0, cores)
 
 
 def test_quick_code_is_left_alone():

@@ -15,7 +15,7 @@ from tests.support.chapter import CHAPTER
 
 __all__ = ["browser"]
 
-TO_BUILD_S = 1500  # the first test waits for the build, which runs every notebook
+TO_BUILD_S = 3600  # the first test waits for the build, which runs every notebook
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

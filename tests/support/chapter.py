@@ -18,7 +18,7 @@ CHAPTER = "COURSE_CHAPTER"
 """The variable that has the page of one chapter built, and no other: see tests/site/conftest.py."""
 
 TESTS = ("grading/test_proofs.py", "grading/test_mutants.py", "site/test_pages.py")
-NBVAL = ("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120")
+NBVAL = ("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=500")
 WHOLE_SITE = ("test_links_anchors_and_images",)
 """A page that is built alone has no others to link to."""
 
