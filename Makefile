@@ -1,5 +1,6 @@
 # `make lab` and `make test` do all of their own set-up, in .venv. Each target says what it is: `make help`.
 # Choices:  TORCH=cu130 (a CUDA build; kept until changed)   PYTHON=/path/to/python3.12   WORKERS=4
+#           WITH=triton (chapter 15's kernels, about 1 GB; kept until WITH=none)
 .POSIX:
 SHELL = /bin/sh
 WORKERS = 2
@@ -14,7 +15,7 @@ help:            ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
 
 setup:           ## what every target starts with: .venv with torch, the locked requirements and the course
-	@TORCH="$(TORCH)" PYTHON="$(PYTHON)" sh tools/setup.sh
+	@TORCH="$(TORCH)" PYTHON="$(PYTHON)" WITH="$(WITH)" sh tools/setup.sh
 
 peers: setup     ## nbgrader and otter-grader in .peers, for the suite and the benchmark
 	@sh tools/peers.sh

@@ -3,6 +3,7 @@
 # Runs again only if what it would install has changed. Called by every target of the Makefile.
 #   TORCH   the build of torch: cpu (default), or a CUDA build as named by pytorch.org: cu126, cu130, ...
 #   PYTHON  the Python to use, if not the first suitable one on the PATH
+#   WITH    triton: chapter 15's Triton kernels as well (tools/triton.txt); none: without it again
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -35,16 +36,24 @@ chosen() { sed -n "s/^$1 //p" "$stamp" 2>/dev/null || true; }
 TORCH=${TORCH:-$(chosen torch)}
 TORCH=${TORCH:-cpu}
 PYTHON=${PYTHON:-$(chosen python)}
+WITH=${WITH:-$(chosen with)}
+WITH=${WITH:-none}
 case $TORCH in
     cpu | cu[0-9]*) ;;
     *) stop "TORCH=$TORCH: say cpu, or a CUDA build such as cu130." ;;
+esac
+case $WITH-$(uname -s) in
+    triton-Linux | none-*) ;;
+    triton-*) stop "There is no Triton for $(uname -s), only for Linux: leave WITH out, and its cells are skipped." ;;
+    *) stop "WITH=$WITH: say triton, or none." ;;
 esac
 
 state() {
     echo "torch $TORCH"
     echo "python $PYTHON"
+    echo "with $WITH"
     echo "at $PWD"
-    cat requirements.txt pyproject.toml tools/setup.sh | cksum
+    cat requirements.txt pyproject.toml tools/setup.sh tools/triton.txt | cksum
 }
 if [ -x "$venv/bin/python" ] && [ "$(state)" = "$(cat "$stamp" 2>/dev/null)" ]; then
     exit 0
@@ -56,6 +65,7 @@ if ! suitable "$venv/bin/python" || [ "$PYTHON" != "$(chosen python)" ]; then
     "$python" -m venv --clear "$venv" || stop \
         "Python could not make an environment. On Debian and Ubuntu: sudo apt-get install python3-venv; then run this again."
 fi
+before=$(chosen with)
 rm -f "$stamp"
 python=$venv/bin/python
 pip() { "$python" -m pip --disable-pip-version-check --no-input "$@"; }
@@ -89,6 +99,12 @@ if ! has_torch; then
 fi
 say "Installing the locked requirements"
 pip install -qq -r requirements.txt
+if [ "$WITH" = triton ]; then
+    say "Installing Triton"
+    pip install -qq --no-deps -r tools/triton.txt
+elif [ "$before" = triton ] && [ "$TORCH" = cpu ]; then
+    pip uninstall -qq --yes triton
+fi
 pip install -qq --no-deps --no-build-isolation --editable .
 "$python" -m course_utils.lab
 state >"$stamp"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from nbformat import NotebookNode
 
-from course_utils import grading
+from course_utils import grading, needs
 from course_utils.recordings import cells as gpu_cells
 from course_utils.recordings.stamps import OUTDATED, UNSTAMPED
 
@@ -55,8 +55,9 @@ def _cell_problems(notebook: NotebookNode) -> Iterator[str]:
             yield f"{at}: {lines} lines; {MAX_LINES} at most"
         if "gpu" not in tags(cell) and (cell.outputs or cell.execution_count is not None):
             yield f"{at}: has outputs; only cells tagged gpu keep them"
-        if "gpu" in tags(cell) and not _guarded(cell.source):
-            yield f"{at}: a gpu cell is one `if torch.cuda.is_available():`, so that Run All goes on"
+        need = needs.of_tags(tags(cell))
+        if need and not _guarded(cell.source, need.guard):
+            yield f"{at}: a {need.tag} cell is one `if {need.guard}:`, so that Run All goes on"
         described = re.match(r"# alt: \S", cell.source) is not None
         if "figure" in tags(cell) and not described:
             yield f"{at}: a figure's first line says what it shows: # alt: …"
@@ -85,11 +86,11 @@ def _recording_problems(notebook: NotebookNode) -> Iterator[str]:
             yield f"{at}: a gpu cell says what it shows at its top: # would show: …"
 
 
-def _guarded(source: str) -> bool:
-    """Is the whole cell one `if torch.cuda.is_available():`?"""
+def _guarded(source: str, guard: str) -> bool:
+    """Is the whole cell one `if` on this condition?"""
     match ast.parse(source).body:
         case [ast.If(test=test)]:
-            return ast.unparse(test) == "torch.cuda.is_available()"
+            return ast.unparse(test) == guard
     return False
 
 

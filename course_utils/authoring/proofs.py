@@ -37,6 +37,7 @@ from course_utils.grading.judging.judge import (
 from course_utils.grading.judging.outcomes import FAILED, NOT_ATTEMPTED, PASSED
 from course_utils.grading.pytrees.tree import tensors
 from course_utils.grading.remote.client import RemoteSubmission
+from course_utils.needs import lacking
 from course_utils.source.names import first_line, names_bound, names_used
 from course_utils.source.stub import is_stub, stub_source
 from course_utils.source.text import source_of
@@ -350,8 +351,8 @@ def proofs_of(exercise: Exercise) -> dict[str, Proof]:
 
 def unprovable(exercise: Exercise) -> dict[str, str]:
     """Names of the proofs that this machine cannot give, with the reason."""
-    if exercise.needs == "cuda" and not torch.cuda.is_available():
-        return dict.fromkeys(proofs_of(exercise), "it needs a CUDA GPU")
+    if need := lacking(exercise.needs):
+        return dict.fromkeys(proofs_of(exercise), f"it needs {need.what}")
     try:
         pkgutil.resolve_name(exercise.stand_in or "torch")
     except ModuleNotFoundError as error:

@@ -1,6 +1,7 @@
 """The course's own rules for a run of pytest; loaded by ``addopts`` in pyproject.toml.
 
-- Cells tagged ``gpu`` are skipped by name where there is no CUDA; with COURSE_REQUIRE_GPU=1 they fail.
+- Cells tagged for what is not on every machine (`course_utils.needs`: ``gpu``, ``triton``, ``compiler``)
+  are skipped by name where it is missing; with COURSE_REQUIRE_GPU=1, and so on, they fail.
 - COURSE_HOME is a temporary folder, a new one for each notebook: no run touches a reader's progress.
 - What the tests counted (`course_utils.authoring.counts`) is printed before pytest's summary.
   ``--complete`` fails a run in which something was never counted.
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from course_utils import needs
 from course_utils.authoring import counts, ledger
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -69,17 +71,10 @@ def cell_name(item: pytest.Item) -> str:
     return f"{item.path.name}: {name or (lines[0] if lines else 'empty cell')}"
 
 
-def cuda_available() -> bool:
-    """Has this machine a GPU that torch can use?"""
-    import torch
-
-    return torch.cuda.is_available()
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Give each notebook a home of its own; skip a cell that needs CUDA where there is none, or fail
-    it where the machine must have one.
+    """Give each notebook a home of its own; skip a cell that needs what is not here, or fail it where
+    the machine must have it.
     """
     cell = cell_of(item)
     if cell is None:
@@ -88,12 +83,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     home.mkdir(exist_ok=True)
     os.environ["COURSE_HOME"] = str(home)  # read by the kernel, which starts with the first cell
     item.config.stash[NOTEBOOKS][item.path] = None
-    if "gpu" in cell["metadata"].get("tags", []) and not cuda_available():
-        if os.environ.get("COURSE_REQUIRE_GPU") == "1":
-            pytest.fail(
-                f"this machine must have CUDA and has none: {cell_name(item)}", pytrace=False
-            )
-        pytest.skip(f"needs CUDA: {cell_name(item)}")
+    need = needs.of_tags(cell["metadata"].get("tags", []))
+    if need and not need.present():
+        if need.required:
+            said = f"this machine must have {need.short} and has none: {cell_name(item)}"
+            pytest.fail(said, pytrace=False)
+        pytest.skip(f"needs {need.short}: {cell_name(item)}")
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

@@ -15,6 +15,7 @@ ORDER = (
     "training_loop",
     "mixed_precision",
     "cuda_memory",
+    "profiling_and_compile",
     "process_groups",
     "ddp",
     "fsdp",

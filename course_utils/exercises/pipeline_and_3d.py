@@ -114,6 +114,14 @@ for said, instead in (
         "(n_ranks - 1) / (n_chunks * n_microbatches + n_ranks)",
     ),
     (
+        "That is the share in percent. A number from 0 to 1 is asked for.",
+        "100 * (n_ranks - 1) / (n_chunks * n_microbatches + n_ranks - 1)",
+    ),
+    (
+        "A rank waits for p − 1 forwards and for p − 1 backwards. You count one of the two waits beside both kinds of work.",
+        "(n_ranks - 1) / (2 * n_chunks * n_microbatches + n_ranks - 1)",
+    ),
+    (
         "You divide by `//`, which leaves whole numbers only: a fraction is asked for.",
         "(n_ranks - 1) // (n_chunks * n_microbatches + n_ranks - 1)",
     ),
@@ -127,10 +135,12 @@ bubble_fraction.mistake(
     "You refuse one rank, one micro-batch or one chunk. All three are fine.",
     replace(LEAST, "min(n_ranks, n_microbatches, n_chunks) <= 1"),
 )
-bubble_fraction.mistake(
-    "You check the ranks only. Without micro-batches, or without chunks, there is no pipeline either.",
-    replace(LEAST, "n_ranks < 1"),
-)
+for checked in ("n_ranks < 1", "min(n_ranks, n_microbatches) < 1", "min(n_ranks, n_chunks) < 1"):
+    bubble_fraction.mistake(
+        "You check some of the three numbers only. Without ranks, without micro-batches or without chunks there is no "
+        "pipeline: raise ValueError in each case.",
+        replace(LEAST, checked),
+    )
 
 
 @bubble_fraction.alternative(
@@ -148,6 +158,7 @@ def _(n_ranks, n_microbatches, n_chunks=1):
 gpipe_schedule = Exercise(
     schedules.gpipe_schedule,
     key="pipeline_and_3d.gpipe_schedule",
+    probe=probes.of_tuples,
     title="GPipe's schedule",
     difficulty=1,
     minutes=10,
@@ -207,6 +218,10 @@ for said, instead in (
         ' + [("B", n_stages - 1 - stage, i) for i in range(n_microbatches)]',
     ),
     (
+        "Your tuples are (stage, kind, micro-batch), the order in which torch writes an action. Here the kind comes first.",
+        '[(stage, kind, i) for kind in "FB" for i in range(n_microbatches)]',
+    ),
+    (
         "You count micro-batches from 1. They begin at 0.",
         '[(kind, stage, i + 1) for kind in "FB" for i in range(n_microbatches)]',
     ),
@@ -246,6 +261,14 @@ gpipe_schedule.mistake(
     "Your ranks come in reverse: rank r has stage r.",
     replace("for stage in range(n_stages)", "for stage in reversed(range(n_stages))"),
 )
+gpipe_schedule.mistake(
+    "All your ranks run stage 0. Rank r has stage r, so each list names another stage.",
+    replace("(kind, stage, i)", "(kind, 0, i)"),
+)
+gpipe_schedule.mistake(
+    "Your actions are lists. They are tuples, which can be keys of a dict, as `timeline` will need them.",
+    replace("(kind, stage, i)", "[kind, stage, i]"),
+)
 
 
 @gpipe_schedule.alternative("append, one action after the other")
@@ -263,6 +286,7 @@ def _(n_stages, n_microbatches):
 one_f_one_b_schedule = Exercise(
     schedules.one_f_one_b_schedule,
     key="pipeline_and_3d.one_f_one_b_schedule",
+    probe=probes.of_tuples,
     title="1F1B's schedule",
     difficulty=2,
     minutes=20,
@@ -397,6 +421,34 @@ one_f_one_b_schedule.mistake(
 )
 
 
+one_f_one_b_schedule.mistake(
+    "Your turns end early: the last forwards are missing. Every micro-batch goes forward once.",
+    replace(
+        "range(warmup, n_microbatches):",
+        "range(warmup, n_microbatches - 1):",
+        "range(n_microbatches - warmup, n_microbatches)",
+        "range(max(0, n_microbatches - 1 - warmup), n_microbatches)",
+    ),
+)
+KEPT = "schedule.append(actions)"
+one_f_one_b_schedule.mistake(
+    "Your ranks come in reverse: rank r has stage r.",
+    replace(KEPT, "schedule.insert(0, actions)"),
+)
+one_f_one_b_schedule.mistake(
+    "All your ranks run stage 0. Rank r has stage r, so each list names another stage.",
+    replace(KEPT, "schedule.append([(kind, 0, i) for kind, _, i in actions])"),
+)
+one_f_one_b_schedule.mistake(
+    "Your tuples are (kind, micro-batch, stage). The stage comes before the micro-batch.",
+    replace(KEPT, "schedule.append([(kind, i, s) for kind, s, i in actions])"),
+)
+one_f_one_b_schedule.mistake(
+    "Your actions are lists. They are tuples, which can be keys of a dict, as `timeline` will need them.",
+    replace(KEPT, "schedule.append([list(action) for action in actions])"),
+)
+
+
 @one_f_one_b_schedule.alternative("always the backward that is due, once there are enough forwards")
 def _(n_stages, n_microbatches):
     result = []
@@ -469,6 +521,8 @@ def _():
     yield call([last, [("F", 1, 0), ("B", 1, 0)]]), "the peak comes late, and ranks differ"
     mixed = [("F", 0, 0), ("I", 0, 0), ("F", 0, 1), ("B", 0, 1), ("W", 0, 0)]
     yield call([mixed]), "full and split backwards on one rank"
+    pairs = [("F", 0, 0), ("F", 0, 1), ("I", 0, 0), ("F", 0, 2), ("F", 0, 3), ("W", 0, 0)]
+    yield call([pairs]), "a gradient of inputs between pairs of forwards"
 
 
 FREES = 'elif kind in ("B", "W"):'
@@ -551,6 +605,44 @@ for first in ('kind != "F"', 'kind in ("B", "W")'):
     )
 
 
+@peak_microbatches.mistake(
+    "You count for each stage. A rank's memory holds the activations of all of its stages: one number for each rank."
+)
+def _(schedule):
+    alive, peaks = {}, {}
+    for kind, stage, _ in (action for actions in schedule for action in actions):
+        alive[stage] = alive.get(stage, 0) + {"F": 1, "I": 0}.get(kind, -1)
+        peaks[stage] = max(peaks.get(stage, 0), alive[stage])
+    return [peaks[stage] for stage in sorted(peaks)]
+
+
+peak_microbatches.mistake(
+    "You let I and W free half each. All that was saved stays until the last that needs it, W, is done.",
+    replace(
+        'elif kind in ("B", "W"):',
+        'elif kind in ("I", "W"):\n                alive -= 0.5\n            else:',
+    ),
+)
+peak_microbatches.mistake(
+    "You count forwards in a row. A backward in between frees one of them, not all.",
+    replace("alive -= 1", "alive = 0", 'elif kind in ("B", "W"):', "else:"),
+)
+
+
+@peak_microbatches.mistake(
+    "You add up the peaks of a rank's stages. They need not be reached at the same time: count all of its stages together."
+)
+def _(schedule):
+    result = []
+    for actions in schedule:
+        alive, peaks = {}, {}
+        for kind, stage, _ in actions:
+            alive[stage] = alive.get(stage, 0) + {"F": 1, "I": 0}.get(kind, -1)
+            peaks[stage] = max(peaks.get(stage, 0), alive[stage])
+        result.append(sum(peaks.values()))
+    return result
+
+
 @peak_microbatches.alternative("sums of +1 and −1")
 def _(schedule):
     from itertools import accumulate
@@ -564,6 +656,7 @@ def _(schedule):
 timeline = Exercise(
     schedules.timeline,
     key="pipeline_and_3d.timeline",
+    probe=probes.of_tuples,
     title="A simulator of pipelines",
     difficulty=3,
     minutes=45,
@@ -576,10 +669,10 @@ timeline = Exercise(
         "If a whole round over the ranks moves nobody, either all is done or there is a deadlock.",
         (
             "random cases",
-            "Which rank has which stage is in the schedule; it need not be stage % ranks. And the stage behind may "
+            "Which rank has which stage is in the schedule; it need not be stage % ranks. And the next stage may "
             "have run B or I.",
         ),
-        ("edge cases", "Does the last stage, the largest number, wait for a stage behind it?"),
+        ("edge cases", "Does the last stage, the largest number, wait for a stage after it?"),
     ),
 )
 
@@ -667,7 +760,7 @@ def _():
     yield call([[("F", 0, 0)], [("F", 1, 0), ("F", 1, 1)]], alike(2)), "what nobody sends"
     yield call([[("F", 0, 0), ("W", 0, 0)]], alike(1)), "W without I"
     gap = [[("F", 0, 0), ("B", 0, 0)], [("F", 1, 0)]]
-    yield call(gap, alike(2)), "a backward that the stage behind never runs"
+    yield call(gap, alike(2)), "a backward that the next stage never runs"
     mixed = [
         [("F", 0, 0), ("F", 0, 1), ("B", 0, 0), ("B", 0, 1)],
         [("F", 1, 0), ("I", 1, 0), ("F", 1, 1), ("B", 1, 1), ("W", 1, 0)],
@@ -679,7 +772,7 @@ def _():
 
 
 HOP = "hop * (rank_of[need[1]] != rank)"
-BEHIND = "[(behind, stage + 1, i)] if stage < last else []"
+AFTER = "[(due, stage + 1, i)] if stage < last else []"
 timeline.mistake("Your messages take no time: `hop` is left out.", replace(f" + {HOP}", ""))
 timeline.mistake(
     "You add `hop` between two stages of one rank. Nothing travels there.",
@@ -705,12 +798,12 @@ timeline.mistake(
     replace("start = free[rank]", "start = 0.0"),
 )
 timeline.mistake(
-    "Your backwards wait for their own forward only. Before the last stage the gradient comes from the stage behind.",
-    replace(f" + ({BEHIND})", ""),
+    "Your backwards wait for their own forward only. Except on the last stage the gradient comes from the next one.",
+    replace(f" + ({AFTER})", ""),
 )
 timeline.mistake(
     "Your backwards do not wait for the forward of their own stage. On the last stage there is nothing else to wait for.",
-    replace(f'[("F", stage, i)] + ({BEHIND})', BEHIND),
+    replace(f'[("F", stage, i)] + ({AFTER})', AFTER),
 )
 timeline.mistake(
     "Your forwards wait for nothing. They need that of the stage before.",
@@ -729,11 +822,11 @@ timeline.mistake(
     replace('return [("I", stage, i)]', "return []"),
 )
 timeline.mistake(
-    "You wait for B of the stage behind. It may have been split: then I is what makes the gradient.",
+    "You wait for B of the next stage. It may have been split: then I is what makes the gradient.",
     replace('"I" if ("I", stage + 1, i) in times else "B"', '"B"'),
 )
 timeline.mistake(
-    "Where the backward behind is split, you wait for its W. The gradient of the inputs is there with I already.",
+    "Where the next stage's backward is split, you wait for its W. The gradient of the inputs is there with I already.",
     replace(
         '"I" if ("I", stage + 1, i) in times else "B"',
         '"W" if any(("I", stage + 1, i) in actions for actions in schedule) else "B"',
@@ -766,6 +859,28 @@ timeline.mistake(
         "                moved = True\n",
         "",
     ),
+)
+
+
+timeline.mistake(
+    "Only your activations take `hop` to travel. The gradients that go back do, too.",
+    replace(HOP, 'hop * (rank_of[need[1]] != rank and kind == "F")'),
+)
+timeline.mistake(
+    "Only your gradients take `hop` to travel. The activations that go forward do, too.",
+    replace(HOP, 'hop * (rank_of[need[1]] != rank and kind != "F")'),
+)
+timeline.mistake(
+    "A schedule that gets stuck raises ValueError; you raise another exception.",
+    replace("raise ValueError", "raise RuntimeError"),
+)
+timeline.mistake(
+    "An empty schedule makes your code raise: there is no largest stage. Nobody waits in it, so the answer is an empty dict.",
+    replace("max(rank_of, default=0)", "max(rank_of)"),
+)
+timeline.mistake(
+    "Your starts and ends are lists. They are pairs, tuples.",
+    replace("times[action] = start, free[rank]", "times[action] = [start, free[rank]]"),
 )
 
 
@@ -805,9 +920,9 @@ def _(schedule, seconds, hop=0.0):
         if kind in "BI":
             starts.append(end(("F", stage, i)))
             if stage < last:
-                behind = ("I", stage + 1, i)
-                behind = behind if behind in all_of_them else ("B", stage + 1, i)
-                starts.append(end(behind) + (hop if rank_of[stage + 1] != here else 0))
+                due = ("I", stage + 1, i)
+                due = due if due in all_of_them else ("B", stage + 1, i)
+                starts.append(end(due) + (hop if rank_of[stage + 1] != here else 0))
         under_way.remove(action)
         times[action] = max(starts), max(starts) + seconds[kind][stage]
         return times[action][1]
@@ -958,6 +1073,14 @@ pipeline_step.mistake(
     replace("y = y / n_microbatches", "pass"),
 )
 pipeline_step.mistake(
+    "You divide by the number of ranks. The mean is over the micro-batches.",
+    replace("y = y / n_microbatches", "y = y / (last + 1)"),
+)
+pipeline_step.mistake(
+    "Your losses are Python numbers. Tensors without axes are asked for, detached.",
+    replace("losses[i] = y.detach()", "losses[i] = y.item()"),
+)
+pipeline_step.mistake(
     "The losses that you return are divided already: return each micro-batch's own.",
     replace(
         "                losses[i] = y.detach()\n",
@@ -1026,6 +1149,10 @@ pipeline_step.mistake(
         "dist.isend(y.detach().as_strided(y.T.shape, y.T.stride()).T if False else torch.as_strided(y.detach(), "
         "y.shape, torch.empty(y.shape).stride()), rank + 1, tag=i)",
     ),
+)
+pipeline_step.mistake(
+    "You send the output as it lies in memory. One that is not contiguous is refused: send `.contiguous()`.",
+    replace("_sent(y.detach(), rank + 1, i)", "dist.isend(y.detach(), rank + 1, tag=i)"),
 )
 pipeline_step.mistake(
     "You receive into float32, whatever hidden's dtype is: the bytes of another dtype are read as float32.",
@@ -1155,6 +1282,7 @@ def _(stage, actions, inputs, targets, loss_fn, hidden):
 mesh_coordinates = Exercise(
     device_mesh.mesh_coordinates,
     key="pipeline_and_3d.mesh_coordinates",
+    probe=probes.a_tuple,
     title="Where a rank stands in a mesh",
     difficulty=1,
     minutes=10,
@@ -1251,6 +1379,55 @@ def _(rank, sizes):
     if not 0 <= rank < torch.Size(sizes).numel():
         raise ValueError("no such rank")
     return tuple(rank // step % size for size, step in zip(sizes, [*sizes[1:], 1], strict=True))
+
+
+@mesh_coordinates.mistake(
+    "You take the rank after the last one: ranks count from 0, so the product of the sizes is none."
+)
+def _(rank, sizes):
+    stride = torch.Size(sizes).numel()
+    if not 0 <= rank <= stride:
+        raise ValueError(rank)
+    found = []
+    for size in sizes:
+        stride //= size
+        found.append(rank // stride)
+        rank %= stride
+    return tuple(found)
+
+
+@mesh_coordinates.mistake(
+    "You divide by the stride and take no remainder, so coordinates are larger than their axes: rank // stride % size."
+)
+def _(rank, sizes):
+    stride = torch.Size(sizes).numel()
+    if not 0 <= rank < stride:
+        raise ValueError(rank)
+    found = []
+    for size in sizes:
+        stride //= size
+        found.append(rank // stride)
+    return tuple(found)
+
+
+mesh_coordinates.mistake(
+    "Your coordinates count from 1. They begin at 0, as ranks do.",
+    replace("coordinates.append(coordinate)", "coordinates.append(coordinate + 1)"),
+)
+
+
+@mesh_coordinates.mistake("A rank that does not exist raises ValueError, not IndexError.")
+def _(rank, sizes):
+    if rank < 0:
+        raise ValueError(rank)
+    places = torch.cartesian_prod(*(torch.arange(size) for size in sizes)).view(-1, len(sizes))
+    return tuple(places[rank].tolist())
+
+
+mesh_coordinates.mistake(
+    "You return a list. Coordinates are a tuple: only that is an index of one element.",
+    replace("tuple(reversed(coordinates))", "coordinates[::-1]"),
+)
 
 
 @mesh_coordinates.alternative("from the first axis, by strides")
@@ -1362,6 +1539,47 @@ mesh_group.mistake(
 )
 
 
+mesh_group.mistake(
+    "The rank comes first in your group, and then you go round. Groups are in the order of the coordinate, the same on every "
+    "member.",
+    replace(
+        "first + i * stride for i in range(sizes[axis])",
+        "first + (coordinate + i) % sizes[axis] * stride for i in range(sizes[axis])",
+    ),
+)
+mesh_group.mistake(
+    "Your group is in falling order. It is in the order of the coordinate, from 0 on.",
+    replace("for i in range(sizes[axis])", "for i in reversed(range(sizes[axis]))"),
+)
+mesh_group.mistake(
+    "You take the neighbours along the axis only. The group has every rank that differs from this one on that axis alone.",
+    replace(
+        "for i in range(sizes[axis])", "for i in range(sizes[axis]) if abs(i - coordinate) <= 1"
+    ),
+)
+mesh_group.mistake(
+    "You refuse negative axes. They count from the end: −1 is the last one.",
+    replace(
+        "    coordinate =",
+        "    if axis < 0:\n        raise IndexError(axis)\n    coordinate =",
+    ),
+)
+mesh_group.mistake(
+    "An axis that does not exist raises IndexError, not ValueError.",
+    replace(
+        "    coordinate =",
+        "    if not -len(sizes) <= axis < len(sizes):\n        raise ValueError(axis)\n    coordinate =",
+    ),
+)
+mesh_group.mistake(
+    "You wrap the axis around: `axis % len(sizes)` makes an axis of every number. One that does not exist raises IndexError.",
+    replace(
+        "mesh_coordinates(rank, sizes)[axis]", "mesh_coordinates(rank, sizes)[axis % len(sizes)]"
+    )
+    + replace("range(sizes[axis])", "range(sizes[axis % len(sizes)])"),
+)
+
+
 @mesh_group.alternative("an arange, as DeviceMesh does it")
 def _(rank, sizes, axis):
     world = torch.Size(sizes).numel()
@@ -1470,9 +1688,31 @@ zigzag_positions.mistake(
     ),
 )
 zigzag_positions.mistake(
-    "Your positions are floats; indices are int64.",
-    replace(CAT, CAT + ".float()"),
+    "Your positions count from 1. The first token of the sequence has position 0.",
+    replace(CAT, f"{CAT} + 1"),
 )
+zigzag_positions.mistake(
+    "You return the two chunks as two rows. The positions are one row, one chunk after the other.",
+    replace("torch.cat([", "torch.stack(["),
+)
+for kind in ("float", "int"):
+    zigzag_positions.mistake(
+        "Your positions have another dtype than int64, which is what indices have.",
+        replace(CAT, f"{CAT}.{kind}()"),
+    )
+
+
+@zigzag_positions.mistake(
+    "You check that the ranks divide the length. There are two chunks for each: 2n must divide it."
+)
+def _(rank, world_size, length):
+    if length % world_size:
+        raise ValueError(length)
+    size = length // (2 * world_size)
+    ends = rank * size, (2 * world_size - 1 - rank) * size
+    return torch.cat([torch.arange(end, end + size) for end in ends])
+
+
 zigzag_positions.mistake(
     "You take a length that cannot be cut into equal chunks, and some ranks have more than others, or nothing. Raise ValueError.",
     replace("if length % (2 * world_size):", "if False:", ".chunk(", ".tensor_split("),
@@ -1678,6 +1918,14 @@ ring_attention.mistake(
     replace("for step in range(world_size):", "for step in range(max(1, world_size - 1)):"),
 )
 ring_attention.mistake(
+    "You divide the scores by D. They are divided by its square root.",
+    replace("q.shape[-1] ** -0.5", "q.shape[-1] ** -1.0"),
+)
+ring_attention.mistake(
+    "You mask the past and keep the future: a query sees keys that are no later than itself.",
+    replace("> positions[rank]", "< positions[rank]"),
+)
+ring_attention.mistake(
     "You forget to divide the scores by √D.",
     replace("q.to(dtype) * q.shape[-1] ** -0.5", "q.to(dtype)"),
 )
@@ -1871,6 +2119,24 @@ def _(q, k, v, positions):
     return out.to(q.dtype)
 
 
+@ring_attention.alternative("around the ring the other way")
+def _(q, k, v, positions):
+    dtype = torch.promote_types(q.dtype, F32)
+    n, rank = dist.get_world_size(), dist.get_rank()
+    block, maximum = torch.stack([k, v]), torch.full(q.shape[:3], -torch.inf, dtype=dtype)
+    total, out = torch.zeros_like(maximum), torch.zeros(q.shape, dtype=dtype)
+    for step in range(n):
+        future = positions[(rank + step) % n] > positions[rank][:, None]
+        scores = (q.to(dtype) @ block[0].to(dtype).mT) * q.shape[3] ** -0.5
+        scores = scores.masked_fill(future, -torch.inf)
+        maximum, total, out = online_softmax(maximum, total, out, scores, block[1].to(dtype))
+        if step < n - 1:
+            arriving = torch.empty_like(block)
+            exchange(block, (rank - 1) % n, arriving, (rank + 1) % n)
+            block = arriving
+    return (out / total[..., None]).to(q.dtype)
+
+
 @ring_attention.alternative("skip blocks that lie wholly in the future")
 def _(q, k, v, positions):
     dtype = torch.promote_types(q.dtype, F32)
@@ -2040,9 +2306,33 @@ top_k_router.mistake(
     "You count with `bincount` alone: if the last experts were chosen by nobody, it is too short. Give it minlength.",
     replace("bincount(minlength=E)", "bincount()"),
 )
+for ranked in ("logits", "wide", "probabilities"):
+    top_k_router.mistake(
+        "You choose by `topk`, which promises no order among equals. Of equal logits the lower number comes first: a stable "
+        "sort, falling.",
+        replace(SORT, f"{ranked}.topk(k, dim=-1).indices"),
+    )
 top_k_router.mistake(
-    "You compute in the logits' dtype: a bfloat16 softmax has two or three digits. Use float32 inside.",
-    replace("logits.to(torch.promote_types(logits.dtype, torch.float32))", "logits"),
+    "The numbers of your experts have another dtype than int64, which is what indices have.",
+    replace(
+        "return gates.to(logits.dtype), experts,", "return gates.to(logits.dtype), experts.int(),"
+    ),
+)
+top_k_router.mistake(
+    "Your loss is a mean over the experts. It is their sum, times E.",
+    replace("loss = E * (f", "loss = 1 / E * (f"),
+)
+WIDE_LOGITS = "logits.to(torch.promote_types(logits.dtype, torch.float32))"
+LOW_LOSS = (
+    "Your loss has the logits' dtype, in which bfloat16 has two or three digits. It has the dtype that is computed in: float32 "
+    "for bfloat16 logits."
+)
+top_k_router.mistake(LOW_LOSS, replace(WIDE_LOGITS, "logits"))
+top_k_router.mistake(LOW_LOSS, replace("experts, loss", "experts, loss.to(logits.dtype)"))
+top_k_router.mistake(
+    "Your softmax runs in the logits' dtype: in bfloat16 its probabilities have two or three digits. Convert the logits "
+    "first.",
+    replace("wide.softmax(dim=-1)", "logits.softmax(dim=-1).to(wide.dtype)"),
 )
 top_k_router.mistake(
     "Your gates have the dtype that was computed in: cast them to the logits'.",
@@ -2148,9 +2438,13 @@ def dispatch_case(
     dtype=F32,
     chosen=None,
     turned=False,
-    gate_dtype=None,
+    wide_gates=False,
 ):
-    """A case: `tokens` of each rank, E experts in all, k choices a token."""
+    """A case: `tokens` of each rank, E experts in all, k choices a token.
+
+    wide_gates: they are float64, but all that is multiplied is exact in float32 too, so that it does
+    not matter in which of the two the product is made.
+    """
     generator = torch.Generator().manual_seed(seed)
     world = len(tokens)
     m = E // world
@@ -2161,8 +2455,10 @@ def dispatch_case(
         own = torch.rand(T, E, generator=generator).argsort(1)[:, :k]
         if chosen is not None:
             own = torch.tensor(chosen[rank], dtype=torch.int64).view(T, k)
-        gates = torch.rand(T, k, generator=generator, dtype=F64).to(gate_dtype or dtype)
+        gates = torch.rand(T, k, generator=generator, dtype=F64).to(dtype)
         grad = torch.randn(T, D, generator=generator, dtype=F64).to(dtype)
+        if wide_gates:
+            gates, grad = gates.mul(8).ceil().div(8).to(F64), torch.ones_like(grad)
         if turned:
             x, gates, own = draws.scattered(x), draws.scattered(gates), draws.scattered(own)
         more = {} if capacity is None else {"capacity": capacity}
@@ -2232,7 +2528,10 @@ def _():
     yield dispatch_case([3, 2], 2, 1, capacity=0, seed=4), "capacity 0: everything is dropped"
     yield dispatch_case([4], 4, 3, seed=7), "one rank alone"
     yield dispatch_case([4, 3], 4, 2, turned=True), "x, chosen and gates are not contiguous"
-    yield dispatch_case([3, 2], 2, 1, gate_dtype=F64), "gates of another dtype: the result has x's"
+    yield (
+        dispatch_case([3, 2], 2, 1, D=1, wide_gates=True),
+        "gates of another dtype: the result has x's",
+    )
     yield dispatch_case([6, 5, 4, 7], 8, 3, D=2, seed=9), "four ranks, eight experts, three choices"
 
 
@@ -2244,7 +2543,7 @@ DROPPED = dispatch_case(
 
 
 def rows_needed(case):
-    """Bytes of the rows that leave the busiest rank, there or back, in both passes, and of its counts."""
+    """Bytes of the rows that leave the busiest rank, there or back, in both passes, and of all counts."""
     E = sum(len(c.kwargs["weights"]) for c in case.calls)
     m, world = E // case.world, case.world
     counts = torch.stack([c.kwargs["chosen"].flatten().bincount(minlength=E) for c in case.calls])
@@ -2252,7 +2551,7 @@ def rows_needed(case):
     table = kept.view(world, world, m).sum(2)
     table.fill_diagonal_(0)
     busiest = int((table.sum(0) + table.sum(1)).max())
-    return 2 * busiest * 4 * case.calls[0].kwargs["x"].shape[1] + 8 * E
+    return 2 * busiest * 4 * case.calls[0].kwargs["x"].shape[1] + 8 * E * world
 
 
 expert_dispatch.contract(
@@ -2274,6 +2573,26 @@ KEEP = "order = order[place < capacity]"
 expert_dispatch.mistake(
     "Your gates are not applied: each result counts as gate · result.",
     replace(WEIGHTED, "back"),
+)
+expert_dispatch.mistake(
+    "No gradient goes to the gates: they are detached, and the router would learn nothing.",
+    replace(WEIGHTED, "back * gates.detach().flatten()[order, None]"),
+)
+expert_dispatch.mistake(
+    "You add the experts' results to x. The layer returns the results alone; the residual is the caller's.",
+    replace("torch.zeros_like(x).index_add", "x.index_add"),
+)
+expert_dispatch.mistake(
+    "Your rows leave in the order of the tokens. `exchange_rows` sends the first of them to rank 0, the next to rank 1, and so "
+    "on: sort the choices by expert first.",
+    replace("order = choices.argsort(stable=True)", "order = torch.arange(len(choices))"),
+)
+expert_dispatch.mistake(
+    "Your result has the gates' dtype. It has that of x.",
+    replace(
+        "torch.zeros_like(x).index_add(0, order // k, weighted.to(x.dtype))",
+        "torch.zeros_like(x, dtype=weighted.dtype).index_add(0, order // k, weighted)",
+    ),
 )
 expert_dispatch.mistake(
     "You multiply by the gates in the order of the tokens. The rows are in the order of experts: "
@@ -2536,6 +2855,8 @@ SMALL = {
     "active": 0,
     "shared": 0,
     "expert_ffn": 0,
+    "nodes": 0,
+    "kept": 2.0,
 }
 FEW = {
     "devices": 4,
@@ -2545,7 +2866,7 @@ FEW = {
     "inside": 1e11,
     "between": 1e10,
     "node": 2,
-    "stages": (0, 1),
+    "zero_stages": (0, 1),
 }
 EXPERTS = {"experts": 4, "active": 2, "shared": 1, "expert_ffn": 512}
 
@@ -2556,13 +2877,13 @@ def _():
         call(model=SMALL, cluster=FEW | {"devices": 1, "memory": 80e9}),
         {
             "number of layouts": 1,
-            "layout 1 (dp, tp, pp, cp, ep, chunks, stage, recompute)": (1, 1, 1, 1, 1, 1, 0, 0),
+            "layout 1 (dp, tp, pp, cp, ep, chunks, zero, recompute)": (1, 1, 1, 1, 1, 1, 0, 0),
         },
     )
     yield call(model=SMALL, cluster=FEW | {"memory": 1e6}), {"number of layouts": 0}
     yield (
         call(model=SMALL, cluster=FEW | {"memory": 80e9, "node": 4}),
-        {"layout 1 (dp, tp, pp, cp, ep, chunks, stage, recompute)": (4, 1, 1, 1, 1, 1, 1, 0)},
+        {"layout 1 (dp, tp, pp, cp, ep, chunks, zero, recompute)": (4, 1, 1, 1, 1, 1, 1, 0)},
     )
 
 
@@ -2579,7 +2900,7 @@ def _(draw):
         "devices": draw(st.sampled_from([1, 2, 4, 6, 8, 12])),
         "memory": draw(st.sampled_from([0.6e9, 1.2e9, 3e9, 80e9])),
         "node": draw(st.sampled_from([1, 2, 4])),
-        "stages": draw(st.sampled_from([(0,), (1,), (0, 1, 2, 3)])),
+        "zero_stages": draw(st.sampled_from([(0,), (1,), (0, 1, 2, 3)])),
     }
     yield call(model=model, cluster=cluster, top=draw(st.sampled_from([1, 5, 40])))
 
@@ -2639,7 +2960,7 @@ def _():
         "four devices are no pipeline of three layers",
     )
     yield (
-        call(model=SMALL, cluster=FEW | {"devices": 1, "memory": FULL, "stages": (0,)}),
+        call(model=SMALL, cluster=FEW | {"devices": 1, "memory": FULL, "zero_stages": (0,)}),
         "it fits to the byte",
     )
 
@@ -2734,6 +3055,29 @@ plan_parallelism.mistake(
     ),
 )
 plan_parallelism.mistake(
+    "You leave out recompute = 2, whole layers. It takes longest, and may be all that fits.",
+    replace("(0, 1, 2),", "(0, 1),"),
+)
+plan_parallelism.mistake(
+    "You ask whether pp divides the batch. What a replica has are m = batch / dp micro-batches: pp must divide m.",
+    replace("model.batch // dp % pp == 0", "model.batch % pp == 0"),
+)
+plan_parallelism.mistake(
+    "You ask LEAST_TOKENS of cp = 1 too. A short context may stay whole: cp = 1 is always there.",
+    replace(
+        "powers_of_two(model.context // LEAST_TOKENS)",
+        "powers_of_two(model.context // LEAST_TOKENS)[: model.context // LEAST_TOKENS]",
+    ),
+)
+plan_parallelism.mistake(
+    "Your chunks divide the layers of the model. They cut a stage, and divide its n layers.",
+    replace("if n % c == 0", "if model.layers % c == 0"),
+)
+plan_parallelism.mistake(
+    "Your layouts are plain tuples. A Layout has names, which what comes after asks for.",
+    replace("layout[1:], layout))", "layout[1:], tuple(layout)))"),
+)
+plan_parallelism.mistake(
     "You cut layers // pp into chunks. Stages need not have as many: the last one has the head as well. "
     "`layers_of_stage` says how many they have.",
     replace("n, _ = layers_of_stage(model, pp)", "n = model.layers // pp"),
@@ -2769,9 +3113,9 @@ def _(model: planning.Model, cluster: planning.Cluster, top=1):
                     for ep in divisors:
                         if ep & (ep - 1) or ep > max(1, model.experts) or dp * cp % ep:
                             continue
-                        for stage in cluster.stages:
+                        for zero in cluster.zero_stages:
                             for again in range(3):
-                                one = p.Layout(dp, tp, pp, cp, ep, chunks, stage, again)
+                                one = p.Layout(dp, tp, pp, cp, ep, chunks, zero, again)
                                 if sum(p.memory(model, one).values()) > p.USABLE * cluster.memory:
                                     continue
                                 chosen[one] = sum(p.step_seconds(model, cluster, one).values())

@@ -15,7 +15,7 @@ from course_utils.reference.quantization import dequantize, spread
 INF = float("inf")
 BF16, F64 = torch.bfloat16, torch.float64
 SCALES = (0.25, 0.5, 1.0, 0.1875, 0.40625)
-"""Steps that float32 has exactly, so that x / scale and x · (1 / scale) round alike but for ties."""
+"""Steps that float32 has exactly, and of which it has many multiples."""
 
 
 def normal(*shape, dtype=torch.float32, seed=0):
@@ -35,6 +35,12 @@ def drawn_integers(draw, shape, low, high, dtype=torch.int8):
 
 def whole(*values):
     return torch.tensor(values, dtype=torch.int8)
+
+
+def half_steps(*steps):
+    """For each of these steps the numbers halfway between its multiples, as near as float32 comes to them."""
+    scale = torch.tensor(steps)[:, None]
+    return (torch.arange(-40, 40) + 0.5) * scale, scale
 
 
 def zeros_like(scale):
@@ -137,6 +143,11 @@ ONE_END = (
     "You extend the range to 0 at one end only. One below 0 needs its high raised, one above 0 its low "
     "lowered."
 )
+INSTEAD_OF_ONE = (
+    "Where a scale would be 0 you put a small number in its place. It is 1: any number that comes there "
+    "later would be divided by the small one."
+)
+IN_LOWS_DTYPE = "You compute in the dtype of `low`. Turn low and high to float32 first: the scale is computed in it."
 affine_qparams.slips(
     {
         replace(
@@ -167,6 +178,14 @@ affine_qparams.slips(
             "scale = torch.where(scale == 0, 1.0, scale)", ""
         ): "For a tensor of zeros your scale is 0, and x / scale is NaN. It is 1 there.",
         replace(
+            "scale = torch.where(scale == 0, 1.0, scale)",
+            "scale = torch.where(scale == 0, 1e-7, scale)",
+        ): INSTEAD_OF_ONE,
+        replace(
+            "scale = torch.where(scale == 0, 1.0, scale)",
+            "scale = torch.where(scale == 0, torch.finfo(torch.float32).eps, scale)",
+        ): INSTEAD_OF_ONE,
+        replace(
             "scale = torch.where(scale == 0, 1.0, scale)", "scale = scale.clamp(min=1e-5)"
         ): "You keep the scale from being small. A small range has a small scale; only one that would be 0 "
         "is 1.",
@@ -174,6 +193,10 @@ affine_qparams.slips(
             "torch.maximum(-low, high) / qmax", "torch.maximum(-low, high) / ((qmax - qmin) / 2)"
         ): "You divide by half the number of steps. With −8 to 7 that is 7.5, an integer that is not there: "
         "the largest number must reach qmax.",
+        replace(
+            "torch.maximum(-low, high) / qmax", "torch.maximum(-low, high) / max(-qmin, qmax)"
+        ): "You divide by the larger of −qmin and qmax. The largest positive number must reach qmax, the lesser "
+        "of the two.",
         replace(
             "torch.maximum(-low, high) / qmax", "high / qmax"
         ): "Your symmetric scale looks at `high` alone. The larger of |low| and |high| decides.",
@@ -201,7 +224,15 @@ affine_qparams.slips(
         replace(
             "low, high = low.float().clamp(max=0.0), high.float().clamp(min=0.0)",
             "low, high = low.clamp(max=0.0), high.clamp(min=0.0)",
-        ): "You compute in the dtype of `low`. The scale is float32, and so is the computation.",
+        ): IN_LOWS_DTYPE,
+        replace(
+            "low, high = low.float().clamp(max=0.0), high.float().clamp(min=0.0)",
+            "low, high = low.clamp(max=0.0), high.clamp(min=0.0)",
+            "return scale, torch.zeros_like(scale, dtype=torch.int32)",
+            "return scale.float(), torch.zeros_like(scale, dtype=torch.int32)",
+            "return scale, (qmin - low / scale)",
+            "return scale.float(), (qmin - low / scale)",
+        ): IN_LOWS_DTYPE,
         replace(
             "low.float().clamp(max=0.0)", "low.float().clamp_(max=0.0)"
         ): "You write into `low`, which belongs to the caller. Use `clamp`.",
@@ -299,6 +330,15 @@ def _(draw):
     yield call("quantize", x, scale, points, qmin, qmax, dtype)
 
 
+@quantize.cases(10)
+def _(draw):
+    x, scale = half_steps(
+        *draw(st.lists(st.floats(0.015625, 9.0, width=32), min_size=1, max_size=4))
+    )
+    n = draw(st.integers(1, 40))
+    yield call("quantize", x[:, 40 - n : 40 + n], scale, zeros_like(scale), -128, 127)
+
+
 @quantize.cases(20)
 def _(draw):
     shape, params = blocks_drawn(draw)
@@ -320,6 +360,11 @@ def _():
     yield call("quantize", x, column.T, zeros_like(column.T), -8, 7), "a scale a column"
     yield call("quantize", ties, half, zero(0), -8, 7), "halves go to the even integer"
     yield call("quantize", ties, half, zero(3), -8, 7), "halves, and an odd zero point"
+    x_halves, steps = half_steps(0.1, 0.3, 0.0925194, 1.7)
+    yield (
+        call("quantize", x_halves, steps, zeros_like(steps), -128, 127),
+        "halfway between two integers: x / scale, and not x · (1 / scale)",
+    )
     yield call("quantize", torch.tensor([-INF, INF, 1e30]), half, zero(5), -128, 127), "infinities"
     yield (
         call("quantize", torch.tensor([-100.0, 100.0]), half, zero(0), -7, 7),
@@ -385,13 +430,27 @@ quantize.contract(
             )
             for rows, n in ((2, 3), (30, 3), (30, 12))
         ],
-        says="no Python loop over rows, blocks or elements",
+        says="no Python loop over rows, blocks or elements, and no NumPy",
+        prepare=driving.one_called,
+    )
+)
+quantize.contract(
+    contracts.constant_kernels(
+        [
+            call("dequantize", integers(rows, 24), torch.ones(rows, n), torch.zeros(rows, n).int())
+            for rows, n in ((2, 3), (30, 3), (30, 12))
+        ],
+        says="no Python loop over rows, blocks or elements, and no NumPy",
         prepare=driving.one_called,
     )
 )
 TILED = (
     "You repeat the scales as a whole, a b a b. Neighbours share one, a a b b: `repeat_interleave`, or "
     "`spread`."
+)
+RECIPROCAL = (
+    "You multiply by 1 / scale. That rounds twice, and where x lies halfway between two integers another one "
+    "can come out: divide x by the scale."
 )
 LEVELS = "(x.float() / spread(scale, x.shape)).round() + spread(zero_point, x.shape)"
 BACK = "steps = q.int() - spread(zero_point, q.shape)"
@@ -406,6 +465,18 @@ quantize.slips(
             "(x.float() / spread(scale, x.shape) + spread(zero_point, x.shape)).round()",
         ): "You round after the zero point was added. With an odd zero point halves then go the other way: "
         "round x / scale.",
+        replace(
+            "x.float() / spread(scale, x.shape)", "x.float() * spread(1 / scale.float(), x.shape)"
+        ): RECIPROCAL,
+        replace(
+            "x.float() / spread(scale, x.shape)", "x.float() * (1 / spread(scale.float(), x.shape))"
+        ): RECIPROCAL,
+        replace(
+            "x.float() / spread(scale, x.shape)",
+            "(x.double() / spread(scale.double(), x.shape))",
+            "return levels.clamp",
+            "levels = levels.float()\n    return levels.clamp",
+        ): "You divide in float64. It is float32 that is asked for: halfway between two integers they differ.",
         replace(
             ".round() +", ".trunc() +"
         ): "You cut the fraction off instead of rounding to the nearest.",
@@ -426,6 +497,10 @@ quantize.slips(
         replace(
             "levels.clamp(qmin, qmax).to(dtype)", "levels.to(dtype).clamp(qmin, qmax)"
         ): "You cast before you clamp. The cast wraps, and then it is too late.",
+        replace(
+            "(x.float() / spread(scale, x.shape)).round() +",
+            "(x.float() / spread(scale, x.shape)).round().int() +",
+        ): "You turn x / scale to integers before you clamp. An infinity, or 1e30, has no int32, and wraps.",
         replace(
             "levels.clamp(qmin, qmax)",
             "levels.clamp(torch.iinfo(dtype).min, torch.iinfo(dtype).max)",
@@ -506,9 +581,19 @@ def quantize_by_rows(x, scale, zero_point, qmin, qmax, dtype=torch.int8):
     return torch.stack([quantization.quantize(*row, qmin, qmax, dtype) for row in rows])
 
 
-quantize.mistake("The values are right, but Python goes through the rows.", cost=True)(
-    quantize_by_rows, dequantize
-)
+def dequantize_by_rows(q, scale, zero_point, dtype=torch.float32):
+    if scale.ndim != q.ndim or q.ndim < 2 or scale.size(0) != q.size(0) or not q.numel():
+        return quantization.dequantize(q, scale, zero_point, dtype)
+    rows = zip(q, scale, zero_point, strict=True)
+    return torch.stack([quantization.dequantize(*row, dtype) for row in rows])
+
+
+for pair in (
+    (quantize_by_rows, dequantize),
+    (quantization.quantize, dequantize_by_rows),
+    (quantize_by_rows, dequantize_by_rows),
+):
+    quantize.mistake("The values are right, but Python goes through the rows.", cost=True)(*pair)
 
 
 def quantize_unfolded(x, scale, zero_point, qmin, qmax, dtype=torch.int8):
@@ -613,6 +698,8 @@ def _():
     yield call({}, ("observe", torch.tensor(2.5)), asked), "a single number, of no axis"
 
 
+OF_NOTHING = "A batch without elements raises: it has no smallest number. It changes nothing."
+IN_XS_DTYPE = "Your range has the dtype of x. It is float32."
 MinMaxObserver.slips(
     {
         replace(
@@ -649,12 +736,22 @@ MinMaxObserver.slips(
         replace(
             "x.detach().float()", "x.float()"
         ): "Your range carries a graph, and with it the memory of every batch. Detach x.",
+        replace("x.detach().float()", "x.detach()"): IN_XS_DTYPE,
         replace(
-            "x.detach().float()", "x.detach()"
-        ): "Your range has the dtype of x. It is float32.",
+            "x.detach().float()",
+            "x.detach()",
+            "self.low = torch.minimum(self.low.to(x.device), low)",
+            "self.low = torch.minimum(self.low.to(low), low)",
+            "self.high = torch.maximum(self.high.to(x.device), high)",
+            "self.high = torch.maximum(self.high.to(high), high)",
+        ): IN_XS_DTYPE,
+        replace("if x.numel() == 0:", "if False:"): OF_NOTHING,
         replace(
-            "if x.numel() == 0:", "if False:"
-        ): "A batch without elements raises. It changes nothing.",
+            "if x.numel() == 0:",
+            "if False:",
+            "(x.amin(axes, keep), x.amax(axes, keep)) if axes else (x, x)",
+            "x.aminmax() if not keep else (x.amin(axes, keep), x.amax(axes, keep)) if axes else (x, x)",
+        ): OF_NOTHING,
         replace(
             "if bool((self.low > self.high).any()):", "if False:"
         ): "You give parameters before anything was seen, of an infinite range. Raise ValueError.",
@@ -790,6 +887,11 @@ def _():
     yield call(torch.tensor([1.0, 7e-4]), torch.tensor(1e-3), zero(0), -8, 7), "small steps"
     beyond = torch.tensor([1e38, -1e38, 0.002])
     yield call(beyond, torch.tensor(1e-3), zero(0), -8, 7), "x / scale is infinite, and x is not"
+    x_halves, steps = half_steps(0.1, 0.3, 0.0925194, 1.7)
+    yield (
+        call(x_halves, steps, zeros_like(steps), -128, 127),
+        "halfway between two integers: x / scale, and not x · (1 / scale)",
+    )
     yield call(10 * x, half, zero(128), 0, 255), "levels from 0 to 255"
     yield call(40 * x, half, zero(0), -(2**15), 2**15 - 1), "levels of 16 bits"
     yield call(x.bfloat16(), torch.tensor(0.1875), zero(1), -8, 7), "bfloat16"
@@ -833,6 +935,7 @@ def _():
 
 PASSED = "value + (passed - passed.detach())"
 CHOSEN = "passed = torch.where(inside, x, 0.0)"
+AT_THE_ENDS = "You stop the gradient at an end of the range. The ends belong to it."
 EVERYWHERE = (
     "Your gradient passes where x was clamped, too. There it is zero: moving x changes nothing."
 )
@@ -855,10 +958,20 @@ fake_quantize.slips(
         ): EVERYWHERE,
         replace(
             "(level >= qmin) & (level <= qmax)", "(level > qmin) & (level < qmax)"
-        ): "You stop the gradient at the ends of the range. They belong to it.",
+        ): AT_THE_ENDS,
+        replace(
+            "(level >= qmin) & (level <= qmax)", "(level >= qmin) & (level < qmax)"
+        ): AT_THE_ENDS,
+        replace(
+            "(level >= qmin) & (level <= qmax)", "(level > qmin) & (level <= qmax)"
+        ): AT_THE_ENDS,
         replace(
             "passed = torch.where(inside, x, 0.0)", "passed = torch.where(inside, x / scale, 0.0)"
         ): "Your gradient is divided by the scale. The value was scaled back, so the factors cancel: the "
+        "gradient passes unchanged.",
+        replace(
+            CHOSEN, "passed = torch.where(inside, x * spread(scale, x.shape).to(x.dtype), 0.0)"
+        ): "Your gradient is multiplied by the scale. x was divided by it before, so the factors cancel: the "
         "gradient passes unchanged.",
         replace(
             "passed = torch.where(inside, x, 0.0)",
@@ -911,6 +1024,9 @@ fake_quantize.slips(
             "(x.float() / spread(scale, x.shape)).round() + spread(zero_point, x.shape)",
             "(x.float() / spread(scale, x.shape) + spread(zero_point, x.shape)).round()",
         ): "You round after the zero point was added. `quantize` rounds before: halves differ.",
+        replace(
+            "x.float() / spread(scale, x.shape)", "x.float() * spread(1 / scale.float(), x.shape)"
+        ): RECIPROCAL,
         replace(
             "x.float() / spread(scale, x.shape)", "x / spread(scale, x.shape).to(x.dtype)"
         ): "You divide in x's dtype, and the level differs from that of `quantize`. Turn x to float32 first.",
@@ -1051,6 +1167,16 @@ def cancelling(features, x_zero):
     return call(x, torch.ones(1, 1), none() + x_zero, w, torch.ones(1, 1), none())
 
 
+def small_of_large(features):
+    """Products that are small, while each of the four terms is far beyond 2²⁴."""
+    x = torch.full((3, features), 127, dtype=torch.int8)
+    w = torch.where(torch.arange(features) % 2 == 0, -98, -101).repeat(2, 1).to(torch.int8)
+    for row in range(3):
+        x[row, : 2 * row + 1] -= 1
+    w[1, 0] = -93
+    return call(x, torch.ones(1, 1), none() + 127, w, torch.ones(1, 1), none() - 100)
+
+
 @int8_matmul.edge
 def _():
     yield product_case(4, 4, 4), "square"
@@ -1064,6 +1190,7 @@ def _():
     yield call(lowest, torch.ones(1, 1), far, lowest[:1], torch.ones(1, 1), far), "the largest sums"
     yield cancelling(33_000, -100), "sums beyond 2²⁴ that cancel: float32 would lose the ones"
     yield cancelling(33_000, 0), "the same, and symmetric"
+    yield small_of_large(20_000), "each of the four terms is beyond 2²⁴, and their sum is small"
     x, x_scale, x_zero, w, w_scale, w_zero = product_case(3, 6, 5).args
     yield (
         call(draws.scattered(x), x_scale, x_zero, draws.scattered(w), w_scale, w_zero),
@@ -1081,20 +1208,29 @@ int8_matmul.contract(
             4 * case.args[3].numel(),
             8 * len(case.args[0]) * len(case.args[3]),
         ),
-        says="neither matrix is dequantized: nothing is made that is larger than the larger matrix in "
-        "int32, or than the result in int64",
+        says="neither matrix is dequantized: no tensor is made that has more bytes than the larger matrix "
+        "in int32, or than the result in int64, whichever is more",
     )
 )
 int8_matmul.contract(
     contracts.constant_kernels(
         [product_case(*sizes) for sizes in ((2, 4, 3), (16, 4, 3), (16, 4, 20), (16, 40, 20))],
-        says="no Python loop over rows, columns or features",
+        says="no Python loop over rows, columns or features, and no NumPy",
     )
 )
 FIRST_TERM = "total = x.int() @ w.int().T"
 X_TERM = "total = total - x_zero * w.sum(1)"
 W_TERM = "total = total - w_zero.T * x.sum(1, keepdim=True)"
 LAST_TERM = "total = total + features * x_zero * w_zero.T"
+IN_FLOAT32 = (
+    "You sum products of floats. Their sum can need 31 bits, and float32 has 24: multiply integers, and "
+    "let the scales come in when the sum is done."
+)
+OF_ALL = "You sum a whole matrix for a zero point's term. Each row has a sum of its own: over the features."
+FLOAT_TOO_SOON = (
+    "You turn a sum to float32 before the zero points' terms are off. Each term can be beyond 2²⁴, where "
+    "float32 skips integers, though all of them together are small: add in int32 up to the end."
+)
 int8_matmul.slips(
     {
         replace(
@@ -1122,6 +1258,9 @@ int8_matmul.slips(
             "w_zero.T * x.sum(1, keepdim=True)",
             "w_zero.T * w.sum(1)",
         ): "Each zero point meets the sum of its own matrix. It multiplies the other's: Σ x_zero · w.",
+        replace("w.sum(1)", "w.sum()"): OF_ALL,
+        replace("x.sum(1, keepdim=True)", "x.sum()"): OF_ALL,
+        replace("w.sum(1)", "w.sum()", "x.sum(1, keepdim=True)", "x.sum()"): OF_ALL,
         replace(
             "x_zero * w.sum(1)",
             "x_zero * w.sum(1).to(torch.int8)",
@@ -1131,10 +1270,9 @@ int8_matmul.slips(
         replace(
             FIRST_TERM, "total = (x @ w.T).int()"
         ): "You multiply in int8: each sum wraps at 128. Sum in int32.",
-        replace(
-            FIRST_TERM, "total = (x.float() @ w.float().T).int()"
-        ): "You sum in float32. It has 24 bits; a sum of products of int8 can need 31, and then ones are "
-        "lost.",
+        replace(FIRST_TERM, "total = (x.float() @ w.float().T).int()"): IN_FLOAT32,
+        replace(FIRST_TERM, "total = (x.int() @ w.int().T).float()"): FLOAT_TOO_SOON,
+        replace(LAST_TERM, "total = total.float() + features * x_zero * w_zero.T"): FLOAT_TOO_SOON,
         replace(
             FIRST_TERM, "total = (x.to(torch.int16) @ w.to(torch.int16).T).int()"
         ): "You sum in int16. Three products of int8 can leave it: sum in int32.",
@@ -1163,11 +1301,24 @@ def _(x, x_scale, x_zero, w, w_scale, w_zero):
     return (X @ W.T).float()
 
 
-@int8_matmul.mistake(
-    "You dequantize both matrices and multiply floats in float32. The sums must be exact: of integers."
-)
+@int8_matmul.mistake(IN_FLOAT32)
 def _(x, x_scale, x_zero, w, w_scale, w_zero):
     return ((x.int() - x_zero) * x_scale) @ ((w.int() - w_zero) * w_scale).T
+
+
+@int8_matmul.mistake(IN_FLOAT32)
+def _(x, x_scale, x_zero, w, w_scale, w_zero):
+    return ((x.float() - x_zero) @ (w.float() - w_zero).T) * x_scale * w_scale.T
+
+
+@int8_matmul.mistake(
+    "The values are right, but you make a product of shape (N, out, features) and sum it. A matrix product "
+    "sums as it goes: `x.int() @ w.int().T`.",
+    cost=True,
+)
+def _(x, x_scale, x_zero, w, w_scale, w_zero):
+    products = (x.int() - x_zero)[:, None] * (w.int() - w_zero)
+    return products.sum(-1) * x_scale * w_scale.T
 
 
 @int8_matmul.mistake(
@@ -1267,6 +1418,10 @@ OF_RESULT = (
     "You look for features without inputs or weights in the result. It does not always show them: 0⁰ is "
     "1, 0 divided by something is 0. Ask which of the two ranges are 0."
 )
+WITHOUT_WEIGHTS = (
+    "A feature without weights gets an s that is infinite, or huge where you keep the weights from 0. Its s "
+    "is 1."
+)
 RATIO = "s = inputs**alpha / weights ** (1 - alpha)"
 smooth_scales.slips(
     {
@@ -1296,6 +1451,10 @@ smooth_scales.slips(
             ".abs().amax(0)", ".abs().amax().expand(weight.size(1))"
         ): "You take the largest of all weights. Each input feature has its own.",
         replace(
+            "return torch.where((inputs == 0) | (weights == 0), 1.0, s)",
+            "s = torch.where((inputs == 0) | (weights == 0), 1.0, s)\n    return s / s.mean()",
+        ): "You divide s by its mean. The formula fixes how large it is.",
+        replace(
             "torch.where((inputs == 0) | (weights == 0), 1.0, s)", "s"
         ): "A feature with no inputs or no weights gets 0, ∞ or NaN. Its s is 1.",
         replace(
@@ -1309,12 +1468,25 @@ smooth_scales.slips(
         replace(
             "(inputs == 0) | (weights == 0)", "weights == 0"
         ): "A feature without inputs gets s = 0, and you divide by it. Its s is 1.",
+        replace("(inputs == 0) | (weights == 0)", "inputs == 0"): WITHOUT_WEIGHTS,
         replace(
-            "(inputs == 0) | (weights == 0)", "inputs == 0"
-        ): "A feature without weights gets s = ∞. Its s is 1.",
+            "(inputs == 0) | (weights == 0)",
+            "inputs == 0",
+            ".abs().amax(0)",
+            ".abs().amax(0).clamp(min=1e-5)",
+        ): WITHOUT_WEIGHTS,
+        replace(
+            "(inputs == 0) | (weights == 0)",
+            "inputs == 0",
+            ".abs().amax(0)",
+            ".abs().amax(0).clamp(min=1e-8)",
+        ): WITHOUT_WEIGHTS,
         replace(
             "if not 0 <= alpha <= 1:", "if False:"
         ): "You take any alpha. It is from 0 to 1, else raise ValueError.",
+        replace(
+            "if not 0 <= alpha <= 1:", "if not 0 < alpha < 1:"
+        ): "You refuse α = 0 and α = 1. Both are allowed: all of the range goes to one side.",
         replace(
             "largest.float(), weight.float()", "largest, weight"
         ): "You compute in the dtype of the arguments. s is float32.",
@@ -1411,10 +1583,12 @@ pack_int4.contract(
             call("pack_int4", integers(rows, n, low=-8, high=7))
             for rows, n in ((2, 4), (20, 4), (20, 40))
         ],
-        says="no Python loop over rows or elements",
+        says="no Python loop over rows or elements, and no NumPy",
         prepare=driving.one_called,
     )
 )
+OFFSET = "You store q + 8. Two's complement is asked for: the low four bits as they are, −1 as 0xF."
+SIGN_AND_SIZE = "You store a sign and a magnitude. Two's complement is asked for: the low four bits of the int8 as they are."
 PACK = "halves[..., ::2] << 4 | halves[..., 1::2]"
 HALVES = "torch.stack((packed >> 4, packed & 15), dim=-1).flatten(-2)"
 pack_int4.slips(
@@ -1431,9 +1605,27 @@ pack_int4.slips(
         replace(
             "q.view(torch.uint8) & 15", "q.view(torch.uint8)"
         ): "You do not cut to four bits. −1 is 0xFF, and its upper ones cover the neighbour: & 15.",
+        replace("q.view(torch.uint8) & 15", "(q + 8).view(torch.uint8)"): OFFSET,
         replace(
-            "q.view(torch.uint8) & 15", "(q + 8).view(torch.uint8)"
-        ): "You store q + 8. Two's complement is asked for: the low four bits as they are.",
+            "q.view(torch.uint8) & 15",
+            "(q + 8).view(torch.uint8)",
+            "return (halves ^ 8) - 8",
+            "return halves - 8",
+        ): OFFSET,
+        replace(
+            "halves = q.view(torch.uint8) & 15",
+            "halves = q.bitwise_and_(15).view(torch.uint8)",
+        ): "You mask in place (`&=`, `bitwise_and_`), and so write over the caller's q. `q & 15` is a new tensor.",
+        replace(
+            "q.view(torch.uint8) & 15",
+            "(q.abs() & 7 | (q < 0).to(torch.int8) << 3).view(torch.uint8)",
+        ): SIGN_AND_SIZE,
+        replace(
+            "q.view(torch.uint8) & 15",
+            "(q.abs() & 7 | (q < 0).to(torch.int8) << 3).view(torch.uint8)",
+            "return (halves ^ 8) - 8",
+            "return torch.where(halves > 7, -(halves & 7), halves)",
+        ): SIGN_AND_SIZE,
         replace(
             PACK, "halves.flatten()[::2] << 4 | halves.flatten()[1::2]"
         ): "You flatten. The axes in front stay as they are.",
@@ -1488,6 +1680,34 @@ def pack_by_rows(q):
 pack_int4.mistake("The values are right, but Python goes through the rows.", cost=True)(
     pack_by_rows, quantization.unpack_int4
 )
+
+
+def pack_of_two_axes(q):
+    rows, n = q.shape
+    return quantization.pack_int4(q).view(rows, n // 2)
+
+
+def unpack_of_two_axes(packed):
+    rows, half = packed.shape
+    return quantization.unpack_int4(packed).view(rows, 2 * half)
+
+
+pack_int4.mistake(
+    "You take for granted that there are two axes. There may be any number: index the last with `...`."
+)(pack_of_two_axes, unpack_of_two_axes)
+
+
+def pack_by_factors(q):
+    if q.size(-1) % 2:
+        raise ValueError("odd")
+    halves = (q.int() & 15).view(*q.shape[:-1], q.size(-1) // 2, 2)
+    return (halves * torch.tensor([16, 1])).sum(-1).to(torch.uint8)
+
+
+pack_int4.mistake(
+    "You make a tensor of factors on the default device. The argument may be on another: make it there, "
+    "with `device=q.device`."
+)(pack_by_factors, quantization.unpack_int4)
 
 
 def pack_by_sums(q):
@@ -1598,9 +1818,14 @@ def _():
 gptq.contract(
     contracts.constant_kernels(
         [gptq_case(rows, 6) for rows in (2, 64)],
-        says="no Python loop over rows: as many operations for 64 rows as for 2",
+        says="no Python loop over rows, and no NumPy: as many operations for 64 rows as for 2",
     )
 )
+IN_SINGLE = (
+    "You compute in float32. The Hessian may be nearly singular, and its inverse then has no digit right, or "
+    "is not positive: compute in float64."
+)
+DAMP_ITSELF = "You add damp itself. It is relative: times the mean of the diagonal."
 DAMPED = "add_(damp * H.diagonal().mean())"
 LOSE = "left[:, j:] -= error[:, None] * U[j, j:]"
 gptq.slips(
@@ -1646,9 +1871,13 @@ gptq.slips(
             "error = (left[:, j] - codes[:, j] * steps[:, j]) / U[j, j]",
             "error = (left[:, j] - level * steps[:, j]) / U[j, j]",
         ): "Your error does not know that the integer was clamped. It is the column less what is stored.",
+        replace(DAMPED, "add_(damp)"): DAMP_ITSELF,
         replace(
-            DAMPED, "add_(damp)"
-        ): "You add damp itself. It is relative: times the mean of the diagonal.",
+            DAMPED,
+            "add_(damp)",
+            "torch.cholesky_inverse(torch.linalg.cholesky(H))",
+            "torch.linalg.inv(H)",
+        ): DAMP_ITSELF,
         replace(
             DAMPED, "add_(0)"
         ): "You do not damp. With few inputs, or a feature that is always 0, "
@@ -1661,6 +1890,27 @@ gptq.slips(
         ): "You write over the caller's weight where it is "
         "float64 already: `.double()` is then no copy.",
         replace(
+            "hessian.double().clone()", "hessian.double()"
+        ): "You damp the caller's Hessian where it is float64 already: `.double()` is then no copy.",
+        replace(
+            "weight.double().clone()",
+            "weight.float().clone()",
+            "hessian.double().clone()",
+            "hessian.float().clone()",
+            ".double().expand",
+            ".float().expand",
+        ): IN_SINGLE,
+        replace(
+            "weight.double().clone()",
+            "weight.float().clone()",
+            "hessian.double().clone()",
+            "hessian.float().clone()",
+            ".double().expand",
+            ".float().expand",
+            "torch.cholesky_inverse(torch.linalg.cholesky(H))",
+            "torch.linalg.inv(H)",
+        ): IN_SINGLE,
+        replace(
             "codes[:, j] * steps[:, j]) /", "codes[:, j]) /"
         ): "You subtract the integer from the column. "
         "Subtract what it stands for: times its scale.",
@@ -1670,6 +1920,18 @@ gptq.slips(
         ): "You use the first group's scale for the whole row. Each group has its own.",
     }
 )
+
+
+@gptq.mistake(
+    "You take the columns in the order of the Hessian's diagonal (act_order). Here they go from left to right."
+)
+def _(weight, hessian, scale, qmin, qmax, damp=0.01):
+    order = hessian.diagonal().argsort(descending=True)
+    full = spread(scale, weight.shape).expand(weight.shape)
+    codes = quantization.gptq(
+        weight[:, order], hessian[order][:, order], full[:, order], qmin, qmax, damp
+    )
+    return codes[:, order.argsort()]
 
 
 @gptq.mistake("The values are right, but Python goes through the rows.", cost=True)
@@ -1803,6 +2065,14 @@ def _():
     yield call(1e30 * weight, None, group, x), "large weights"
     coarse = torch.tensor([[1.0, 0.9322, 0.5, -0.2146], [1.0117, 0.5058, -0.3613, 0.2168]])
     yield call(coarse, None, 4, x[:, :4]), "a scale that bfloat16 rounds away"
+    step = 0.0595703125  # a bfloat16
+    level = torch.tensor([7.0, -6.5, -5.5, -4.5, 6.5, 5.5, 4.5, 3.5, 2.5, 1.5, -3.5, -2.5]).view(
+        1, 12
+    )
+    yield (
+        call(level * step, None, 12, normal(1, 12)),
+        "halfway between two integers: weight / scale, and not weight · (1 / scale)",
+    )
     yield layer_case(3, 8, 3, (2,)), "an odd group: an error"
     yield layer_case(3, 9, 3, (2,)), "odd groups that fill an odd row: an error"
     yield layer_case(3, 12, 3, (2,)), "odd groups that fill an even row: an error"
@@ -1815,6 +2085,11 @@ UNROUNDED = (
     "You quantize with the scale before it is rounded, and multiply by the rounded one. Round the scale "
     "first, and then ask whether it is 0."
 )
+KEPT_FLOATS = (
+    "You keep the dequantized weight after a call. Then the layer holds all floats again, and the four bits "
+    "beside them."
+)
+BIAS_AS_BUFFER = "Your bias is a buffer. It is the layer's own Parameter, which no longer trains."
 QUANTIZED = "codes = quantize(weight, scale, torch.zeros_like(scale, dtype=torch.int32), -7, 7)"
 QuantizedLinear.slips(
     {
@@ -1826,8 +2101,12 @@ QuantizedLinear.slips(
             "return F.linear(x, weight, bias)",
             'if not hasattr(self, "_made"):\n            self._made = weight\n'
             "        return F.linear(x, self._made.to(x.dtype), bias)",
-        ): "You keep the dequantized weight after the first call. Then the layer holds all floats again, and "
-        "the four bits beside them.",
+        ): KEPT_FLOATS,
+        replace(
+            "return F.linear(x, weight, bias)",
+            'if getattr(self, "_made", x.new_empty(0, dtype=torch.bool)).dtype != x.dtype:\n'
+            "            self._made = weight\n        return F.linear(x, self._made, bias)",
+        ): KEPT_FLOATS,
         replace(
             'self.register_buffer("scale", scale)', "self.scale = scale"
         ): "The scale is a plain attribute: it is not saved, and stays behind when the module moves. "
@@ -1835,6 +2114,13 @@ QuantizedLinear.slips(
         replace(
             'self.register_buffer("packed", pack_int4(codes))', "self.packed = pack_int4(codes)"
         ): "The packed weight is a plain attribute: it is not saved. Register a buffer.",
+        replace(
+            'self.register_buffer("packed", pack_int4(codes))',
+            "self.packed = pack_int4(codes)",
+            'self.register_buffer("scale", scale)',
+            "self.scale = scale",
+        ): "Packed weight and scale are plain attributes: they are not saved, and stay behind when the module "
+        "moves. Register buffers.",
         replace(
             'self.register_buffer("scale", scale)', "self.scale = nn.Parameter(scale)"
         ): "Your scale is a parameter, and an optimizer would train it. It is a buffer.",
@@ -1881,6 +2167,13 @@ QuantizedLinear.slips(
             "if group_size <= 0 or group_size % 2 or weight.size(1) % group_size:", "if False:"
         ): "You take any group size. It must be even, positive, and fill the row: raise ValueError.",
         replace(
+            "group_size <= 0 or group_size % 2 or weight.size(1)", "weight.size(1)"
+        ): "You ask only whether the groups fill a row. An odd group size, 0 or less must raise ValueError, "
+        "too; and 0 divides nothing: ask for it first.",
+        replace(
+            "group_size <= 0 or", ""
+        ): "A group size of 0 divides nothing, and a negative one is none: ask whether it is at least 2.",
+        replace(
             "group_size % 2 or", "weight.size(1) % 2 or"
         ): "You take an odd group size if the row is even. The group's size must be even.",
         replace(
@@ -1892,12 +2185,30 @@ QuantizedLinear.slips(
             "F.linear(x.float(), weight.float(), None if bias is None else bias.float())",
         ): "Your output is float32 for every x. It has x's dtype.",
         replace(
+            "F.linear(x, weight, bias)",
+            "F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)",
+        ): "You multiply in float32. For float64 that loses digits: dequantize to x's dtype, and multiply in it.",
+        replace(
             "layer.bias.requires_grad_(False)", "layer.bias"
         ): "Your bias still trains. It does not any more.",
         replace(
             "layer.bias.requires_grad_(False)",
             "nn.Parameter(layer.bias.detach().clone(), requires_grad=False)",
         ): "Your bias is a copy. It is the layer's own.",
+        replace(
+            "self.bias = None if layer.bias is None else layer.bias.requires_grad_(False)",
+            'bias = layer.bias\n        self.register_buffer("bias", None if bias is None else bias.detach())',
+        ): BIAS_AS_BUFFER,
+        replace(
+            "self.bias = None if layer.bias is None else layer.bias.requires_grad_(False)",
+            "bias = None if layer.bias is None else layer.bias.requires_grad_(False)\n"
+            '        self.register_buffer("bias", bias)',
+        ): BIAS_AS_BUFFER,
+        replace(
+            "codes = quantize(weight, scale,",
+            "codes = quantize(weight * (1 / scale.float()).repeat_interleave("
+            "group_size, 1), torch.ones_like(scale),",
+        ): RECIPROCAL,
         replace(
             "        bias = None if self.bias is None else self.bias.to(x.dtype)\n        return F",
             "        x = x.detach()\n        bias = None if self.bias is None else self.bias.to(x.dtype)\n"

@@ -92,10 +92,24 @@ bytes_per_block.mistake(
     "tokens of the batch.",
     replace("share(tokens * n_embd", "share(share(tokens, world_size) * n_embd"),
 )
-bytes_per_block.mistake(
-    "The biases and the norms are missing from the parameters: 13 D of them.",
-    replace(" + 13 * n_embd", ""),
+for missing, says in (
+    (13, "The biases and the norms are missing from the parameters: 13 D of them."),
+    (9, "The biases are missing from the parameters: 3 D, D, 4 D and D of them."),
+    (4, "The norms are missing from the parameters: two norms with a weight and a bias each, 4 D."),
+):
+    bytes_per_block.mistake(says, replace("13 * n_embd", f"{13 - missing} * n_embd"))
+WIDE = (
+    "What is reduced is a layer's result or the gradient of its input, of D features. The 4 D features in the MLP stay "
+    "on their rank."
 )
+for wide in (
+    "share(5 * tokens * n_embd, world_size)",
+    "(share(4 * tokens * n_embd, world_size) + activations)",
+):
+    bytes_per_block.mistake(
+        WIDE,
+        replace("4 * 2 * (world_size - 1) * activations", f"4 * (world_size - 1) * {wide}"),
+    )
 bytes_per_block.mistake(
     "You round a chunk of the activations down; what is left over is sent as well. Round up: -(-a // n).",
     replace("share(tokens * n_embd, world_size)", "tokens * n_embd // world_size"),
@@ -131,6 +145,15 @@ bytes_per_block.mistake(
     "A rank sends n − 1 chunks and not n: its own share needs no way.",
     replace(
         "4 * 2 * (world_size - 1)", "4 * 2 * world_size", "3 * (world_size - 1)", "3 * world_size"
+    ),
+)
+bytes_per_block.mistake(
+    "A chunk is an n-th of the elements. n − 1 is how many chunks are sent.",
+    replace(
+        "activations = share(tokens * n_embd, world_size)",
+        "activations = share(tokens * n_embd, max(world_size - 1, 1))",
+        "parameters = share(12 * n_embd**2 + 13 * n_embd, world_size)",
+        "parameters = share(12 * n_embd**2 + 13 * n_embd, max(world_size - 1, 1))",
     ),
 )
 bytes_per_block.mistake(
@@ -306,10 +329,40 @@ CopyToRanks.mistake(
     "batches: leave out the division.",
     replace("return total, None", "return total / dist.get_world_size(ctx.group), None"),
 )
+for where, says in (
+    (
+        SUM_BACK,
+        "Backward of CopyToRanks does not sum: the default of `all_reduce` is dist.ReduceOp.SUM.",
+    ),
+    (SUM, "ReduceFromRanks does not sum: the default of `all_reduce` is dist.ReduceOp.SUM."),
+):
+    for op in ("MAX", "MIN", "PRODUCT"):
+        CopyToRanks.mistake(
+            says, replace(where, where.replace("total,", f"total, dist.ReduceOp.{op},"))
+        )
 CopyToRanks.mistake(
     "ReduceFromRanks averages. The ranks have terms of one sum: leave out the division.",
     replace(SUM, SUM + "\n        total /= dist.get_world_size(group)"),
 )
+CopyToRanks.mistake(
+    "Backward of ReduceFromRanks multiplies by the number of ranks. Every rank goes on with the same sum and already has "
+    "its whole gradient.",
+    replace(
+        "return grad, None",
+        "return grad * dist.get_world_size(ctx.group), None",
+        SUM,
+        SUM + "\n        ctx.group = group",
+    ),
+)
+for edit in (
+    ("return total, None", "return total", "return grad, None", "return grad"),
+    ("return total, None", "return total"),
+    ("return grad, None", "return grad"),
+):
+    CopyToRanks.mistake(
+        "`forward` has two inputs, so `backward` returns two gradients: None for the group.",
+        replace(*edit),
+    )
 CopyToRanks.mistake(
     "Backward of ReduceFromRanks divides by the number of ranks. The derivative of a sum with respect to one of its "
     "terms is 1.",
@@ -351,16 +404,16 @@ for edit in (
     (CLONED_X, "x.contiguous()"),
 ):
     CopyToRanks.mistake(ONLY_WHERE_IT_MUST, replace(*edit))
-CopyToRanks.mistake(
+KEEPS_STRIDES = (
     "A plain `clone` keeps the strides, and gloo adds up memory in the order in which it lies: with other strides on "
-    "another rank, other elements are added. clone(memory_format=torch.contiguous_format).",
-    replace(
-        "grad.clone(memory_format=torch.contiguous_format)",
-        "grad.clone()",
-        "x.clone(memory_format=torch.contiguous_format)",
-        "x.clone()",
-    ),
+    "another rank, other elements are added. clone(memory_format=torch.contiguous_format)."
 )
+for edit in (
+    (CLONED_GRAD, "grad.clone()", CLONED_X, "x.clone()"),
+    (CLONED_GRAD, "grad.clone()"),
+    (CLONED_X, "x.clone()"),
+):
+    CopyToRanks.mistake(KEEPS_STRIDES, replace(*edit))
 CopyToRanks.mistake(
     "Backward of CopyToRanks forgets the group, and sums over all ranks of the job: keep the group on ctx.",
     replace("ctx.group = group", "ctx.group = None"),
@@ -517,10 +570,20 @@ def refused(kind, shapes, world, **more):
 
 
 SMALL = {"kind": "linear", "full": [t([1.0, 2.0], [3.0, 4.0]), t(10.0, 20.0)]}
+BUILT = on_ranks(*[call(**SMALL, xs=[], grads=[], shown=("weight", "bias"))] * 2)
+"""A case that builds the layer, and does not call it."""
 
 
 @ColumnParallelLinear.by_hand
 def _():
+    yield (
+        BUILT,
+        {
+            "rank 0: `weight`": t([1.0, 2.0]),
+            "rank 1: `weight`": t([3.0, 4.0]),
+            "rank 1: `bias`": t(20.0),
+        },
+    )
     yield (
         on_ranks(
             *[
@@ -569,20 +632,20 @@ def _():
     yield refused("linear", [(4, 6), (4,)], 3), "three ranks cannot share four outputs evenly"
 
 
-def layer_contracts(exercise, case, sent, held, messages="one all-reduce"):
+def layer_contracts(exercise, case, sent, held, messages):
     exercise.contract(
         contracts.sends(
             [case],
             limit=sent + 256,
-            says=f"no more bytes than {messages}",
+            says=f"forward and backward together send no more than {messages}",
             probe=probes.parallel_layer,
         )
     )
     exercise.contract(
         contracts.resident(
             [case],
-            limit=held + 512,
-            says="a rank keeps its part, and no more",
+            limit=held + 1024,
+            says="once the full layer is gone, a rank keeps its part, and at most 1 KiB besides",
             probe=probes.parallel_layer_held,
         )
     )
@@ -593,6 +656,12 @@ layer_contracts(
     linear(4, 40, 48, (30,), cut="out"),
     sent=ring(30 * 40 * 4, 4),
     held=(40 * 48 + 48) // 4 * 4,
+    messages="one all-reduce of x's gradient",
+)
+
+KEPT_AS_A_PART = (
+    "The full layer is an attribute of yours, and so a submodule: its parameters are yours too, and stay in memory. Keep "
+    "the part only."
 )
 
 ROWS_OF_W = "full.weight[mine].clone()"
@@ -608,10 +677,47 @@ ColumnParallelLinear.mistake(
     "x goes through ReduceFromRanks: that adds n equal copies. It is CopyToRanks that you need.",
     replace("CopyToRanks.apply", "ReduceFromRanks.apply"),
 )
+A_VIEW = (
+    "Your parameters are views of the full layer's: all of it stays in memory, and a step of the optimizer changes it. "
+    "Clone the part."
+)
+for edit in (
+    (ROWS_OF_W, "full.weight[mine]", ROWS_OF_B, "full.bias[mine]"),
+    (ROWS_OF_W, "full.weight[mine]"),
+    (ROWS_OF_B, "full.bias[mine]"),
+):
+    ColumnParallelLinear.mistake(A_VIEW, replace(*edit))
 ColumnParallelLinear.mistake(
-    "The weight is a view of the full layer's: all of it stays in memory, and a step of the optimizer changes it. "
-    "Clone the part.",
-    replace(ROWS_OF_W, "full.weight[mine]"),
+    "The bias is added twice: F.linear adds it already.",
+    replace(
+        f"return F.linear({PASS_F}, self.weight, self.bias)",
+        f"y = F.linear({PASS_F}, self.weight, self.bias)\n"
+        "        return y if self.bias is None else y + self.bias",
+    ),
+)
+NOT_TRAINED = "Your parameters get no gradient. Make them `nn.Parameter`s, with requires_grad=True, its default."
+ColumnParallelLinear.mistake(
+    NOT_TRAINED,
+    replace(f"nn.Parameter({ROWS_OF_W})", f"nn.Parameter({ROWS_OF_W}, requires_grad=False)"),
+)
+ColumnParallelLinear.mistake(
+    "You cut the weight's columns. It is (out, in), and here the outputs are cut: rows.",
+    replace(ROWS_OF_W, "full.weight[:, part_of(full.in_features, group)].clone()"),
+)
+TRANSPOSED = (
+    "Your weight is kept transposed. It is (out, in), as nn.Linear has it; F.linear transposes."
+)
+ColumnParallelLinear.mistake(
+    TRANSPOSED,
+    replace(
+        ROWS_OF_W,
+        "full.weight.T[:, mine].clone()",
+        "self.weight, self.bias)",
+        "self.weight.T, self.bias)",
+    ),
+)
+ColumnParallelLinear.mistake(
+    KEPT_AS_A_PART, replace("self.group = group", "self.group, self.full = group, full")
 )
 ColumnParallelLinear.mistake(
     "The bias is whole. It belongs to the outputs, and is cut as they are.",
@@ -638,10 +744,18 @@ ColumnParallelLinear.mistake(
     "The gradient is summed over all ranks of the job, not over those of the group: give CopyToRanks the group.",
     replace(PASS_F, "CopyToRanks.apply(x)"),
 )
-ColumnParallelLinear.mistake(
-    "A layer may have no bias: `full.bias` is None then.",
-    replace("None if full.bias is None else ", ""),
-)
+NO_BIAS = "A layer may have no bias: `full.bias` is None then, and so is yours."
+for edit in (
+    ("None if full.bias is None else ", ""),
+    ("None if full.bias is None else ", "", ROWS_OF_B, "full.bias.detach()[mine].clone()"),
+    (
+        "self.bias = None if full.bias is None else nn.Parameter(full.bias[mine].clone())",
+        "self.bias = nn.Parameter(self.weight.new_zeros(len(self.weight)))\n"
+        "        if full.bias is not None:\n"
+        "            self.bias.data.copy_(full.bias[mine])",
+    ),
+):
+    ColumnParallelLinear.mistake(NO_BIAS, replace(*edit))
 ColumnParallelLinear.mistake(
     "`weight` is a tensor, no nn.Parameter: an optimizer never sees it.",
     replace(f"nn.Parameter({ROWS_OF_W})", f"{ROWS_OF_W}.detach().requires_grad_()"),
@@ -795,6 +909,14 @@ RowParallelLinear = Exercise(
 @RowParallelLinear.by_hand
 def _():
     yield (
+        BUILT,
+        {
+            "rank 0: `weight`": t([1.0], [3.0]),
+            "rank 1: `weight`": t([2.0], [4.0]),
+            "rank 1: `bias`": t(10.0, 20.0),
+        },
+    )
+    yield (
         on_ranks(
             *[
                 call(**SMALL, xs=[t([x])], grads=[t([1.0, -1.0])], shown=("weight", "bias"))
@@ -853,6 +975,7 @@ layer_contracts(
     linear(4, 48, 40, (30,), cut="in"),
     sent=ring(30 * 40 * 4, 4),
     held=(40 * 48 // 4 + 40) * 4,
+    messages="one all-reduce of the result",
 )
 
 COLUMNS_OF_W = "full.weight[:, mine].clone()"
@@ -898,6 +1021,56 @@ RowParallelLinear.mistake(
     ),
 )
 RowParallelLinear.mistake(
+    NOT_TRAINED,
+    replace(f"nn.Parameter({COLUMNS_OF_W})", f"nn.Parameter({COLUMNS_OF_W}, requires_grad=False)"),
+)
+RowParallelLinear.mistake(
+    TRANSPOSED,
+    replace(
+        COLUMNS_OF_W,
+        "full.weight.T[mine].clone()",
+        "F.linear(x, self.weight)",
+        "F.linear(x, self.weight.T)",
+    ),
+)
+RowParallelLinear.mistake(
+    "x has this rank's features already: do not cut it again.",
+    replace(
+        "self.group = group",
+        "self.group, self.mine = group, mine",
+        "F.linear(x, self.weight)",
+        "F.linear(x[..., self.mine], self.weight)",
+    ),
+)
+ON_RANK_0_ONLY = (
+    "Only rank 0 has a bias. The result is whole on every rank, and so is the bias: each rank keeps all of it, and adds it "
+    "after the sum."
+)
+HERE_ONLY = "None if full.bias is None or dist.get_rank(group) else nn.Parameter(full.bias.clone())"
+RowParallelLinear.mistake(
+    ON_RANK_0_ONLY,
+    replace(
+        "None if full.bias is None else nn.Parameter(full.bias.clone())",
+        HERE_ONLY,
+        "F.linear(x, self.weight)",
+        "F.linear(x, self.weight, self.bias)",
+        ADD_B,
+        "return y",
+    ),
+)
+RowParallelLinear.mistake(
+    ON_RANK_0_ONLY,
+    replace("None if full.bias is None else nn.Parameter(full.bias.clone())", HERE_ONLY),
+)
+RowParallelLinear.mistake(
+    "x passes through CopyToRanks, and its gradient is summed over ranks that have other features. Each rank already has "
+    "the whole gradient of its own: leave x as it is.",
+    replace("F.linear(x, self.weight)", "F.linear(CopyToRanks.apply(x, self.group), self.weight)"),
+)
+RowParallelLinear.mistake(
+    KEPT_AS_A_PART, replace("self.group = group", "self.group, self.full = group, full")
+)
+RowParallelLinear.mistake(
     "You leave out the bias.",
     replace(ADD_B, "return y"),
 )
@@ -905,11 +1078,11 @@ RowParallelLinear.mistake(
     "You cut rows. The weight is (out, in), and here the inputs are cut: columns.",
     replace("[:, mine]", "[part_of(full.out_features, group)]"),
 )
-RowParallelLinear.mistake(
-    "The weight is a view of the full layer's: all of it stays in memory, and a step of the optimizer changes it. "
-    "Clone the part.",
-    replace(COLUMNS_OF_W, "full.weight[:, mine]"),
-)
+for edit in (
+    (COLUMNS_OF_W, "full.weight[:, mine]", WHOLE_B, "full.bias"),
+    (COLUMNS_OF_W, "full.weight[:, mine]"),
+):
+    RowParallelLinear.mistake(A_VIEW, replace(*edit))
 RowParallelLinear.mistake(
     "`contiguous()` copies only where it must: a part that is contiguous already, as where there is one output or one "
     "rank, stays the full layer's memory. Clone it.",
@@ -973,10 +1146,16 @@ RowParallelLinear.mistake(
         "ReduceFromRanks.apply(F.linear(x, self.weight))",
     ),
 )
-RowParallelLinear.mistake(
-    "A layer may have no bias: `full.bias` is None then.",
-    replace("None if full.bias is None else ", ""),
-)
+for edit in (
+    ("None if full.bias is None else ", ""),
+    (
+        "self.bias = None if full.bias is None else nn.Parameter(full.bias.clone())",
+        "self.bias = nn.Parameter(self.weight.new_zeros(len(self.weight)))\n"
+        "        if full.bias is not None:\n"
+        "            self.bias.data.copy_(full.bias)",
+    ),
+):
+    RowParallelLinear.mistake(NO_BIAS, replace(*edit))
 RowParallelLinear.mistake(
     "You average over the ranks. They have terms of one sum.",
     replace(PASS_G, PASS_G + " / dist.get_world_size(self.group)"),
@@ -1170,6 +1349,26 @@ ParallelMLP.mistake(
     "c_proj's bias is added twice: the row-parallel layer adds it, after the sum.",
     replace(f"return self.c_proj({GELU})", f"return self.c_proj({GELU}) + self.c_proj.bias"),
 )
+for edit in (
+    (DOWN, DOWN + "\n        self.c_proj.bias = None"),
+    (
+        f"self.c_proj({GELU})",
+        f"ReduceFromRanks.apply(F.linear({GELU}, self.c_proj.weight), self.c_proj.group)",
+    ),
+):
+    ParallelMLP.mistake("c_proj's bias is missing: add it once, after the sum.", replace(*edit))
+ParallelMLP.mistake(
+    "Every rank takes the first columns of c_proj's weight. Rank r has the r-th part of the features, and needs the r-th "
+    "part of the columns.",
+    replace(
+        DOWN,
+        f"{DOWN}\n        self.c_proj.weight.data.copy_(full.c_proj.weight[:, : self.c_proj.weight.size(1)])",
+    ),
+)
+ParallelMLP.mistake(
+    "GELU comes after c_proj once more. It stands between the two layers only.",
+    replace(f"self.c_proj({GELU})", f'F.gelu(self.c_proj({GELU}), approximate="tanh")'),
+)
 ParallelMLP.mistake(
     "The result is divided by the number of ranks: they have terms of one sum, and nothing is averaged.",
     replace(
@@ -1206,12 +1405,18 @@ ParallelMLP.mistake(
     replace(UP, "ColumnParallelLinear(full.c_fc)", DOWN, "RowParallelLinear(full.c_proj)"),
 )
 ParallelMLP.mistake(
+    "The full MLP is an attribute of yours, and so a submodule: its parameters are yours too, and stay in memory. Keep the "
+    "parts only.",
+    replace("self.c_fc =", "self.full = full\n        self.c_fc ="),
+)
+ParallelMLP.mistake(
     "The values are right, but you keep the whole MLP, and with it all of its weights. Keep the parts.",
     replace("self.c_fc =", "self.full = [full]\n        self.c_fc ="),
     cost=True,
 )
+GATHERED_BETWEEN = "The values are right, but the features between the layers are gathered. c_proj needs this rank's only."
 ParallelMLP.mistake(
-    "The values are right, but the features between the layers are gathered. c_proj needs this rank's only.",
+    GATHERED_BETWEEN,
     replace(
         f"return self.c_proj({GELU})",
         f"h = {GELU}\n"
@@ -1219,6 +1424,19 @@ ParallelMLP.mistake(
         "        parts = [torch.empty_like(h) for _ in range(n)]\n"
         "        dist.all_gather(parts, h.detach().contiguous(), group=self.c_fc.group)\n"
         "        return self.c_proj(h)",
+    ),
+    cost=True,
+)
+ParallelMLP.mistake(
+    GATHERED_BETWEEN,
+    replace(
+        f"return self.c_proj({GELU})",
+        f"h = {GELU}\n"
+        "        n = dist.get_world_size(self.c_fc.group)\n"
+        "        mine = part_of(h.size(-1) * n, self.c_fc.group)\n"
+        "        h = F.pad(h, (mine.start, h.size(-1) * (n - 1) - mine.start))\n"
+        "        h = ReduceFromRanks.apply(h, self.c_fc.group)\n"
+        "        return self.c_proj(h[..., mine])",
     ),
     cost=True,
 )
@@ -1379,6 +1597,37 @@ ParallelSelfAttention.mistake(
     "You forget that attention is causal: a position must not see later ones.",
     replace(", is_causal=True", ""),
 )
+for value in ("-1e9", "float('-inf')"):
+    for hidden, says in (
+        ("triu(0)", "A position sees itself, too: mask the positions after it, triu(1)."),
+        (
+            "tril(-1)",
+            "Your mask is the wrong way round: a position sees itself and those before it.",
+        ),
+    ):
+        ParallelSelfAttention.mistake(
+            says,
+            replace(
+                "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+                "scores = q @ k.mT / q.shape[-1] ** 0.5\n"
+                f"        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).{hidden}\n"
+                f"        y = scores.masked_fill(hidden, {value}).softmax(-1) @ v",
+            ),
+        )
+ParallelSelfAttention.mistake(
+    "You normalise over the queries. A query's weights of all keys add up to one: softmax over the last axis.",
+    replace(
+        "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        "scores = q @ k.mT / q.shape[-1] ** 0.5\n"
+        "        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)\n"
+        "        y = scores.masked_fill(hidden, float('-inf')).softmax(-2) @ v",
+    ),
+)
+for order in ("k, q, v", "q, v, k", "v, k, q", "k, v, q", "v, q, k"):
+    ParallelSelfAttention.mistake(
+        f"You unpack the thirds as {order}. c_attn gives q, then k, then v.",
+        replace("q, k, v = (", f"{order} = ("),
+    )
 ParallelSelfAttention.mistake(
     "You deal the heads out like cards. c_proj's columns are contiguous: rank r has heads r H/n to (r + 1) H/n.",
     replace(
@@ -1402,8 +1651,53 @@ ParallelSelfAttention.mistake(
     replace("y.transpose(1, 2).flatten(2)", "y.permute(0, 2, 3, 1).flatten(2)"),
 )
 ParallelSelfAttention.mistake(
-    "The scale is 1 / √(D / H) for every number of ranks: yours changes with n. Leave it to scaled_dot_product_attention.",
-    replace(", is_causal=True", ", is_causal=True, scale=x.shape[-1] ** -0.5"),
+    "What the heads give is (B, H / n, T, d), and you reshape it as it is: a row then holds several positions of one head. "
+    "Swap heads and positions back first.",
+    replace("y.transpose(1, 2).flatten(2)", "y.reshape(len(y), y.size(2), -1)"),
+)
+ParallelSelfAttention.mistake(
+    "You reshape q, k and v to (B, H / n, T, d) at once, which mixes positions and heads. Reshape to (B, T, H / n, d), then "
+    "swap two axes.",
+    replace(
+        "part.unflatten(-1, (self.n_head, -1)).transpose(1, 2)",
+        "part.reshape(len(part), self.n_head, part.size(1), -1)",
+    ),
+)
+ParallelSelfAttention.mistake(
+    "Positions attend to the batch or heads to one another: q, k and v must be (B, H / n, T, d), with T in the last axis "
+    "but one.",
+    replace(
+        "part.unflatten(-1, (self.n_head, -1)).transpose(1, 2)",
+        "part.unflatten(-1, (self.n_head, -1))",
+        "y.transpose(1, 2).flatten(2)",
+        "y.flatten(2)",
+    ),
+)
+WRONG_SCALE = (
+    "A score is q · k divided by √d, where d is the features of one head, D / H on every number of ranks. You divide by "
+    "something else; scaled_dot_product_attention has it right by itself."
+)
+for scale in (
+    "x.shape[-1] ** -0.5",  # of all features
+    "(q.shape[1] * q.shape[-1]) ** -0.5",  # of this rank's
+    "1.0",
+    "1 / q.shape[-1]",
+):
+    ParallelSelfAttention.mistake(
+        WRONG_SCALE, replace(", is_causal=True", f", is_causal=True, scale={scale}")
+    )
+ParallelSelfAttention.mistake(
+    "You order the rows of the full layer's own weight: it is another layer afterwards. Order a copy.",
+    replace("copy.deepcopy(full.c_attn)", "full.c_attn"),
+)
+ParallelSelfAttention.mistake(
+    "The full attention is an attribute of yours, and so a submodule: its parameters are yours too, and stay in memory. "
+    "Keep the parts only.",
+    replace("self.n_head = heads", "self.full = full\n        self.n_head = heads"),
+)
+ParallelSelfAttention.mistake(
+    "x passes through CopyToRanks twice, and its gradient is summed twice: the column-parallel layer holds one already.",
+    replace("self.c_attn(x)", "self.c_attn(CopyToRanks.apply(x, self.c_attn.group))"),
 )
 ParallelSelfAttention.mistake(
     "c_proj is cut by rows, or gets all of its bias from every rank: it reads this rank's heads, so cut its columns, and "
@@ -1543,6 +1837,11 @@ def embedding(world, vocab, D, *shapes, seed=0, dtype=F32, groups=None, ids=None
 @VocabParallelEmbedding.by_hand
 def _():
     table, ids = t([1.0], [2.0], [3.0]), t(2, 0, 2)
+    built = call(kind="embedding", full=[table], xs=[], grads=[], shown=("weight",))
+    yield (
+        on_ranks(built, built),
+        {"rank 0: `weight`": t([1.0], [2.0]), "rank 1: `weight`": t([3.0])},
+    )
     given = call(
         kind="embedding",
         full=[table],
@@ -1589,9 +1888,10 @@ def _():
 
 layer_contracts(
     VocabParallelEmbedding,
-    embedding(4, 400, 8, (4, 5)),
-    sent=ring(4 * 5 * 8 * 4, 4),
-    held=100 * 8 * 4,
+    embedding(4, 400, 32, (4, 5)),
+    sent=ring(4 * 5 * 32 * 4, 4),
+    held=100 * 32 * 4,
+    messages="one all-reduce of the result",
 )
 
 MASKED = "rows.masked_fill(~mine[..., None], 0.0)"
@@ -1620,6 +1920,23 @@ VocabParallelEmbedding.mistake(
 VocabParallelEmbedding.mistake(
     "You look up an id in your part as if it began at 0: subtract start.",
     replace(LOCAL, "ids.masked_fill(~mine, 0).clamp(max=len(self.weight) - 1)"),
+)
+VocabParallelEmbedding.mistake(
+    "You compare ids from which start was subtracted with stop. Compare the ids themselves, or the difference with the "
+    "number of your rows.",
+    replace(
+        "ids < self.stop",
+        "ids - self.start < self.stop",
+        LOCAL,
+        "(ids - self.start).masked_fill(~mine, 0).clamp(max=len(self.weight) - 1)",
+    ),
+)
+VocabParallelEmbedding.mistake(
+    "The result is divided by the number of ranks: one rank has the row, the others add zeros, and nothing is averaged.",
+    replace(
+        f"return ReduceFromRanks.apply({MASKED}, self.group)",
+        f"return ReduceFromRanks.apply({MASKED}, self.group) / dist.get_world_size(self.group)",
+    ),
 )
 VocabParallelEmbedding.mistake(
     "`stop` is the row after your last: an id equal to it is the next rank's.",
@@ -1669,6 +1986,34 @@ VocabParallelEmbedding.mistake(
         "rows_of(full.num_embeddings, rank, n)",
         "(full.num_embeddings * rank // n, full.num_embeddings * (rank + 1) // n)",
     ),
+)
+VocabParallelEmbedding.mistake(
+    NOT_TRAINED,
+    replace(
+        "self.weight = nn.Parameter(full.weight[self.start : self.stop].clone())",
+        'self.register_buffer("weight", full.weight.detach()[self.start : self.stop].clone())',
+    ),
+)
+VocabParallelEmbedding.mistake(
+    NOT_TRAINED, replace("self.stop].clone())", "self.stop].clone(), requires_grad=False)")
+)
+VocabParallelEmbedding.mistake(
+    "`part_of` refuses a vocabulary that n does not divide. `rows_of` cuts any.",
+    replace(
+        "self.start, self.stop = rows_of(full.num_embeddings, rank, n)",
+        "mine = part_of(full.num_embeddings, group)\n"
+        "        self.start, self.stop = mine.start, mine.stop",
+    ),
+)
+VocabParallelEmbedding.mistake(
+    "You change the caller's ids: `-=`, `ids[…] =` and names that end in `_` work in place. Write to a new tensor.",
+    replace(
+        LOCAL,
+        "ids.sub_(self.start).masked_fill_(~mine, 0)",
+    ),
+)
+VocabParallelEmbedding.mistake(
+    KEPT_AS_A_PART, replace("self.group = group", "self.group, self.table = group, full")
 )
 VocabParallelEmbedding.mistake(
     "You round the rows of a rank down: the last ids belong to nobody, and give zeros.",
@@ -1876,6 +2221,7 @@ def _():
         "nothing to predict at some positions",
     )
     yield losses(2, 6, 1, 2, targets=t([-100, -100])), "nothing to predict at all"
+    yield losses(2, 3, 1, 3, targets=t([0, 1, 2])), "three tokens on two ranks: two and one"
     yield (
         losses(4, 5, 2, 3, dtype=F64, groups=PAIRS, change=apart),
         "two groups, one of which has far larger logits",
@@ -1957,6 +2303,37 @@ vocab_parallel_cross_entropy.mistake(
     replace("wide - largest[..., None]", "wide - 0 * largest[..., None]"),
 )
 vocab_parallel_cross_entropy.mistake(
+    "The logarithms of the ranks' sums are added up. The sums of exp are added, and then comes the logarithm.",
+    replace(
+        "total = shifted.exp().sum(-1)",
+        "total = shifted.exp().sum(-1).log() + largest / dist.get_world_size(group)",
+        "target = shifted.gather",
+        "target = wide.gather",
+        "(total.log() - target)",
+        "(total - target)",
+    ),
+)
+vocab_parallel_cross_entropy.mistake(
+    "The logarithms of the ranks' sums are added up. The sums of exp are added, and then comes the logarithm.",
+    replace(
+        "total = shifted.exp().sum(-1)",
+        "total = wide.logsumexp(-1)",
+        "target = shifted.gather",
+        "target = wide.gather",
+        "(total.log() - target)",
+        "(total - target)",
+    ),
+)
+vocab_parallel_cross_entropy.mistake(
+    "The largest logit is subtracted in the sum of exp, and not from the target's logit. Subtract it from both, or add it "
+    "to the logarithm.",
+    replace("target = shifted.gather", "target = wide.gather"),
+)
+vocab_parallel_cross_entropy.mistake(
+    "The largest logit is subtracted from the target's logit, and then added to the logarithm as well.",
+    replace("(total.log() - target)", "(total.log() + largest - target)"),
+)
+vocab_parallel_cross_entropy.mistake(
     "The sum of exp is only this rank's. Every rank's part belongs to the denominator.",
     replace(STACKED, "total, ReduceFromRanks.apply(target, group)"),
 )
@@ -1996,16 +2373,20 @@ in_both_forms(
     "(total.log() - target).masked_fill(targets == -100, 0.0)",
     "(total.log() - target)",
 )
-vocab_parallel_cross_entropy.mistake(
-    "Your parts of a vocabulary that n does not divide do not begin where `rows_of` says.",
-    replace(
-        "start, stop = rows_of(vocab_size, dist.get_rank(group), dist.get_world_size(group))",
-        "start = vocab_size // dist.get_world_size(group) * dist.get_rank(group)\n"
-        "    stop = start + vocab_size // dist.get_world_size(group)",
-        "masked_fill(~mine, 0)[..., None]",
-        "masked_fill(~mine, 0).clamp(max=logits.size(-1) - 1)[..., None]",
-    ),
+NOT_WHERE_ROWS_OF_SAYS = (
+    "Your parts of a vocabulary that n does not divide do not begin where `rows_of` says: at rank · ⌈V / n⌉, as long as "
+    "there are tokens left."
 )
+for begins in ("vocab_size // n * rank", "vocab_size * rank // n"):
+    for ends in ("start + logits.size(-1)", begins.replace("rank", "(rank + 1)")):
+        in_both_forms(
+            NOT_WHERE_ROWS_OF_SAYS,
+            "start, stop = rows_of(vocab_size, dist.get_rank(group), dist.get_world_size(group))",
+            "rank, n = dist.get_rank(group), dist.get_world_size(group)\n"
+            f"    start = {begins}\n    stop = {ends}",
+            "masked_fill(~mine, 0)[..., None]",
+            "masked_fill(~mine, 0).clamp(max=logits.size(-1) - 1)[..., None]",
+        )
 vocab_parallel_cross_entropy.mistake(
     "You compute in bfloat16. A sum of exp needs float32.",
     replace("logits if logits.dtype == torch.float64 else logits.float()", "logits"),
@@ -2041,9 +2422,22 @@ vocab_parallel_cross_entropy.mistake(
     "The sums are over all ranks of the job, not over those of the group: give ReduceFromRanks the group.",
     replace(STACKED, "ReduceFromRanks.apply(torch.stack([total, target]))"),
 )
-vocab_parallel_cross_entropy.mistake(
+LOGITS_GATHERED = (
     "The values are right, but every rank gathers the logits of all: (B, T, V) numbers over the wire and in memory, which "
-    "this was to avoid.",
+    "this was to avoid."
+)
+vocab_parallel_cross_entropy.mistake(
+    LOGITS_GATHERED,
+    replace(
+        "start, stop",
+        "begin, end = rows_of(vocab_size, dist.get_rank(group), dist.get_world_size(group))\n"
+        "    dist.all_reduce(F.pad(logits.detach().float(), (begin, vocab_size - end)), group=group)\n"
+        "    start, stop",
+    ),
+    cost=True,
+)
+vocab_parallel_cross_entropy.mistake(
+    LOGITS_GATHERED,
     replace(
         "start, stop",
         "n = dist.get_world_size(group)\n"
@@ -2095,6 +2489,64 @@ class _Loss(torch.autograd.Function):
 @vocab_parallel_cross_entropy.alternative("a Function with its backward by hand")
 def _(logits, targets, vocab_size, group=None):
     return _Loss.apply(logits, targets, vocab_size, group)
+
+
+def wrong_by_hand(says):
+    """A mistake in a backward by hand: p, hot, keep and the gradient that comes in → the logits'."""
+
+    def declare(of_logits):
+        class Wrong(_Loss):
+            @staticmethod
+            def backward(ctx, grad):
+                p, hot, keep = ctx.saved_tensors
+                return of_logits(p, hot.to(p.dtype), keep, grad).to(ctx.dtype), None, None, None
+
+        def answer(logits, targets, vocab_size, group=None):
+            return Wrong.apply(logits, targets, vocab_size, group)
+
+        vocab_parallel_cross_entropy.mistake(says)(answer)
+        return of_logits
+
+    return declare
+
+
+@wrong_by_hand(
+    "Backward forgets the gradient that comes in: multiply by it, position by position. It is 1 only for a plain sum."
+)
+def _(p, hot, keep, grad):
+    return (p - hot) * keep[..., None]
+
+
+@wrong_by_hand(
+    "You write into a `reshape` in backward. Where strides allow no view it is a copy, and what you write is lost. Write "
+    "into the tensor itself, or go on with the copy."
+)
+def _(p, hot, keep, grad):
+    p = p.clone()
+    p.reshape(-1, p.size(-1)).sub_(hot.reshape(-1, p.size(-1)))
+    return p * (grad * keep)[..., None]
+
+
+@wrong_by_hand(
+    "Backward does not leave out the positions without a target: where it is −100, the logits' gradient is 0."
+)
+def _(p, hot, keep, grad):
+    return (p - hot) * grad[..., None]
+
+
+@wrong_by_hand(
+    "Backward gives the probabilities only. The derivative of log Σ exp(z) − z of the target is p, minus 1 at the target."
+)
+def _(p, hot, keep, grad):
+    return p * (grad * keep)[..., None]
+
+
+@wrong_by_hand(
+    "Backward divides by the number of positions. The losses are not averaged here: the gradient that comes in says how "
+    "much each counts."
+)
+def _(p, hot, keep, grad):
+    return (p - hot) * (grad * keep)[..., None] / keep.numel()
 
 
 @vocab_parallel_cross_entropy.alternative("logsumexp of each rank, then of those")
@@ -2262,6 +2714,22 @@ GatheredLinear.mistake(
         "torch.zeros_like(rows[0]) if ctx.has_bias else None",
     ),
 )
+GatheredLinear.mistake(
+    "The bias is not added forward.",
+    replace(
+        "F.linear(gather_sequence(x, group), weight, bias)",
+        "F.linear(gather_sequence(x, group), weight)",
+    ),
+)
+GatheredLinear.mistake(
+    "x's gradient is multiplied by the number of ranks. The reduce-scatter has summed over them already.",
+    replace(OF_X, OF_X + " * dist.get_world_size(ctx.group)"),
+)
+for mean in ("rows.mean(0)", "grad.sum(0).mean(0)", "grad.sum(1).mean(0)"):
+    GatheredLinear.mistake(
+        "The bias's gradient is averaged. The bias was added to every row and position: sum over both.",
+        replace("rows.sum(0)", mean),
+    )
 GatheredLinear.mistake(
     "The bias's gradient counts this rank's positions only. The bias was added to all of them.",
     replace("rows.sum(0)", "grad[:, part_of(grad.size(1), ctx.group)].sum((0, 1))"),

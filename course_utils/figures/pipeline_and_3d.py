@@ -39,6 +39,7 @@ from .style import (
 
 Times = Mapping[Action, tuple[float, float]]
 
+_POINTS = 530  # of a lane, of which text in a box may be as wide as the box
 _COLOURS = {"F": BLUE, "B": ORANGE, "I": PINK, "W": GREEN}
 _KINDS = {
     "F": "forward",
@@ -87,8 +88,9 @@ def draw_schedules(
                 ax.add_patch(box)
                 if (end - start) / longest > 0.01:
                     text = str(i if labels is None else labels[action])
+                    size = min(7.5, _POINTS * (end - start) / longest / (0.62 * len(text)))
                     x = (start + end) / 2
-                    ax.text(x, rank, text, ha="center", va="center", fontsize=7.5, color=INK)
+                    ax.text(x, rank, text, ha="center", va="center", fontsize=size, color=INK)
         ax.set_xlim(0, longest * 1.002)
         ax.set_ylim(len(schedule) - 0.4, -0.6)
         ax.set_yticks(range(len(schedule)), [f"rank {r}" for r in range(len(schedule))])
@@ -97,8 +99,12 @@ def draw_schedules(
         ax.set_title(title + said, loc="left", fontsize=9.5, color=INK)
     axes[-1].set_xlabel("time", color=INK, fontsize=9)
     handles = [Patch(color=_COLOURS[k], label=_KINDS[k]) for k in _KINDS if k in kinds]
+    if any(
+        stage >= len(lists) for lists, _ in panels.values() for row in lists for _, stage, _ in row
+    ):
+        handles.append(Patch(color=_COLOURS["F"], alpha=0.45, label="paler: a later chunk"))
     handles.append(Patch(color="#eceff2", label="waiting"))
-    figure.legend(handles=handles, ncols=5, frameon=False, fontsize=8, loc="outside upper right")
+    figure.legend(handles=handles, ncols=6, frameon=False, fontsize=8, loc="outside upper right")
     return figure
 
 

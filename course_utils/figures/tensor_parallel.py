@@ -56,7 +56,9 @@ def draw_cuts(world_size: int = 2) -> Drawing:
             note(ax, end, y + 0.7, "all-reduce", fontsize=9)
         note(ax, 1.6, y + 2.7, "X (tokens, in)", ha="center", fontsize=10)
         note(ax, 6.2, y + 3.2, "Wᵀ (in, out)", ha="center", fontsize=10)
-        note(ax, 11.6, y + 2.7, "Y (tokens, out)", ha="center", fontsize=10)
+        for k in range(1 if columns else world_size):
+            label = "Y (tokens, out)" if columns else f"rank {k}'s term of Y"
+            note(ax, 11.6 + 4.9 * k, y + 2.7, label, ha="center", fontsize=10)
     return figure
 
 
@@ -162,35 +164,50 @@ def draw_traffic(
     return figure
 
 
-def draw_saved(worlds: Sequence[int], saved: Mapping[str, Sequence[float]]) -> Drawing:
-    """Bytes that each rank keeps for backward, as a share of one rank's, by number of ranks."""
-    figure, ax = plot(6.4, 3.0)
-    styles = ((ORANGE, "o", "-"), (BLUE, "s", "-"), (INK, "", ":"), (FAINT, "", "--"))
-    for (name, values), (colour, marker, dash) in zip(saved.items(), styles, strict=False):
-        ax.plot(worlds, values, color=colour, marker=marker, ls=dash, lw=2, label=name)
-    ax.set_xticks(list(worlds))
-    ax.set_ylim(0, 1.08)
-    ax.set_xlabel("ranks")
-    ax.set_ylabel("bytes saved by a block,\nagainst one rank's")
-    ax.legend(frameon=False, fontsize=9, loc="upper right")
+def draw_saved(kept: Mapping[int, tuple[int, int]], whole_on_every_rank: int) -> Drawing:
+    """Bytes that a block saves for backward, by number of ranks: two bars each, without and with
+    sequence parallelism.
+
+    kept: number of ranks → bytes of both. whole_on_every_rank: of the first of them, those that do not
+    become fewer.
+    """
+    figure, ax = plot(6.4, 3.2)
+    ticks = []
+    for k, (n, (tensor, sequence)) in enumerate(kept.items()):
+        for x, bytes_, whole in ((3 * k, tensor, whole_on_every_rank), (3 * k + 1, sequence, 0)):
+            cut = (bytes_ - whole) / 2**10
+            ax.bar(x, cut, bottom=whole / 2**10, color=BLUE, alpha=0.55, width=0.85)
+            ax.bar(x, whole / 2**10, color=ORANGE, alpha=0.7, width=0.85)
+            ax.text(
+                x, bytes_ / 2**10, f"{bytes_ / 2**10:,.0f}", ha="center", va="bottom", fontsize=9
+            )
+            ticks.append((x, f"{'tensor' if whole else '+ sequence'}\n{n} rank{'s' * (n > 1)}"))
+    ax.set_xticks(*zip(*ticks, strict=True), fontsize=8)
+    ax.set_ylabel("KiB saved by a block")
+    handles = [
+        Patch(facecolor=BLUE, alpha=0.55, label="cut: an n-th on each rank"),
+        Patch(facecolor=ORANGE, alpha=0.7, label="whole on every rank"),
+    ]
+    ax.legend(handles=handles, frameon=False, fontsize=9, loc="upper right")
     return figure
 
 
-def draw_shares(widths: Sequence[int], shares: Mapping[str, Sequence[float]]) -> Drawing:
-    """The part of an MLP's time that goes into its all-reduce, against D, predicted and measured."""
+def draw_shares(
+    widths: Sequence[int], predicted: Sequence[float], measured: Sequence[Sequence[float]]
+) -> Drawing:
+    """The part of an MLP's time that goes into its all-reduce, against D, predicted and measured.
+
+    measured: several of each width, of which median and range are drawn.
+    """
     figure, ax = plot(6.4, 3.0)
-    for (name, values), (colour, marker, dash) in zip(
-        shares.items(), ((RED, "", "--"), (BLUE, "o", "-")), strict=False
-    ):
-        ax.plot(
-            widths,
-            [100 * v for v in values],
-            color=colour,
-            marker=marker,
-            ls=dash,
-            lw=2,
-            label=name,
-        )
+    ax.plot(
+        widths, [100 * v for v in predicted], color=RED, ls="--", lw=2, label="predicted by α-β"
+    )
+    for k, (width, found) in enumerate(zip(widths, measured, strict=True)):
+        low, middle, high = (100 * sorted(found)[i] for i in (0, len(found) // 2, -1))
+        label = "measured here: median and range" if k == 0 else None
+        below_above = [[middle - low], [high - middle]]
+        ax.errorbar(width, middle, below_above, color=BLUE, fmt="o", capsize=4, lw=1.5, label=label)
     ax.set_xscale("log", base=2)
     ax.set_xticks(list(widths), [f"{w:,}" for w in widths])
     ax.set_ylim(0, 100)

@@ -8,10 +8,13 @@
 from course_utils.meters.cost import Cost, format_bytes
 from course_utils.meters.meter import measure, shares_storage, storage_bytes
 from course_utils.meters.pages import PAGE, page_faults, pages_in_memory
+from course_utils.meters.simulated_device import Kernel, SimulatedDevice
 
 __all__ = [
     "PAGE",
     "Cost",
+    "Kernel",
+    "SimulatedDevice",
     "format_bytes",
     "measure",
     "page_faults",

@@ -11,12 +11,12 @@ def least(share):
 """,
     asks=[
         Ask(
-            "percent of waiting with 1 micro-batch",
+            "percent of waiting with 1 micro-batch, to one decimal",
             truth="round(100 * bubble_fraction(8, 1), 1)",
             why="One rank of eight works: 7/8.",
         ),
         Ask(
-            "percent of waiting with 21 micro-batches",
+            "percent of waiting with 21 micro-batches, to one decimal",
             truth="round(100 * bubble_fraction(8, 21), 1)",
             why="7 / (21 + 7).",
         ),
@@ -33,7 +33,7 @@ interleaved = Prediction(
     setup="from course_utils.reference.pipeline_schedules import bubble_fraction",
     asks=[
         Ask(
-            "percent of waiting",
+            "percent of waiting, to one decimal",
             truth="round(100 * bubble_fraction(4, 12, 3), 1)",
             why="3 / (3 · 12 + 3) = 1/13; without interleaving it would be 3/15.",
         ),
@@ -76,7 +76,7 @@ even = {"F": [1.0] * 4, "B": [2.0] * 4, "I": [1.0] * 4, "W": [1.0] * 4}
         Ask(
             "micro-batches held by rank 3 with the zero-bubble schedule",
             truth="peak_microbatches(z)[3]",
-            why="Its Ws come three behind, and only W frees: four, where 1F1B held one.",
+            why="Each W comes three I later, and only W frees: four, where 1F1B held one.",
         ),
     ],
 )

@@ -275,7 +275,7 @@ quiz = Quiz(
                 ),
                 Choice(
                     "Without `.contiguous()`, torch may not free the part of it that nobody sees.",
-                    why="Only if it copies. For B = 1 the row is contiguous already, and `contiguous` returns the view itself.",
+                    why="`contiguous` lets h go only where it copies. For B = 1 the row is contiguous already, and you get the view itself.",
                 ),
             ],
         ),

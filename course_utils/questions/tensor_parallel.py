@@ -54,7 +54,7 @@ qkv = Prediction(
         Ask(
             "heads whose values a plain slice of rows 18 to 35 has",
             truth="6",
-            why="All six: rows 24 to 35 are all the values. And no query at all: it is not attention that is cut so.",
+            why="All six: rows 24 to 35 are all the values. It has no query at all, so no attention can be computed from it.",
         ),
     ],
 )
@@ -77,7 +77,7 @@ norms = Prediction(
         Ask(
             "does anything raise?",
             truth="False",
-            why="All shapes are right. That is why a test should compare what is whole on every rank.",
+            why="All shapes are right. That is why a test should compare between ranks the parameters that are whole on each.",
         ),
     ],
 )
@@ -93,7 +93,7 @@ quiz = Quiz(
                 ),
                 Choice(
                     "FSDP over more ranks, with a smaller part of the weights on each.",
-                    why="Every rank still runs every layer whole, on its own rows. It saves memory and no time.",
+                    why="Every rank still runs every layer whole, on its own rows. That saves memory, not time.",
                 ),
                 Choice(
                     "Tensor parallelism: the ranks share each matmul.",
@@ -160,13 +160,13 @@ quiz = Quiz(
             "A run with tensor parallelism clips gradients: each rank computes the norm of the gradients that it has. Which is true?",
             choices=[
                 Choice(
-                    "Ranks scale by different factors: what is whole comes apart.",
+                    "Ranks scale by different factors: parameters that are whole on every rank drift apart.",
                     right=True,
-                    why="Norms and biases had equal gradients; after it they differ, and so do the weights. Sum the squares of the parts over ranks; count what is whole once.",
+                    why="Norms and biases had equal gradients; scaled by different factors they differ, and so do the weights after a step. Sum the squares of the parts over ranks; count whole parameters once.",
                 ),
                 Choice(
                     "It is right if the ranks' norms are averaged before they are used.",
-                    why="Squares add up, norms do not; and what is whole would be counted by everybody.",
+                    why="Squares add up, norms do not; and parameters that are whole on every rank would count n times.",
                 ),
                 Choice(
                     "It is right, since every rank has the whole gradient of its own parameters.",

@@ -99,7 +99,7 @@ shared_memory = Prediction(
         Ask(
             "`t = torch.as_tensor(a)`",
             "np.shares_memory(torch.as_tensor(a).numpy(), a)",
-            "as_tensor copies only where it must: same dtype, same device, so it shares.",
+            "No other dtype or device is asked for, so as_tensor wraps.",
         ),
         Ask(
             "`t = torch.from_numpy(a).float()`",
@@ -231,7 +231,7 @@ quiz = Quiz(
                 Choice("(x * keep).sum(1)", "NaN · 0 is NaN, and one NaN spoils the sum."),
                 Choice(
                     "torch.where(keep, x, 0.0).sum(1)",
-                    "`where` chooses; what it does not choose never enters the arithmetic.",
+                    "`where` chooses; what it does not choose never enters the sum.",
                     right=True,
                 ),
                 Choice(
@@ -272,13 +272,13 @@ quiz = Quiz(
                 ),
                 Choice(
                     "It works: a 0-dim CPU tensor counts as a number",
-                    "Tensors without axes are the one exception to the rule of one device.",
+                    "In arithmetic, tensors without axes are the one exception to the rule of one device.",
                     right=True,
                 ),
             ],
         ),
         Question(
-            "What does Glorot's uniform weight keep exactly when fan_in is not fan_out?",
+            "fan_in and fan_out differ. What does Glorot's uniform weight keep exactly?",
             [
                 Choice(
                     "The variance of the activations",

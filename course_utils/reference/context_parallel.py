@@ -9,9 +9,10 @@ from torch import Tensor
 def zigzag_positions(rank: int, world_size: int, length: int) -> Int[Tensor, " own"]:
     """Positions of the tokens that a rank holds, if causal work is to be the same for all.
 
-    The sequence is cut into 2 · world_size chunks of the same length; a rank holds the
-    chunk of its own number, and then the one as far from the end. Returns int64, in
-    ascending order. Raises ValueError where the length cannot be cut so.
+    rank: 0 to world_size − 1. The sequence is cut into 2 · world_size chunks of the same
+    length; a rank holds the chunk of its own number, and then the one as far from the
+    end. Returns int64, in ascending order. Raises ValueError where the length cannot be
+    cut so.
     """
     if length % (2 * world_size):
         raise ValueError(f"{length} tokens cannot be cut into {2 * world_size} equal chunks")
@@ -53,11 +54,12 @@ def ring_attention(
     by √D. Softmax is accumulated in float32, or in float64 if that is the dtype;
     the result has q's dtype.
 
-    Keys and values travel once around the ring, in their own dtype: rank r sends to
-    r + 1, n − 1 times (one rank alone sends nothing). No rank ever holds more than two
-    ranks' keys and values at a time beside its arguments, what it computes from them
-    aside. Keys and values of a step go as one message. Point-to-point messages only.
-    Source: Liu, Zaharia and Abbeel (2023).
+    Keys and values travel once around the ring, in their own dtype: each rank sends to
+    its neighbour, r + 1 say, n − 1 times (one rank alone sends nothing). Keys and values
+    of a step go as one message. Point-to-point messages only. Beside its arguments a rank
+    never holds more than two ranks' keys and values: the block that it computes with and
+    sends on, and the one that arrives. What it computes, a wider copy of a block too, is
+    not counted. Source: Liu, Zaharia and Abbeel (2023).
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     right, left = (rank + 1) % world_size, (rank - 1) % world_size

@@ -29,9 +29,9 @@ def top_k_router(
       Gradients flow through P_i only.
 
     Computed in float32, or in float64 if that is the dtype of the logits; gates have
-    the logits' dtype, the loss the dtype it is computed in. No loop over tokens or
-    experts. Source: Fedus, Zoph and Shazeer (2022), section 2.2; for k > 1 Lepikhin et
-    al. (2021).
+    the logits' dtype, the loss the dtype it is computed in. By operations of torch, with
+    no loop over tokens or experts. Source: Fedus, Zoph and Shazeer (2022), section 2.2;
+    for k > 1 Lepikhin et al. (2021).
     """
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     probabilities = wide.softmax(dim=-1)
@@ -68,7 +68,7 @@ def exchange_rows(
     """Rows of other ranks for rows of this one: one all-to-all, and one more in the backward pass.
 
     sent: how many of the rows go to each rank, in the order of the ranks; received: how
-    many come from each. Gradients flow.
+    many come from each; any of them may be 0. Gradients flow.
     """
     out: Tensor = _ExchangeRows.apply(rows, list(sent), list(received))
     return out
@@ -94,9 +94,10 @@ def expert_dispatch(
 
     Gradients flow to x, to gates and into the experts. In the forward pass there are at
     most three collectives: one of counts, one of rows there, one of rows back; in the
-    backward pass two. A row travels once for each choice that was not dropped, and
-    nothing else but the counts. Each expert is called once, with all rows that come to
-    it, even if there are none. Source: Lepikhin et al. (2021).
+    backward pass two. A row travels once for each choice that was not dropped; nothing
+    else does but the counts, at most one number for each rank and expert. Each expert is
+    called once, with all rows that come to it, even if there are none. Source: Lepikhin
+    et al. (2021).
     """
     world_size, m, k = dist.get_world_size(), len(experts), chosen.shape[1]
     choices = chosen.flatten()

@@ -1,4 +1,4 @@
-"""Chapter 20, a pipeline of the GPT-2: its stages, and one step of them with send and recv."""
+"""Chapter 20, a pipeline of the GPT-2: its stages, and one step of them with send and recv; PipeDream."""
 
 import copy
 from collections import Counter
@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from .gpt2 import GPT2
+from .pipeline_schedules import one_f_one_b_schedule, timeline
 
 
 class GPT2Stage(nn.Module):
@@ -96,7 +97,7 @@ class _Kept:
 
 
 def cut_evenly(n_layers: int, n_stages: int) -> list[tuple[int, int]]:
-    """The first layer of each stage, and the one behind its last: sizes that differ by one at most."""
+    """The first layer of each stage, and the one after its last: sizes that differ by one at most."""
     return [(n_layers * s // n_stages, n_layers * (s + 1) // n_stages) for s in range(n_stages)]
 
 
@@ -124,13 +125,15 @@ def pipeline_step(
     ("F" or "B", stage, micro-batch), to be run in this order, each micro-batch once
     forward and once backward. inputs, targets: of each micro-batch, by its number; only
     the first rank reads inputs, only the last reads targets, and others may be given
-    empty lists. hidden: a tensor of the shape and dtype of what goes from stage to stage;
-    its values mean nothing. A stage's output need not be contiguous.
+    empty lists. hidden: a contiguous tensor of the shape and dtype of what goes from
+    stage to stage; its values mean nothing. All lists have their forwards in the same
+    order of micro-batches, and their backwards. A stage's output need not be contiguous.
 
     Adds to the parameters' gradients those of the mean of the micro-batches' losses
     loss_fn(output, target). Returns these losses on the last rank, detached, by
     micro-batch, and an empty list elsewhere. When it returns, its messages have arrived.
-    A stage's output is let go with its backward.
+    Nothing keeps a stage's output, the graph before it, after its backward; copies that
+    were sent may stay.
     """
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     n_microbatches = sum(kind == "F" for kind, _, _ in actions)
@@ -171,3 +174,71 @@ def _received(like: Tensor, rank: int, tag: int) -> Tensor:
     x = torch.empty_like(like, memory_format=torch.contiguous_format)
     dist.recv(x, rank, tag=tag)
     return x
+
+
+def train_without_flush(
+    lr: float, n_microbatches: int, stash: bool, late: bool = True
+) -> tuple[list[float], list[float]]:
+    """PipeDream in small: four stages of two layers tanh(x W), a step of SGD after each backward.
+
+    The actions run as 1F1B's timeline has them; not late: one micro-batch after the other, as without a
+    pipeline. A backward goes through the weights that its stage has by then; stash: through those that
+    its forward used. Returns the loss of each micro-batch, and for each stage the largest relative
+    error of a gradient of every tenth, against autograd's at the weights that the forwards used. In
+    float64. Source: Narayanan et al. (2019).
+    """
+    draws = torch.Generator().manual_seed(0)
+    target, *rest = torch.randn(9, 8, 8, generator=draws, dtype=torch.float64)
+    weights = [[w / 8**0.5 for w in rest[2 * s : 2 * s + 2]] for s in range(4)]
+    kept: dict[tuple[int, int], tuple[list[Tensor], list[Tensor]]] = {}
+    arrived: dict[tuple[str, int, int], Tensor] = {}
+    steps: dict[tuple[int, int], list[Tensor]] = {}
+    losses, errors = [], [0.0] * 4
+    for kind, s, i in _streamed(n_microbatches, late):
+        if kind == "F":
+            new = torch.randn(16, 8, generator=draws, dtype=torch.float64) if s == 0 else None
+            outputs = [arrived.pop(("F", s, i)) if new is None else new]
+            for w in weights[s]:
+                outputs.append(torch.tanh(outputs[-1] @ w))
+            kept[s, i], arrived["F", s + 1, i] = (outputs, weights[s]), outputs[-1]
+            continue
+        outputs, old = kept[s, i]
+        goal = torch.tanh(kept[0, i][0][0] @ target)
+        if s == 3:
+            losses.append(((outputs[-1] - goal) ** 2).mean().item())
+            arrived["B", s, i] = 2 * (outputs[-1] - goal) / goal.numel()
+        grad = arrived.pop(("B", s, i))
+        steps[s, i] = []
+        for n, w in reversed(list(enumerate(old if stash else weights[s]))):
+            grad = grad * (1 - outputs[n + 1] ** 2)
+            steps[s, i].insert(0, outputs[n].T @ grad)
+            grad = grad @ w.T
+        arrived["B", s - 1, i] = grad
+        weights[s] = [w - lr * step for w, step in zip(weights[s], steps[s, i], strict=True)]
+        if s == 0 and i % 10 == 9:
+            used = [kept[stage, i][1] for stage in range(4)]
+            for stage, exact in enumerate(_exact(used, outputs[0], goal)):
+                for step, right in zip(steps[stage, i], exact, strict=True):
+                    errors[stage] = max(
+                        errors[stage], ((step - right).norm() / right.norm()).item()
+                    )
+    return losses, errors
+
+
+def _streamed(n_microbatches: int, late: bool) -> list[tuple[str, int, int]]:
+    """The actions of four stages in the order in which they start."""
+    if not late:
+        way = [("F", s) for s in range(4)] + [("B", s) for s in (3, 2, 1, 0)]
+        return [(kind, s, i) for i in range(n_microbatches) for kind, s in way]
+    even = {"F": [1.0] * 4, "B": [2.0] * 4}
+    times = timeline(one_f_one_b_schedule(4, n_microbatches), even)
+    return sorted(times, key=lambda action: times[action][0])
+
+
+def _exact(stages: list[list[Tensor]], x: Tensor, goal: Tensor) -> list[list[Tensor]]:
+    """Autograd's gradients of the loss with respect to the weights of each stage."""
+    leaves = [[w.clone().requires_grad_() for w in weights] for weights in stages]
+    for w in (w for weights in leaves for w in weights):
+        x = torch.tanh(x @ w)
+    ((x - goal) ** 2).mean().backward()  # type: ignore[no-untyped-call]
+    return [[w.grad for w in weights if w.grad is not None] for weights in leaves]

@@ -68,8 +68,8 @@ def _in_turn(
 ) -> list[Action]:
     """`warmup` forwards, then one of each in turn, then the other backwards.
 
-    lag: split each backward into I and W, and let W follow that many I behind; what is left of the
-    Ws comes at the end.
+    lag: split each backward into I and W, and let W come that many I later; what is left of the Ws
+    comes at the end.
     """
     actions = forwards[:warmup]
     weights = [("W", stage, i) for _, stage, i in backwards]
@@ -106,7 +106,7 @@ def _by_chunks(
     """Groups of micro-batches, each through all chunks of a rank; then one forward, one backward in turn.
 
     ahead: how many forwards more than the next rank a rank begins with. split: of rank r's backwards,
-    let W follow r behind I.
+    let W follow I at a distance of r.
     """
     groups = max(1, n_microbatches // n_ranks)
     if n_chunks == 1:
@@ -157,13 +157,15 @@ def timeline(
     """When each action starts and ends, if each starts as early as it can.
 
     schedule: for each rank its actions, tuples (kind, stage, micro-batch), which it runs
-    in this order, one at a time, from time 0 on. seconds: kind → the time that it takes
-    on each stage. hop: how long a message between two ranks takes; it keeps neither of
-    them busy. Between two stages of one rank nothing travels.
+    in this order, one at a time, from time 0 on; each occurs once. seconds: kind → the
+    time that it takes on each stage, for all kinds that occur. hop: how long a message
+    between two ranks takes; it keeps neither of them busy. Between two stages of one rank
+    nothing travels.
 
-    A forward "F" needs that of the same micro-batch on the stage before. A backward, "B"
-    or "I", needs the forward of its own stage, and the backward ("B" or "I") on the stage
-    behind, which the last stage has not. "W" needs "I" of its own stage.
+    A forward, "F", of stage s needs that of stage s − 1, if there is one. A backward, "B"
+    or "I", of stage s needs the forward of stage s, and the backward, "B" or "I", of
+    stage s + 1, if there is one. "W" needs "I" of its own stage. All of the same
+    micro-batch.
 
     Raises ValueError for a schedule whose ranks wait for one another, or for what nobody
     runs. (A good message names the action that each stuck rank waits to run, as in
@@ -180,8 +182,8 @@ def timeline(
             return [("F", stage - 1, i)] if stage > 0 else []
         if kind == "W":
             return [("I", stage, i)]
-        behind = "I" if ("I", stage + 1, i) in times else "B"
-        return [("F", stage, i)] + ([(behind, stage + 1, i)] if stage < last else [])
+        due = "I" if ("I", stage + 1, i) in times else "B"
+        return [("F", stage, i)] + ([(due, stage + 1, i)] if stage < last else [])
 
     moved = True
     while moved:

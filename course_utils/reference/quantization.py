@@ -79,9 +79,9 @@ def quantize(
     scale, zero_point: of one shape. Their axes are matched with x's from the last, as in
     broadcasting, and the size of each divides x's: () is one scale for the tensor, (out,
     1) one for each row of an (out, in) weight, (out, in / g) one for each group of g
-    neighbours. Raises ValueError if they do not fit. Computed in float32; the result has
-    the given dtype, which has room for [qmin, qmax]. Infinities become qmin and qmax. The
-    arguments are not changed.
+    neighbours. Raises ValueError if they do not fit x. Computed in float32; the result is on
+    x's device and has the given dtype, which has room for [qmin, qmax]. Infinities become
+    qmin and qmax; x has no NaN. The arguments are not changed.
     """
     levels = (x.float() / spread(scale, x.shape)).round() + spread(zero_point, x.shape)
     return levels.clamp(qmin, qmax).to(dtype)
@@ -95,8 +95,9 @@ def dequantize(
 ) -> Float[Tensor, "*shape"]:
     """The numbers that the integers stand for: (q − zero point) · scale.
 
-    Shapes and errors are quantize's. The difference is exact: it may lie outside of q's
-    dtype. The product is computed in float32; the result has the given dtype.
+    Shapes, errors and costs are quantize's. The difference is exact: it may lie outside of
+    q's dtype. The product is computed in float32; the result has the given dtype, and q's
+    device.
     """
     steps = q.int() - spread(zero_point, q.shape)
     return (steps * spread(scale, q.shape).float()).to(dtype)
@@ -111,7 +112,7 @@ class MinMaxObserver:
     """
 
     def __init__(self, axis: int | None = None) -> None:
-        """axis: along which each index has a range of its own, perhaps negative; None: one range."""
+        """axis: each index along it has a range of its own; may be negative. None: one range for all."""
         self.axis = axis
         self.low = torch.tensor(torch.inf)
         self.high = torch.tensor(-torch.inf)
@@ -154,8 +155,8 @@ def fake_quantize(
     Values are exactly those of dequantize(quantize(x)), with integers of a dtype that has
     room for [qmin, qmax]: up to 16 bits. The gradient with respect to x is the incoming
     one where the rounded level, zero point included, lies in [qmin, qmax], ends included,
-    and zero where it was clamped. scale and zero_point get no gradient. The arguments are
-    not changed. Source: Bengio et al. (2013), as in chapter 6.
+    and zero where it was clamped. scale and zero_point get no gradient. The result is on
+    x's device. The arguments are not changed. Source: Bengio et al. (2013), as in chapter 6.
     """
     with torch.no_grad():
         level = (x.float() / spread(scale, x.shape)).round() + spread(zero_point, x.shape)
@@ -180,8 +181,8 @@ def int8_matmul(
 
     X = (x − x_zero) · x_scale, with a scale and a zero point for each row, or for all
     rows; W likewise. Sums are exact: they are of integers, in int32, which suffices for
-    up to 33,025 features; only at the end the scales come in. The arguments are not
-    changed.
+    up to 33,025 features, as 33,025 · 255² < 2³¹; only at the end the scales come in. The
+    result is on the device of x. The arguments are not changed.
     """
     features = x.size(1)
     total = x.int() @ w.int().T  # (N, out)
@@ -215,7 +216,8 @@ def pack_int4(q: Int8[Tensor, "*batch n"]) -> UInt8[Tensor, "*batch half"]:
     """Two integers from −8 to 7 in each byte: neighbours of the last axis, the first in the high half.
 
     A half byte holds the low four bits of the int8, two's complement: −1 is 0xF. Raises
-    ValueError for an odd last axis. The argument is not changed.
+    ValueError for an odd last axis. The result is on the device of q. The argument is not
+    changed.
     """
     if q.size(-1) % 2:
         raise ValueError(f"two share a byte; came {q.size(-1)}")
@@ -224,7 +226,10 @@ def pack_int4(q: Int8[Tensor, "*batch n"]) -> UInt8[Tensor, "*batch half"]:
 
 
 def unpack_int4(packed: UInt8[Tensor, "*batch half"]) -> Int8[Tensor, "*batch n"]:
-    """The integers of `pack_int4`, from −8 to 7, as int8: twice as many as there are bytes."""
+    """The integers of `pack_int4`, from −8 to 7, as int8: twice as many as there are bytes.
+
+    On the device of `packed`.
+    """
     halves = torch.stack((packed >> 4, packed & 15), dim=-1).flatten(-2).to(torch.int8)
     return (halves ^ 8) - 8
 
@@ -241,12 +246,12 @@ def gptq(
 
     hessian: Xᵀ X of the layer's inputs, (in, in); damp times the mean of its diagonal is
     added to its diagonal first. scale: of rows or groups, as `quantize` takes it; zero
-    points are 0. For each column in turn: round it half to even, as it is by then, and
-    clamp it to [qmin, qmax]; its error is then undone as far as the columns on its right
-    can, by the change of these that makes the squared error of X Wᵀ smallest. With H⁻¹ =
-    Uᵀ U, U upper triangular: error = (column − rounded) / U[j, j], and column k > j loses
-    error · U[j, k]. Computed in float64. The arguments are not changed. Source: Frantar
-    et al. (2023), section 3.3 and algorithm 1, without its blocks of columns.
+    points are 0. For each column j in turn, as it is by then: integer = column / scale,
+    rounded half to even and clamped to [qmin, qmax]. The columns on its right then change so
+    that the squared error of X Wᵀ is smallest: with H⁻¹ = Uᵀ U, U upper triangular, error =
+    (column − integer · scale) / U[j, j], and column k > j loses error · U[j, k]. Arguments
+    of any floating dtype; computed in float64. They are not changed. Source: Frantar et al.
+    (2023), section 3.3 and algorithm 1, without its blocks of columns.
     """
     left = weight.double().clone()
     H = hessian.double().clone()
@@ -268,7 +273,7 @@ class QuantizedLinear(nn.Module):
     Buffers: `packed`, (out, in / 2), uint8, as `pack_int4` makes it of integers from −7 to
     7; `scale`, (out, in / group_size), bfloat16, the largest |weight| of the group / 7,
     rounded to bfloat16, and 1 where that is 0; the integers are weight / this rounded
-    scale. `bias`: the layer's, no copy, or None; it no longer trains. Nothing else is
+    scale. `bias`: the layer's own Parameter, or None; it no longer trains. Nothing else is
     kept: no float weight.
     """
 
@@ -276,8 +281,8 @@ class QuantizedLinear(nn.Module):
     scale: Tensor
 
     def __init__(self, layer: nn.Linear, group_size: int = 32) -> None:
-        """layer: it is not changed, but for its bias. Raises ValueError unless the groups are even
-        in number of weights and fill a row."""
+        """layer: its weight is not changed; its bias stops training there, too. Raises ValueError
+        unless group_size is even, at least 2, and divides the number of input features."""
         super().__init__()
         weight = layer.weight.detach()
         if group_size <= 0 or group_size % 2 or weight.size(1) % group_size:

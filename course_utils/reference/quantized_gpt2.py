@@ -60,13 +60,31 @@ def windows(
 
 
 @torch.no_grad()
+def bits_by_file(model: nn.Module, text: Text) -> Float[Tensor, " B"]:
+    """What each window adds to the text's bits per byte, each token after those before it in its window.
+
+    Their sum is `bits_per_byte`. float64.
+    """
+    nats = []
+    for rows in text.tokens.split(16):
+        logits = model(rows[:, :-1]).transpose(1, 2).float()
+        nats.append(F.cross_entropy(logits, rows[:, 1:], reduction="none").double().sum(1))
+    return torch.cat(nats) / math.log(2) / text.n_bytes
+
+
 def bits_per_byte(model: nn.Module, text: Text) -> float:
     """What the text's tokens cost the model, each after those before it in its window."""
-    nats = 0.0
-    for rows in text.tokens.split(16):
-        logits = model(rows[:, :-1]).flatten(0, 1).float()
-        nats += F.cross_entropy(logits, rows[:, 1:].flatten(), reduction="sum").item()
-    return nats / math.log(2) / text.n_bytes
+    return bits_by_file(model, text).sum().item()
+
+
+def gap(one: Float[Tensor, " B"], other: Float[Tensor, " B"]) -> tuple[float, float]:
+    """How many bits per byte `one` costs more than `other` on the same files, and its standard error.
+
+    Both: as `bits_by_file` gives them. The files are a sample: the differences are taken file by file,
+    so what makes a file hard for both does not count.
+    """
+    more = one - other
+    return more.sum().item(), math.sqrt(len(more)) * more.std().item()
 
 
 def block_linears(model: GPT2) -> Iterator[tuple[str, nn.Linear]]:
@@ -155,13 +173,22 @@ def limits(bits: int) -> tuple[int, int]:
 
 
 def round_trip(
-    x: Float[Tensor, "*shape"], bits: int, axes: Sequence[int] = (-1,), symmetric: bool = True
+    x: Float[Tensor, "*shape"],
+    bits: int,
+    axes: Sequence[int] = (-1,),
+    symmetric: bool = True,
+    scales: torch.dtype = torch.float32,
 ) -> Float[Tensor, "*shape"]:
-    """x in so many bits and back. axes: those along which numbers share a scale; () is all of them."""
+    """x in so many bits and back.
+
+    axes: those along which numbers share a scale; () is all of them. scales: the dtype in which scales
+    are held, and to which they are rounded before they are used.
+    """
     axes = tuple(axes) or tuple(range(x.ndim))
     qmin, qmax = limits(bits)
     low, high = x.amin(axes, keepdim=True), x.amax(axes, keepdim=True)
     scale, zero = affine_qparams(low, high, qmin, qmax, symmetric)
+    scale = scale.to(scales).float()
     dtype = torch.int8 if bits <= 8 else torch.int16
     return dequantize(quantize(x, scale, zero, qmin, qmax, dtype), scale, zero, x.dtype)
 
@@ -169,15 +196,17 @@ def round_trip(
 def by_groups(
     x: Float[Tensor, "*batch n"], bits: int, group: int, symmetric: bool = True
 ) -> Float[Tensor, "*batch n"]:
-    """x in so many bits and back, with a scale for each group of neighbours of the last axis."""
-    return round_trip(x.unflatten(-1, (-1, group)), bits, (-1,), symmetric).flatten(-2)
+    """x in so many bits and back, with a bfloat16 scale for each group of neighbours of the last axis."""
+    blocks = x.unflatten(-1, (-1, group))
+    return round_trip(blocks, bits, (-1,), symmetric, torch.bfloat16).flatten(-2)
 
 
 def group_scale(weight: Float[Tensor, "out in"], bits: int, group: int) -> Float[Tensor, "out n"]:
-    """The symmetric scale of each group of neighbours of a row."""
+    """The symmetric scale of each group of neighbours of a row, rounded to bfloat16, in float32."""
     blocks = weight.detach().unflatten(-1, (-1, group))
     qmin, qmax = limits(bits)
-    return affine_qparams(blocks.amin(-1), blocks.amax(-1), qmin, qmax, symmetric=True)[0]
+    scale = affine_qparams(blocks.amin(-1), blocks.amax(-1), qmin, qmax, symmetric=True)[0]
+    return scale.bfloat16().float()
 
 
 def gptq_weights(model: GPT2, found: Mapping[str, Tensor], bits: int, group: int) -> GPT2:
@@ -197,16 +226,20 @@ NORMS = {"attn.c_attn": "ln_1", "mlp.c_fc": "ln_2"}
 
 @torch.no_grad()
 def smoothed(model: GPT2, largest: Mapping[str, Tensor], alpha: float = 0.5) -> GPT2:
-    """A copy that computes the same, with s taken from each layer's inputs into its weight.
+    """A copy that computes the same, with s taken from each layer's inputs into its weight, at no cost later.
 
-    Only where a norm feeds the layer: its weight and bias are divided by s, at no cost later.
+    Behind a norm its weight and bias are divided by s. Behind attention the rows of `c_attn` that make
+    the values are: attention mixes tokens, not features. The layer behind the GELU stays as it is.
     """
     model = copy.deepcopy(model)
     for number, block in enumerate(model.transformer.h):
-        for layer, norm in NORMS.items():
+        for layer in (*NORMS, "attn.c_proj"):
             linear: Any = block.get_submodule(layer)
             s = smooth_scales(largest[f"{number}.{layer}"], linear.weight, alpha)
-            shift(block, layer, norm, s)
+            if layer in NORMS:
+                shift(block, layer, NORMS[layer], s)
+            else:
+                shift_values(block, s)
     return model
 
 
@@ -217,6 +250,15 @@ def shift(block: Any, layer: str, norm: str, s: Float[Tensor, " in"]) -> None:
     before.weight.div_(s)
     before.bias.div_(s)
     after.weight.mul_(s)
+
+
+@torch.no_grad()
+def shift_values(block: Any, s: Float[Tensor, " in"]) -> None:
+    """Divide the values of a block's attention by s, and multiply the columns of the layer behind; in place."""
+    for rows in (block.attn.c_attn.weight, block.attn.c_attn.bias):
+        values = rows[-len(s) :]  # of queries, keys and values the last third
+        values.div_(s.view(-1, *[1] * (values.ndim - 1)))
+    block.attn.c_proj.weight.mul_(s)
 
 
 @torch.no_grad()

@@ -80,13 +80,13 @@ class CopyToRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Float[Tensor, "..."], group: Group = None) -> Float[Tensor, "..."]:
-        """The values of x."""
+        """x itself, or a view or copy of it."""
         ctx.group = group
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Float[Tensor, "..."]) -> tuple[Float[Tensor, "..."], None]:
-        """The sum over the ranks of the gradients of their copies."""
+        """The sum over the ranks of the group of the gradients of their copies."""
         total = grad.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=ctx.group)
         return total, None
@@ -95,14 +95,14 @@ class CopyToRanks(torch.autograd.Function):
 class ReduceFromRanks(torch.autograd.Function):
     """Megatron's g: `ReduceFromRanks.apply(x, group)` is the sum over the ranks; backward is the identity.
 
-    Every rank has a term of its own, and all go on with the same sum, so each already
-    has the whole gradient of it. One all-reduce forward, none backward. x may have any
-    strides, and is not modified. Source: Shoeybi et al. (2019), section 3.
+    Every rank has a term, and all go on with the same sum, so each already has the whole
+    gradient of it. One all-reduce forward, none backward. x may have any strides, and
+    is not modified. Source: Shoeybi et al. (2019), section 3.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Float[Tensor, "..."], group: Group = None) -> Float[Tensor, "..."]:
-        """The sum of all ranks' x, the same on every rank."""
+        """The sum over the ranks of the group of their x, the same on every rank."""
         total = x.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=group)
         return total
@@ -119,10 +119,10 @@ class ReduceFromRanks(torch.autograd.Function):
 class ColumnParallelLinear(nn.Module):
     """A linear layer of whose output features each rank computes an n-th.
 
-    Parameters: `weight`, (out / n, in), and `bias`, (out / n), or None where the full
-    layer has none: the rank's part of the full layer's, in memory of its own, of its
-    dtype and device; the full layer is left as it is. Costs one all-reduce of x's
-    gradient backward, and no communication forward.
+    `weight`, (out / n, in), and `bias`, (out / n), are `nn.Parameter`s: the rank's part
+    of the full layer's, in memory of its own, of its dtype and device. Without a bias
+    in the full layer, `bias` is None. The full layer is left as it is. Costs one
+    all-reduce of x's gradient backward, and no communication forward.
     """
 
     def __init__(self, full: nn.Linear, group: Group = None) -> None:
@@ -141,10 +141,10 @@ class ColumnParallelLinear(nn.Module):
 class RowParallelLinear(nn.Module):
     """A linear layer of whose input features each rank has an n-th; the result is whole on every rank.
 
-    Parameters: `weight`, (out, in / n), the rank's part of the full layer's, and `bias`,
-    (out), whole on every rank, or None where the full layer has none; in memory of
-    their own, of its dtype and device. Costs one all-reduce of the result forward, and
-    no communication backward.
+    `weight`, (out, in / n), the rank's part of the full layer's, and `bias`, (out), whole
+    on every rank, are `nn.Parameter`s in memory of their own, of the full layer's dtype
+    and device. Without a bias in the full layer, `bias` is None. The full layer is left
+    as it is. Costs one all-reduce of the result forward, and no communication backward.
     """
 
     def __init__(self, full: nn.Linear, group: Group = None) -> None:
@@ -171,7 +171,7 @@ class ParallelMLP(nn.Module):
 
     def __init__(self, full: Any, group: Group = None) -> None:
         """full: GPT-2's MLP, equal on every rank: the layers `c_fc`, from D to 4 D, and `c_proj`, from
-        4 D to D. Raises ValueError unless n divides 4 D."""
+        4 D to D, of any dtype, with biases. Raises ValueError unless n divides 4 D."""
         super().__init__()
         self.c_fc = ColumnParallelLinear(full.c_fc, group)
         self.c_proj = RowParallelLinear(full.c_proj, group)
@@ -203,8 +203,9 @@ class ParallelSelfAttention(nn.Module):
     """
 
     def __init__(self, full: Any, group: Group = None) -> None:
-        """full: GPT-2's attention, equal on every rank: `n_head`, and the layers `c_attn`, which gives
-        the q of all heads, then k, then v, and `c_proj`."""
+        """full: GPT-2's attention, equal on every rank, and left as it is: `n_head`, and the layers
+        `c_attn`, which gives the q of all heads, then k, then v, and `c_proj`; of any dtype, with
+        biases."""
         super().__init__()
         heads = part_of(full.n_head, group)
         self.n_head = heads.stop - heads.start  # of this rank
@@ -230,13 +231,13 @@ class ParallelSelfAttention(nn.Module):
 class VocabParallelEmbedding(nn.Module):
     """An embedding of whose rows each rank has a part; the result is whole on every rank.
 
-    Parameter: `weight`, the rank's rows, from start to stop of `rows_of(V, rank, n)`,
-    in memory of its own: n need not divide V. Costs one all-reduce forward, and no
-    communication backward.
+    `weight` is an `nn.Parameter`: the rank's rows, from start to stop of
+    `rows_of(V, rank, n)`, in memory of its own. n need not divide V. Costs one
+    all-reduce forward, and no communication backward.
     """
 
     def __init__(self, full: nn.Embedding, group: Group = None) -> None:
-        """full: equal on every rank. Every rank has at least one of its rows."""
+        """full: equal on every rank; of it, only the weight counts. Every rank gets at least one row."""
         super().__init__()
         rank, n = dist.get_rank(group), dist.get_world_size(group)
         self.group = group
@@ -244,7 +245,8 @@ class VocabParallelEmbedding(nn.Module):
         self.weight = nn.Parameter(full.weight[self.start : self.stop].clone())
 
     def forward(self, ids: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch D"]:
-        """ids: from 0 to V − 1, the same on every rank. Returns their rows."""
+        """ids: from 0 to V − 1, the same on every rank, of any shape and strides, perhaps none at all;
+        they are not modified. Returns their rows."""
         mine = (ids >= self.start) & (ids < self.stop)
         rows = F.embedding((ids - self.start).masked_fill(~mine, 0), self.weight)
         return ReduceFromRanks.apply(rows.masked_fill(~mine[..., None], 0.0), self.group)
@@ -260,12 +262,13 @@ def vocab_parallel_cross_entropy(
 
     logits: of tokens start to stop of `rows_of(vocab_size, rank, n)`, at least one on
     each rank. targets: the same on every rank, from 0 to vocab_size − 1, or −100 where
-    nothing is to be predicted: 0 there. The result is the same on every rank, in
-    float64 if the logits are, else in float32 and computed so; logits in the thousands
-    neither overflow nor underflow. Backward gives each rank the gradient of its own logits,
-    and communicates nothing. Forward takes at most three all-reduces, of (B, T)
-    numbers each: no rank has the logits of another. Source: Shoeybi et al. (2019),
-    section 3.
+    nothing is to be predicted: the loss is 0 there. All may have any strides, and are
+    not modified. The result is the same on every rank. It is float64 for float64
+    logits; for all others it is computed and returned in float32. Logits in the
+    thousands neither overflow nor underflow. Backward takes any gradient of the losses,
+    gives each rank the gradient of its own logits, in their dtype, and communicates
+    nothing. Forward takes at most three all-reduces, of (B, T) numbers each: no rank
+    has the logits of another. Source: Shoeybi et al. (2019), section 3.
     """
     start, stop = rows_of(vocab_size, dist.get_rank(group), dist.get_world_size(group))
     wide = logits if logits.dtype == torch.float64 else logits.float()
@@ -344,8 +347,9 @@ class GatheredLinear(torch.autograd.Function):
     T / n, in), rank 0's the first; weight, (out / n, in), and bias, (out / n) or None,
     are its part of the layer. Returns its features of all positions, (B, T, out / n).
     One all-gather forward; one all-gather and one reduce-scatter backward. For backward
-    it keeps x and weight, never the gathered input. x and the gradient may have any
-    strides. Source: Korthikanti et al. (2022), section 4.2.2.
+    it keeps x and weight, and the bias if you like, but never the gathered input. x and
+    the gradient may have any strides. All inputs need a gradient. Source: Korthikanti
+    et al. (2022), section 4.2.2.
     """
 
     @staticmethod

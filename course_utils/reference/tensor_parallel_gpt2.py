@@ -166,7 +166,7 @@ def cut(name: str, x: Float[Tensor, "..."], rank: int, world_size: int) -> Float
     if axis is None:
         return x.clone()
     if "c_attn" in name:  # of q, of k and of v an n-th each
-        return x.unflatten(0, (3, world_size, -1))[:, rank].flatten(0, 1).clone()
+        return x.unflatten(0, (3, world_size, -1))[:, rank].clone().flatten(0, 1)
     start, stop = rows_of(x.size(axis), rank, world_size)
     return x.narrow(axis, start, stop - start).clone()
 

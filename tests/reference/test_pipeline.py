@@ -14,6 +14,7 @@ from course_utils.reference.pipeline import (
     cut_evenly,
     pipeline_step,
     tie_gradients,
+    train_without_flush,
 )
 from course_utils.reference.pipeline_schedules import (
     gpipe_schedule,
@@ -90,3 +91,21 @@ def test_one_stage_alone_is_the_model_and_stays_tied():
     assert stage.lm_head.weight is not model.lm_head.weight
     ids = torch.randint(31, (2, 8))
     assert torch.equal(stage(ids), model(ids))
+
+
+@pytest.mark.parametrize(("stash", "late"), [(True, True), (True, False), (False, False)])
+def test_gradients_with_a_stash_or_one_after_the_other_are_exact(stash, late):
+    losses, errors = train_without_flush(0.5, 40, stash, late)
+    assert len(losses) == 40 and max(errors) < 1e-12
+
+
+def test_without_a_stash_only_the_last_stage_is_right():
+    losses, errors = train_without_flush(0.5, 40, stash=False)
+    assert len(losses) == 40
+    assert errors[3] < 1e-12 and min(errors[:3]) > 1e-3
+
+
+def test_not_late_is_sgd():
+    slow, _ = train_without_flush(1e-9, 60, stash=True)
+    fast, _ = train_without_flush(0.5, 60, stash=True, late=False)
+    assert sum(fast[-20:]) < sum(slow[-20:])

@@ -1,6 +1,7 @@
 """The book's quantization is torch's and torchao's, or differs where it is said; GPTQ is the closed form."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -25,10 +26,13 @@ from course_utils.reference.quantization import (
 from course_utils.reference.quantized_gpt2 import (
     QATLinear,
     Text,
+    bits_by_file,
     bits_per_byte,
     block_linears,
     by_groups,
+    gap,
     gptq_weights,
+    group_scale,
     hessians,
     inputs_changed,
     largest_inputs,
@@ -229,6 +233,39 @@ def test_helpers_change_what_they_say_and_no_more(tiny, tokens):
     assert len(list(block_linears(tiny))) == 8
 
 
+def test_bits_are_those_of_the_loss_file_by_file(tiny, tokens):
+    by_file = bits_by_file(tiny, tokens)
+    assert by_file.shape == (6,)
+    logits = tiny(tokens.tokens[:, :-1])
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens.tokens[:, 1:].flatten())
+    bits = 6 * 16 * loss.item() / math.log(2) / 400
+    assert bits_per_byte(tiny, tokens) == pytest.approx(bits, rel=1e-5)
+    one = bits_by_file(tiny, Text(tokens.tokens[3:4], 400))
+    torch.testing.assert_close(one, by_file[3:4])
+
+
+def test_the_standard_error_is_that_of_many_samples():
+    every = 0.02 + 0.1 * torch.randn(4000, 24, dtype=torch.float64)
+    gaps = [gap(sample, torch.zeros(24)) for sample in every]
+    found = torch.tensor([more for more, _ in gaps])
+    mean_error = sum(error for _, error in gaps) / len(gaps)
+    assert found.std().item() == pytest.approx(0.1 * 24**0.5, rel=0.05)
+    assert mean_error == pytest.approx(0.1 * 24**0.5, rel=0.05)
+
+
+def test_scales_are_held_as_it_is_said():
+    w = torch.randn(6, 64)
+    scale = group_scale(w, 4, 32)
+    assert torch.equal(scale, scale.bfloat16().float())
+    none = torch.zeros_like(scale, dtype=torch.int32)
+    by_hand = dequantize(quantize(w, scale, none, -8, 7), scale, none)
+    assert torch.equal(by_groups(w, 4, 32), by_hand)
+    layer = nn.Linear(64, 6)
+    layer.weight.data.copy_(w)
+    small = QuantizedLinear(layer, 32)
+    assert torch.equal(small.scale.float(), scale)
+
+
 def test_moving_range_changes_nothing(tiny, tokens):
     planted = with_outlier(tiny, 50.0)
     for model in (planted, smoothed(planted, largest_inputs(planted, tokens))):
@@ -237,6 +274,9 @@ def test_moving_range_changes_nothing(tiny, tokens):
         )
     names = largest_inputs(planted, tokens)
     assert names["0.mlp.c_fc"].argmax() == 7
+    smooth, layer = smoothed(planted, names), "0.attn.c_proj"
+    after = largest_inputs(smooth, tokens)[layer]
+    torch.testing.assert_close(after, dict(block_linears(smooth))[layer].weight.abs().amax(0))
 
 
 def test_training_through_the_rounding_moves_the_float_weights(tiny, tokens):

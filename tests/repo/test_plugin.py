@@ -8,6 +8,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from course_utils.needs import NEEDS
+
 PLUGIN = "course_utils.authoring.pytest_plugin"
 NBVAL = ("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=60")
 
@@ -17,7 +19,8 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     """Run pytest with the plugin, in a process of its own, in a folder of its own."""
     monkeypatch.setenv("COURSE_HOME", "/nowhere/this/is/the/readers/own")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.delenv("COURSE_REQUIRE_GPU", raising=False)
+    for need in NEEDS:
+        monkeypatch.delenv(need.required_by, raising=False)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
     def run(*arguments: str) -> pytest.RunResult:
@@ -44,6 +47,22 @@ def test_gpu_cells_are_skipped_by_name_where_there_is_none(pytester, run) -> Non
     result = run(*NBVAL)
     result.assert_outcomes(passed=2, skipped=1)
     result.stdout.fnmatch_lines(['*needs CUDA: 02_strides.ipynb: time_the_copy("cuda")'])
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_cell_is_skipped_or_fails_by_what_it_needs(pytester, run, monkeypatch, required) -> None:
+    monkeypatch.setenv("CXX", "a-compiler-that-is-nowhere")
+    if required:
+        monkeypatch.setenv("COURSE_REQUIRE_COMPILER", "1")
+    write_notebook(pytester.path / "15.ipynb", ("x = 1", []), ("compile_it()", ["compiler"]))
+    result = run(*NBVAL)
+    said = (
+        "*must have a C++ compiler and has none: 15.ipynb: compile_it()*"
+        if required
+        else "*needs a C++ compiler: 15.ipynb: compile_it()"
+    )
+    result.stdout.fnmatch_lines([said])
+    assert (result.ret == pytest.ExitCode.TESTS_FAILED) == required
 
 
 def test_gpu_cells_fail_where_there_must_be_one(pytester, run, monkeypatch) -> None:

@@ -124,7 +124,7 @@ def program(clone: Path, name: str, text: str) -> None:
 def set_up(clone: Path, **choices: str) -> tuple[subprocess.CompletedProcess, list[str]]:
     """Run the set-up; the process, and what it installed, line by line."""
     (clone / "log").unlink(missing_ok=True)
-    own = {k: v for k, v in os.environ.items() if k not in ("TORCH", "PYTHON")}
+    own = {k: v for k, v in os.environ.items() if k not in ("TORCH", "PYTHON", "WITH")}
     path = f"{clone / 'bin'}:/usr/bin:/bin"
     done = subprocess.run(
         ["/bin/sh", clone / "tools" / "setup.sh"],
@@ -188,6 +188,40 @@ def test_a_cuda_build_is_one_choice_and_stays_chosen(clone: Path) -> None:
     assert "torch cu130" in (clone / ".venv/.set-up").read_text()
 
 
+TRITON = "pip install -qq --no-deps -r tools/triton.txt"
+
+
+def test_triton_is_one_choice_that_stays_and_can_be_taken_back(clone: Path) -> None:
+    _, log = set_up(clone)
+    assert TRITON not in log
+    _, log = set_up(clone, WITH="triton")
+    assert log[log.index("pip install -qq -r requirements.txt") + 1] == TRITON
+    _, log = set_up(clone)
+    assert log == []
+    assert "with triton" in (clone / ".venv/.set-up").read_text()
+    _, log = set_up(clone, WITH="none")
+    assert "pip uninstall -qq --yes triton" in log
+    assert TRITON not in log
+    _, log = set_up(clone)
+    assert log == []
+
+
+def test_what_cannot_come_with_it_is_refused(clone: Path) -> None:
+    done, log = set_up(clone, WITH="jax")
+    assert (done.returncode, log) == (1, [])
+    assert "say triton, or none" in done.stderr
+    program(clone, "uname", "#!/bin/sh\necho Darwin\n")
+    done, _ = set_up(clone, WITH="triton")
+    assert done.returncode == 1
+    assert "no Triton for Darwin" in done.stderr
+
+
+def test_triton_is_pinned() -> None:
+    (only,) = requirements("tools/triton.txt")
+    assert only.name == "triton"
+    assert [pin.operator for pin in only.specifier] == ["=="]
+
+
 def test_on_a_mac_torch_is_the_plain_one(clone: Path) -> None:
     program(clone, "uname", "#!/bin/sh\necho Darwin\n")
     _, log = set_up(clone)
@@ -246,6 +280,11 @@ def test_ci_installs_what_a_bare_machine_lacks_and_runs_make_test(
     )
     if present:
         assert done.stdout == "make test\n"
+        more = ["bash", ROOT / ".ci/run", "chapter", "N=15"]
+        done = subprocess.run(
+            more, env={"PATH": str(tmp_path / "bin")}, capture_output=True, text=True, timeout=30
+        )
+        assert done.stdout == "make chapter N=15\n"
     else:
         assert done.stdout.splitlines() == [
             "apt-get update -q",

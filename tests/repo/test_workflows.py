@@ -91,6 +91,14 @@ def test_the_gpu_lane_records_after_its_tests_and_commits_nothing() -> None:
     assert not any("commit" in run or "push" in run for run in runs)
 
 
+def test_one_lane_has_triton_and_may_not_skip_it() -> None:
+    lane = yaml.safe_load((ROOT / ".github/workflows/cpu.yml").read_text())["jobs"]["triton"]
+    assert lane["env"] == dict.fromkeys(
+        ("COURSE_REQUIRE_TRITON", "COURSE_REQUIRE_COMPILER", "TRITON_INTERPRET"), "1"
+    )
+    assert lane["steps"][-1]["run"] == ".ci/run chapter N=15 WITH=triton"
+
+
 def test_every_promised_python_is_tried() -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/cpu.yml").read_text())
     matrix = workflow["jobs"]["test"]["strategy"]["matrix"]

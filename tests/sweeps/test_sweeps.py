@@ -126,8 +126,9 @@ def test_every_way_to_fewer_bits_is_there():
     assert tuple(row["windows"] for row in found["calibration"]) == quantizing.CALIBRATION
     wanted = [
         (bits, lr, seed)
-        for bits, again in quantizing.AGAIN.items()
-        for lr, seed in [*((lr, 0) for lr in quantizing.RATES), (again, 1)]
+        for bits, rates in quantizing.RATES.items()
+        for lr in rates
+        for seed in quantizing.SEEDS
     ]
     assert [(row["bits"], row["lr"], row["seed"]) for row in found["qat"]] == wanted
     same = {row["windows"]: row["bits_a_byte"] for row in found["calibration"]}

@@ -6,6 +6,7 @@ and points; the cells' tags say what runs where.
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -61,6 +62,7 @@ class Chapter:
     """One notebook's facts. Markdown where a field is text; minutes are whole.
 
     gpu, recorded: cells that need CUDA, and how many of them show what a GPU gave.
+    wanted: what else cells need that not every machine has: in words, how to get it, how many cells.
     ranks: the largest number of processes that a cell runs on, 0 where none does.
     """
 
@@ -74,6 +76,7 @@ class Chapter:
     tasks: tuple[Task, ...]
     gpu: int
     recorded: int
+    wanted: tuple[tuple[str, str, int], ...]
     ranks: int
     ranks_cells: int
 
@@ -125,6 +128,10 @@ def chapter_of(cells: list[Cell], path: Path) -> Chapter | None:
         tasks=tasks_of(cells),
         gpu=sum("gpu" in found for found in tags),
         recorded=sum(bool(outputs) for outputs, _ in engine.recordings(cells).values()),
+        wanted=tuple(
+            (*need, count)
+            for need, count in Counter(filter(None, map(engine.wanted, tags))).items()
+        ),
         ranks=max(ranks, default=0),
         ranks_cells=len(ranks),
     )

@@ -96,6 +96,25 @@ def recordings(cells: list[dict[str, Any]]) -> dict[int, tuple[list[Any], str]]:
     return found
 
 
+def missing(tags: Iterable[str]) -> tuple[str, str] | None:
+    """What a cell with these tags needs and this machine lacks, in words, and how to get it; else None.
+
+    What is recorded on a GPU is `recordings`' matter.
+    """
+    from course_utils import needs
+
+    need = needs.of_tags(tags)
+    return None if need is None or need.present() else (need.what, need.get)
+
+
+def wanted(tags: Iterable[str]) -> tuple[str, str] | None:
+    """What a cell with these tags needs besides a CPU and a GPU, in words, and how to get it; else None."""
+    from course_utils import needs
+
+    need = needs.of_tags(tags)
+    return None if need in (None, needs.GPU) else (need.what, need.get)  # type: ignore[union-attr]
+
+
 def would_show(source: str) -> str:
     """What a gpu cell's first comment says that it would show."""
     from course_utils.recordings import cells

@@ -133,6 +133,14 @@ def where_of(chapter: Chapter) -> Iterator[str]:
         )
     elif not chapter.ranks_cells:
         yield say("No cell needs a GPU.")
+    for what, how, cells in chapter.wanted:
+        command = f" ({how})" if how else ""
+        yield say(
+            "{what}: wanted by {cells} of the cells, skipped where there is none{command}.",
+            what=what[0].upper() + what[1:],
+            cells=cells,
+            command=command,
+        )
 
 
 def fill_stamp(app: Sphinx, doctree: nodes.document) -> None:

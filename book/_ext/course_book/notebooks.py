@@ -136,6 +136,8 @@ def _page_cell(
         yield from _exercise_cells(cell, solutions)
     elif "setup" in tags:
         yield _tagged(cell, "remove-cell")
+    elif lacking := engine.missing(tags):
+        yield from _unrun_cells(cell, *lacking)
     else:
         yield _figure_cell(cell, warn)
 
@@ -187,6 +189,14 @@ def _gpu_cells(cell: Cell, outputs: list[Any], said: str) -> Iterator[Cell]:
         marked["metadata"] |= {"mystnb": {"image": {"alt": _one_line(picture)}}}
     yield marked
     yield _new_markdown(f":::{{div}} course-recorded\n{said}\n:::")
+
+
+def _unrun_cells(cell: Cell, what: str, how: str) -> Iterator[Cell]:
+    """The cell, not executed here because something is missing, and a sentence that says so."""
+    source = ALT.sub("", text(cell), count=1)
+    yield _tagged(cell | {"source": source}, "skip-execution")
+    said = say("Not run where this page was made: it needs {what}.", what=what)
+    yield _new_markdown(f":::{{div}} course-recorded\n{said}{f' `{how}`' if how else ''}\n:::")
 
 
 def _one_line(comment: str) -> str:

@@ -28,6 +28,7 @@ from course_utils.classroom.marks.record import (
 )
 from course_utils.grading.declaring.registry import in_book_order
 from course_utils.grading.expecting.from_reference import remember
+from course_utils.needs import lacking
 from course_utils.source.cells import DECORATED, MAGIC
 from course_utils.source.notebook_python import TRANSFORMER
 
@@ -182,15 +183,13 @@ def _plain(cell: str) -> str:
 
 
 def exercise(key: str) -> "Exercise":
-    """The exercise of a key. Raises UnknownKey, and CannotGrade if it needs a GPU that is not there."""
-    import torch
-
+    """The exercise of a key. Raises UnknownKey, and CannotGrade if it needs what is not there: a GPU."""
     from course_utils.grading import find
 
     found = find(key)
-    if found.needs == "cuda" and not torch.cuda.is_available():
+    if need := lacking(found.needs):
         raise CannotGrade(
-            f"{key} needs a CUDA GPU: grade on a machine that has one, or leave it out"
+            f"{key} needs {need.what}: grade on a machine that has one, or leave it out"
         )
     return found
 

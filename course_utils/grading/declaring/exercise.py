@@ -93,7 +93,7 @@ class Exercise:
     difficulty: 1 to 3. minutes, points: whole numbers. hints: staged; a pair (rung, text) is
     shown when that rung fails. probe: drives the object through a case. gradients: arguments to
     differentiate. length: the longest axis that a case may sum over, by default the longest axis
-    of its tensors. needs: "cuda" where a GPU is required. stand_in: the library's own version
+    of its tensors. needs: what not every machine has (`course_utils.needs`): "cuda", "triton". stand_in: the library's own version
     ("torch.nn.LayerNorm"), for editions without answers; stand_in_note: in what it is not the same,
     in a sentence. limit_s: seconds one check may take. formats: how a verdict writes the integers of a
     dtype, in the exercise's own unit.

@@ -18,6 +18,9 @@ RAISES = "raises"
 ARGUMENTS = "the arguments afterwards"
 """For a report: (args, kwargs) as the call left them, which `read` compares with the case's."""
 
+GIVEN = "arguments afterwards"
+"""For a probe that calls several things: the arguments of one call, where it changed them."""
+
 NOTHING = "nothing"
 _BEFORE, _AFTER = "argument `", "` afterwards"
 
@@ -39,7 +42,11 @@ def on_rank(rank: int, label: str) -> str:
 
 def complaint(label: str, value: Any) -> str:
     """What it means that a label came which the reference does not show, in a sentence."""
-    what = label.rpartition(": ")[2]  # after the rank, or the step of a probe that takes several
+    where, colon, what = label.rpartition(": ")  # the rank, or the step of a probe
+    if what == RAISES:
+        return f"{where}{colon}your code raised {cut(str(value))}; no exception is expected here"
+    if what == GIVEN:
+        return f"{where}{colon}your code changed its arguments; it must leave them alone"
     if what.startswith(_BEFORE) and what.endswith(_AFTER):
         name = what.removeprefix(_BEFORE).removesuffix(_AFTER)
         return f"your code changed its argument `{name}`; it must leave it alone"

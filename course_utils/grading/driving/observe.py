@@ -1,5 +1,6 @@
 """Drive an object through a case with a probe, and keep what was seen or what was raised."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -10,6 +11,7 @@ from course_utils.processes.time_limit import allowance, spare, time_limit
 from .case import Case
 from .errors import MOST, Raised, is_text, raised_by
 from .global_state import quiet
+from .mirrored import asks_for_numbers, mirror, mirrored
 from .probe import Probe
 
 spare(__file__)
@@ -76,11 +78,25 @@ def read(probe: Probe, found: Observation, case: Case, named_by: Any) -> Observa
 
 def report(probe: Probe, subject: Any, case: Case, limit_s: float = 5.0) -> Observation:
     """What the probe reports of fresh copies of the case. Never raises for what the subject does."""
-    ready = case.fresh()
+    found = _report(probe, subject, case.fresh(), limit_s)
+    if asks_for_numbers(found.raised, case):
+        found = _report(probe, subject, case.giving(mirrored(case.given)), limit_s, mirror())
+        return replace(found, seen=mirrored(found.seen))
+    return found
+
+
+def _report(
+    probe: Probe,
+    subject: Any,
+    ready: Case,
+    limit_s: float,
+    around: AbstractContextManager[Any] | None = None,
+) -> Observation:
+    """around: what the probe runs in, if in anything."""
     start = perf_counter()
     try:
         limited = allowance if probe.on_ranks else time_limit
-        with quiet() as left, limited(limit_s):
+        with quiet() as left, limited(limit_s), around or nullcontext():
             seen = probe.run(subject, ready)
         return Observation(seen, None, perf_counter() - start, tuple(left))
     except BaseException as error:  # SystemExit, GeneratorExit and a student's own as well

@@ -3,8 +3,6 @@
 from time import perf_counter
 from typing import Any
 
-import torch
-
 from course_utils.grading.comparing.costs import broken
 from course_utils.grading.comparing.observations import differs
 from course_utils.grading.declaring.exercise import CONTRACTS, Exercise
@@ -12,6 +10,7 @@ from course_utils.grading.driving import errors as raising
 from course_utils.grading.driving.case import BY_HAND, EDGE, RANDOM
 from course_utils.grading.expecting import checks_of
 from course_utils.grading.expecting.from_reference import NoChecks
+from course_utils.needs import lacking
 
 from .answer import Answer, Here
 from .diagnosis import diagnose
@@ -32,8 +31,9 @@ def grade(exercise: Exercise, *objects: Any, seed: int = 0, explain: bool = True
 def judge(exercise: Exercise, answer: Answer, seed: int = 0, explain: bool = True) -> Verdict:
     """Judge an answer, wherever it lives: see `grade`."""
     start = perf_counter()
-    if exercise.needs == "cuda" and not torch.cuda.is_available():
-        return Verdict(exercise.key, exercise.title, SKIPPED, reason="it needs a CUDA GPU")
+    if need := lacking(exercise.needs):
+        how = f": {need.get}" if need.get else ""
+        return Verdict(exercise.key, exercise.title, SKIPPED, reason=f"it needs {need.what}{how}")
     if answer.problem:
         failure = Failure("", answer.problem)
         return Verdict(exercise.key, exercise.title, FAILED, failure=failure)

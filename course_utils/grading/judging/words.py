@@ -64,14 +64,16 @@ def failure_lines(f: "Failure") -> Iterator[Line]:
         yield Line("body", f"on the edge: {f.case.why}")
     smallest = f"smallest of {f.wrong_cases} failures  " if f.wrong_cases > 1 else ""
     yield Line("code", smallest + f.called)
+    label = "result" if f.label == "exception" else f.label
+    theirs, key = entry(seen(f.want, label), f.difference.path)
+    mine, _ = entry(seen(f.got, f.label), f.difference.path)
     named = f.label != "result" and f.label in (f.want.seen or {})
-    name = f"{f.label}: " if named else ""
+    name = f"{f.label}{key}: " if named else ""
     yield Line("body", name + f.sentence)
     yield from raised_lines(f)
     if isinstance(seen(f.got, f.label), bool) and not named and f.label != "result":
         return
-    label = "result" if f.label == "exception" else f.label
-    mine, theirs = told_apart(seen(f.got, f.label), seen(f.want, label), f.formats)
+    mine, theirs = told_apart(mine, theirs, f.formats)
     if not f.got.raised and f.label in (f.got.seen or {}):
         yield Line("code", f"you       {mine}")
     if label in (f.want.seen or {}):
@@ -80,7 +82,7 @@ def failure_lines(f: "Failure") -> Iterator[Line]:
         spec = f.formats.get(f.difference.dtype)
         for index, *pair in f.difference.rows:
             got, want = (format(int(text), spec) for text in pair) if spec else pair
-            yield Line("code", f"{f.label}{index}:  you {got}, expected {want}")
+            yield Line("code", f"{f.label}{key}{index}:  you {got}, expected {want}")
 
 
 def raised_lines(f: "Failure") -> Iterator[Line]:
@@ -93,6 +95,17 @@ def raised_lines(f: "Failure") -> Iterator[Line]:
 def seen(observation: Observation, label: str) -> Any:
     """What was observed under a label; None where nothing was."""
     return (observation.seen or {}).get(label)
+
+
+def entry(value: Any, path: str) -> tuple[Any, str]:
+    """What of a dictionary differs, and where it stands: the path of a `Difference` as far as it leads
+    through dictionaries. A value that is none, or has no such entry, is shown whole."""
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        step = f"[{key!r}]"
+        if isinstance(key, str) and path.startswith(step):
+            found, rest = entry(inner, path[len(step) :])
+            return found, step + rest
+    return value, ""
 
 
 def as_text(v: "Verdict") -> str:

@@ -98,6 +98,12 @@ from course_utils.grading.probes.chapters.pretraining import (
     trained_step,
 )
 from course_utils.grading.probes.chapters.process_groups import in_rounds
+from course_utils.grading.probes.chapters.profiling_and_compile import (
+    in_one_graph,
+    matmul_launched,
+    softmax_launched,
+    timed,
+)
 from course_utils.grading.probes.chapters.quantization import four_bit_layer, observed, one_of
 from course_utils.grading.probes.chapters.schedules_and_stability import (
     accumulated_on_ranks,
@@ -127,7 +133,7 @@ from course_utils.grading.probes.chapters.training_loop import (
     written,
 )
 
-from .functions import a_tuple, call, named_arguments, never_negative, there_and_back
+from .functions import a_tuple, call, named_arguments, never_negative, of_tuples, there_and_back
 from .objects import steps
 from .on_ranks import module_on_ranks, on_ranks, steps_on_ranks
 from .randomness import glorot_weight
@@ -177,6 +183,7 @@ __all__ = [
     "gpt2_count",
     "gpt2_model",
     "gpt2_part",
+    "in_one_graph",
     "in_rounds",
     "initialised",
     "injected",
@@ -186,6 +193,7 @@ __all__ = [
     "lora_layer",
     "loss_estimated",
     "master_run",
+    "matmul_launched",
     "merge_run",
     "module",
     "module_on_ranks",
@@ -194,6 +202,7 @@ __all__ = [
     "nf4_product",
     "observed",
     "of_bytes",
+    "of_tuples",
     "on_arrays",
     "on_ranks",
     "one_of",
@@ -222,6 +231,7 @@ __all__ = [
     "sharded_state",
     "shuffled",
     "signed_number",
+    "softmax_launched",
     "spikes",
     "split_and_merged",
     "started_apart",
@@ -241,6 +251,7 @@ __all__ = [
     "takes_vjp",
     "there_and_back",
     "tied",
+    "timed",
     "timeline",
     "token_weighted",
     "trace",

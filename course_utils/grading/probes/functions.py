@@ -153,6 +153,34 @@ def a_tuple(subject: Any, case: Case) -> dict[str, Any]:
     return call.run(subject, case)
 
 
+def _whether_of_tuples(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
+    seen = what_a_call_did(report, case, named_by)
+    innermost = list(_innermost(seen.get("result")))
+    if innermost:
+        seen["its innermost sequences are tuples"] = all(
+            isinstance(items, tuple) for items in innermost
+        )
+    return seen
+
+
+def _innermost(tree: Any) -> Iterator[Any]:
+    """The lists and tuples in a tree that are not empty and hold no others."""
+    items = list(tree.values()) if isinstance(tree, dict) else tree
+    if not isinstance(items, list | tuple):
+        return
+    inner = [item for item in items if isinstance(item, dict | list | tuple)]
+    for item in inner:
+        yield from _innermost(item)
+    if items and not inner and not isinstance(tree, dict):
+        yield tree
+
+
+@probe(read=_whether_of_tuples, by_name=True)
+def of_tuples(subject: Any, case: Case) -> dict[str, Any]:
+    """Call it, and say whether the innermost sequences of the result are tuples: a list can be no key."""
+    return call.run(subject, case)
+
+
 @probe
 def there_and_back(subject: dict[str, Any], case: Case) -> dict[str, Any]:
     """A pair, in the order of its names: what the first makes, and what the second makes of that."""

@@ -235,10 +235,12 @@ def planned(subject: Any, case: Case) -> dict[str, Any]:
     if not isinstance(found, list):
         return {"result": found}
     sizes = [tuple(layout) if isinstance(layout, tuple) else layout for layout in found]
-    return {"number of layouts": len(sizes)} | {
-        f"layout {i} (dp, tp, pp, cp, ep, chunks, stage, recompute)": size
+    seen = {"number of layouts": len(sizes)} | {
+        f"layout {i} (dp, tp, pp, cp, ep, chunks, zero, recompute)": size
         for i, size in enumerate(sizes, start=1)
     }
+    seen["each is a Layout, with names"] = all(hasattr(layout, "_fields") for layout in found)
+    return seen
 
 
 def _of_kind(subject: Any, name: str) -> Any:

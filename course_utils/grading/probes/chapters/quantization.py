@@ -10,13 +10,16 @@ from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.later import if_changed, unchanged
 from course_utils.grading.driving.probe import probe
 from course_utils.grading.probes.functions import ramp
-from course_utils.grading.pytrees.shown import shown
+from course_utils.grading.pytrees.shown import dtype_name, shown
 
 from .modules import brief, clone, raised_name
 
 
 def _cloned(given: Any) -> list[Any]:
-    return [clone(x) if isinstance(x, Tensor) else x for x in given]
+    return [
+        tuple(_cloned(x)) if isinstance(x, tuple) else (clone(x) if isinstance(x, Tensor) else x)
+        for x in given
+    ]
 
 
 @probe
@@ -126,6 +129,7 @@ def four_bit_layer(subject: Any, case: Case) -> dict[str, Any]:
     seen["trained"] = [name for name, p in made.named_parameters() if p.requires_grad]
     seen["`bias` is the layer's"] = made.bias is layer.bias
     seen["state_dict"] = sorted(made.state_dict())
+    seen["other tensors that it holds when it is built"] = sorted(_held(vars(made), made))
     with torch.no_grad():
         layer.weight.fill_(3.0)
     subject(_layer(torch.full((2, 4), 5.0), None), group_size=2)(torch.ones(1, 4))
@@ -136,25 +140,24 @@ def four_bit_layer(subject: Any, case: Case) -> dict[str, Any]:
         if isinstance(y, Tensor) and y.requires_grad:
             (y * ramp(y)).sum().backward()
             seen[f"call {number}: gradient of `x`"] = clone(leaf.grad)
-    seen["other tensors that it holds"] = sorted(_held(vars(made), made))
+    seen["other tensors that it holds after the calls"] = sorted(_held(vars(made), made))
     return seen
 
 
-def _held(tree: Any, made: nn.Module, path: str = "") -> Iterator[str]:
-    """Names of tensors that an object holds, and that its state_dict does not."""
+def _held(tree: Any, made: nn.Module) -> Iterator[str]:
+    """Tensors that an object holds, and its state_dict does not, by outline: what they are called is open."""
     kept = {x.data_ptr() for x in made.state_dict().values()}
     if isinstance(tree, Tensor):
         if tree.numel() and tree.data_ptr() not in kept:
-            yield path
+            yield f"{dtype_name(tree.dtype)} of shape {tuple(tree.shape)}"
     elif isinstance(tree, dict):
-        for name, value in tree.items():
-            if isinstance(name, str):
-                yield from _held(value, made, name if not path.strip("_") else f"{path}.{name}")
+        for value in tree.values():
+            yield from _held(value, made)
     elif isinstance(tree, list | tuple):
-        for number, value in enumerate(tree):
-            yield from _held(value, made, f"{path}[{number}]")
+        for value in tree:
+            yield from _held(value, made)
     elif isinstance(tree, nn.Module) and tree is not made:
-        yield from _held(dict(tree.state_dict()), made, path)
+        yield from _held(dict(tree.state_dict()), made)
 
 
 def _called_four_bit(name: str, case: Case) -> str:

@@ -122,8 +122,9 @@ def parallel_layer(subject: Any, case: Case) -> dict[str, Any]:
     Of each rank's call: kind, "linear", "mlp", "embedding" or "attention"; full, its parameters in order;
     n_head, of an attention; xs, this rank's inputs, one for each call; grads, of the results; groups.
     Another layer, of other weights, is built in between. Seen are results and gradients, parameters
-    that the case names in `shown`, and what the layer gives after a step of SGD. refused: the ranks
-    cannot share this layer evenly, and it is only built.
+    that the case names in `shown`, how many numbers all parameters hold, and what the layer gives
+    after a step of SGD. Without xs only the parameters are. refused: the ranks cannot share this layer
+    evenly, and it is only built.
     """
     return run_on_ranks(subject, case, layer_there)
 
@@ -137,9 +138,12 @@ def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     full = _full(given)
     if given.get("refused"):
         return {"building it raises": _raised(lambda: subject(full, group))}
-    layer = subject(full, group)
-    _full_other = subject(_full(given, 0.5), group)
     before = {name: p.detach().clone() for name, p in full.named_parameters()}
+    layer = subject(full, group)
+    if not given["xs"]:
+        named = dict(layer.named_parameters())
+        return {f"`{name}`": _detached(named.get(name)) for name in given["shown"]}
+    _full_other = subject(_full(given, 0.5), group)
     xs = [_leaf(x) for x in given["xs"]]
     with counted():
         ys = [layer(x) for x in xs]
@@ -149,14 +153,16 @@ def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     named = dict(layer.named_parameters())
     for name in given.get("shown", ()):
         p = named.get(name)
-        seen[f"`{name}`"] = None if p is None else p.detach().clone()
+        seen[f"`{name}`"] = _detached(p)
         seen[f"gradient of `{name}`"] = None if p is None or p.grad is None else p.grad.clone()
     for k, (x, y) in enumerate(zip(xs, ys, strict=True)):
         of = f" of call {k + 1}" if len(xs) > 1 else ""
         seen[f"result{of}"] = y.detach().clone()
         if x.is_floating_point():
             seen[f"gradient of x{of}"] = x.grad
-    seen["inputs are left alone"] = unchanged(list(given["xs"]), [x.detach() for x in xs])
+    name = "ids are" if given["kind"] == "embedding" else "x is"
+    seen[f"{name} left alone"] = unchanged(list(given["xs"]), [x.detach() for x in xs])
+    seen["numbers in its parameters"] = sum(p.numel() for p in layer.parameters())
     with torch.no_grad():
         for p in layer.parameters():
             if p.grad is not None:
@@ -165,6 +171,10 @@ def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     for name, p in full.named_parameters():
         seen[f"the full layer's {name} is left as it was"] = unchanged([before[name]], [p.detach()])
     return seen
+
+
+def _detached(p: Tensor | None) -> Tensor | None:
+    return None if p is None else p.detach().clone()
 
 
 def _raised(build: Callable[[], Any]) -> str:
@@ -207,7 +217,7 @@ def held_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
 def _called_layer(name: str, case: Case) -> str:
     first = case.calls[0].kwargs
     shape = "(V, D)" if first["kind"] == "embedding" else "(out, in)"
-    called = "" if first.get("refused") else "(x)"
+    called = "(x)" if first["xs"] else ""
     text = f"{name}(full, group){called} on {case.world} ranks"
     if first["kind"] == "mlp":
         text += f", D = {first['full'][0].shape[1]}"
