@@ -1,4 +1,8 @@
-"""Which chapter needs which, read from the notebooks: from their heads, and from what their code uses."""
+"""Which chapter needs which, read from the notebooks: from their heads, and from what their code uses.
+
+What a head names under "You need", and comes earlier, comes *before* the chapter. Whatever else its code
+uses, of a chapter still to come or of one that may have been left out, its text must link to first.
+"""
 
 import ast
 import json
@@ -7,13 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_utils.source.imports import imports_of, python_of
+from course_utils.carried import keys_taken
+from course_utils.source.imports import imports_in, python_of
 
 FILE = re.compile(r"(?P<number>\d\d)_(?P<name>\w+)")
 LINK = re.compile(r"\]\((?:\.\./notebooks/)?(\d\d)_\w+\.ipynb")
 RANGE = re.compile(r"(\]\(\d\d_\w+\.ipynb[^)]*\)) to (\[[^\]]*\]\(\d\d_\w+\.ipynb)")
 HEAD = re.compile(r"\*\*You need\*\*(?P<needs>.*?)\*\*Time\*\*", re.S)
 OWNER = re.compile(r"\bchapters? (\d+)", re.I)
+ANY_LINK = re.compile(r"\[[^\]]*\]\([^)]*\)")
+UNLINKED = re.compile(r"\bchapters? \d+(?:(?:, | and | to )\d+)*", re.I)
+OWNED = {"pretrained": 24}
+"""Modules of the reference whose chapter their first sentence does not say."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +30,16 @@ class Needs:
     """What one chapter builds on.
 
     named: chapters that its head says you need, by number; those to come are among them where the
-    head speaks of them. uses: for each chapter whose reference its code imports, or whose exercise
-    it takes by `mine`, the place of the first such cell. said: for each chapter that its text links
-    to, the place of the first such cell. carried: keys of exercises taken by `mine`.
+    head speaks of them. unlinked: mentions of chapters in its head that are no links. uses: for each
+    chapter whose reference its code imports, or whose exercise it takes by `mine`, the place of the
+    first such cell. said: for each chapter that its text links to, the place of the first such cell.
+    carried: keys of exercises taken by `mine`.
     """
 
     number: int
     name: str
     named: frozenset[int]
+    unlinked: tuple[str, ...]
     uses: Mapping[int, int]
     said: Mapping[int, int]
     carried: tuple[str, ...]
@@ -37,15 +48,6 @@ class Needs:
     def before(self) -> frozenset[int]:
         """Chapters that come first, as the head says."""
         return frozenset(number for number in self.named if number < self.number)
-
-    @property
-    def unsaid(self) -> dict[int, int]:
-        """Chapters to come whose code is used before any text names them, with the cell's place."""
-        return {
-            number: at
-            for number, at in self.uses.items()
-            if number > self.number and self.said.get(number, at) >= at
-        }
 
 
 def read(notebooks: Path, package: Path) -> dict[int, Needs]:
@@ -62,7 +64,7 @@ def read(notebooks: Path, package: Path) -> dict[int, Needs]:
 
 def owners_in(reference: Path) -> dict[str, int]:
     """For each module of the reference the chapter that its first sentence names."""
-    found = {}
+    found = dict(OWNED)
     for file in reference.glob("*.py"):
         said = ast.get_docstring(ast.parse(file.read_bytes())) or ""
         if chapter := OWNER.search(said.partition("\n\n")[0]):
@@ -88,9 +90,17 @@ def needs_of(path: Path, chapters: Mapping[str, int], owners: Mapping[str, int])
         for name in [*modules, *(key.partition(".")[0] for key in keys)]:
             if name in owners and owners[name] != number:
                 uses.setdefault(owners[name], at)
-    head = HEAD.search("".join(cells[0]["source"]))
-    named = frozenset(linked_in(head["needs"])) if head else frozenset()
-    return Needs(number, path.stem[3:], named, uses, said, tuple(dict.fromkeys(carried)))
+    head = "".join(cells[0]["source"])
+    needs = HEAD.search(head)
+    return Needs(
+        number,
+        path.stem[3:],
+        named=frozenset(linked_in(needs["needs"]) if needs else ()),
+        unlinked=tuple(UNLINKED.findall(ANY_LINK.sub("", head))),
+        uses=uses,
+        said=said,
+        carried=tuple(dict.fromkeys(carried)),
+    )
 
 
 def linked_in(text: str) -> list[int]:
@@ -104,26 +114,12 @@ def linked_in(text: str) -> list[int]:
 
 def used_in(cell: str) -> tuple[list[str], list[str]]:
     """Modules of the reference that a code cell imports from, and keys that it gives to `mine`."""
-    try:
-        tree = ast.parse(python_of(cell))
-    except SyntaxError:
-        return [], []
     modules = [
         one.dotted.split(".")[2]
-        for node in ast.walk(tree)
-        for one in imports_of(node)
-        if one.dotted.startswith("course_utils.reference.")
+        for one in imports_in(ast.parse(python_of(cell)), "", "course_utils.reference")
+        if one.dotted != "course_utils.reference"
     ]
-    keys = [
-        node.args[0].value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "mine"
-        and node.args
-        and isinstance(node.args[0], ast.Constant)
-    ]
-    return modules, keys
+    return modules, keys_taken(cell)
 
 
 def all_before(chapters: Mapping[int, Needs], goals: Iterable[int]) -> list[int]:
@@ -144,3 +140,16 @@ def direct(chapters: Mapping[int, Needs], number: int) -> list[int]:
     return sorted(
         n for n in before if not any(n in all_before(chapters, [m]) for m in before - {n})
     )
+
+
+def unsaid(chapters: Mapping[int, Needs], number: int) -> dict[int, int]:
+    """Chapters whose code this one uses though they do not come before it, and though no text links to
+    them by then; with the place of the first cell that does.
+    """
+    before = set(all_before(chapters, [number]))
+    chapter = chapters[number]
+    return {
+        used: at
+        for used, at in chapter.uses.items()
+        if used not in before and chapter.said.get(used, at) >= at
+    }
