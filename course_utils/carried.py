@@ -66,13 +66,13 @@ def carried(notebooks: Iterable[Path]) -> list[Carried]:
 
     Raises ValueError for a file that is no notebook, LookupError for a key that nothing has.
     """
-    from course_utils.grading.declaring.registry import in_book_order
+    from course_utils.grading.declaring.registry import find, in_book_order
     from course_utils.grading.notebook.binding import NoAnswer, stands_for
     from course_utils.grading.notebook.verbs import mine
 
     chapters = taken(notebooks)
     found = []
-    for key in in_book_order(chapters):
+    for key in in_book_order(find(key).key for key in chapters):
         said = StringIO()
         try:
             with redirect_stdout(said):
