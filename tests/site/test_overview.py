@@ -188,7 +188,7 @@ def test_every_contract_is_of_a_kind_that_the_filter_knows() -> None:
 
 def test_orders_for_those_in_a_hurry(html: Path) -> None:
     numbers = {int(page[10:12]): page for page in NOTEBOOKS}
-    text = (html / "index.html").read_text(encoding="utf-8")
+    text = (html / "book" / "index.html").read_text(encoding="utf-8")
     table = text[text.index("course-orders") :].partition("</table>")[0]
     rows = table.partition("<tbody>")[2].split("</tr>")[:-1]
     source = (ROOT / "book" / "index.md").read_text(encoding="utf-8")
@@ -198,7 +198,7 @@ def test_orders_for_those_in_a_hurry(html: Path) -> None:
     for row, line in zip(rows, lines, strict=True):
         aim, _, goals = line.partition(": ")
         order = needs.all_before(found, map(int, goals.split(", ")))
-        pages = re.findall(r'href="(notebooks/\w+)\.html"', row)
+        pages = re.findall(r'href="../(notebooks/\w+)\.html"', row)
         assert pages == [numbers[number] for number in order]
         hours = sum(chapters.chapter_at(ROOT / f"{page}.ipynb").minutes for page in pages) / 60
         assert f">{aim}<" in row and f">{round(hours)} h<" in row
