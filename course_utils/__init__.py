@@ -4,6 +4,8 @@ A notebook needs these verbs: `exercise` and the helpers around it, `predict` an
 `measure`, which counts what a computation cost. They are loaded when first used.
 """
 
+import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,6 +51,12 @@ __all__ = [
     "solution",
     "use_book",
 ]
+
+
+# Without a GPU Triton runs kernels under its interpreter. It asks when it is first imported, which parts
+# of torch do by themselves: so it is said here, before anything of the course or of torch loads them.
+if find_spec("triton") and not os.path.exists("/dev/nvidiactl"):
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def __getattr__(name: str) -> Any:

@@ -105,6 +105,8 @@ def adaptive_edges(apart, **more):
     x, g = torch.ones(3, dtype=torch.float64), line(1e-3, 1e-5, 1.0, dtype=torch.float64)
     tiny = training([x], [[g], [2 * g]], {"lr": 0.1, "eps": 1e-3})
     yield tiny, "gradients as small as eps, or smaller"
+    x, g = torch.zeros(3, dtype=torch.float64), line(1e-10, 1e-8, 1.0, dtype=torch.float64)
+    yield training([x], [[g], [g]], {}), "no option given: the defaults"
     yield long_run(options, apart), "fifty steps"
 
 
@@ -142,7 +144,9 @@ def bounded_memory(tensors, **options):
 # ------------------------------------------------------------------------------ slips of every loop
 
 GROUPS = "for group in self.param_groups:"
-MADE = "super().__init__(params, defaults)"
+STEP = "    @torch.no_grad()\n    def step"
+CONSTRUCTOR = "    def __init__(self, params, **options):\n        super().__init__(params, **options)\n        "
+KEPT = 'vars(self).setdefault("kept", {}).setdefault(p, {})'
 SKIP = "if p.grad is None:\n                    continue\n                "
 DECAY = 'grad = grad.add(p, alpha=group["weight_decay"])'
 
@@ -164,8 +168,8 @@ ALL_AT_ONCE = (
 
 def slips_with_options(ex):
     """One hyper-parameter, or each of them, is read from the constructor."""
-    _, *options = list(inspect.signature(ex.reference).parameters)
-    for name in options:
+    _, *by_signature = inspect.signature(ex.reference).parameters
+    for name in getattr(ex.reference, "defaults", by_signature):
         ex.mistake(
             f"You take {name} from the constructor. A group may have its own, a schedule changes it, a "
             f"checkpoint brings it along: read it from the group, at every step.",
@@ -221,9 +225,7 @@ def slips_of_a_loop(ex, update):
     ex.mistake(
         "You keep your state in an attribute of your own. `state_dict` saves `self.state` only, so a "
         "resumed run begins afresh: keep it in `self.state[p]`.",
-        replace(
-            MADE, MADE + "\n        self.kept = {}", "self.state[p]", "self.kept.setdefault(p, {})"
-        ),
+        replace("self.state[p]", KEPT),
     )
     if ex.contracts:
         every = f"new.append((p, {out_of_place}))"
@@ -402,8 +404,8 @@ SGD.mistake(
     replace("(momentum <= 0 or dampening != 0)", "momentum <= 0"),
 )
 SGD.mistake(
-    "Your constructor lets Nesterov pass whatever the momentum and the dampening are: it is due to raise "
-    "ValueError without momentum or with dampening.",
+    "Your constructor accepts Nesterov with any momentum and dampening. Without momentum or with "
+    "dampening it must raise ValueError.",
     replace("momentum <= 0 or dampening != 0", "False"),
 )
 SGD.mistake(
@@ -429,8 +431,8 @@ for first, later in (
     ('first, self.begun = not hasattr(self, "begun"), True', WHOLE),
 ):
     SGD.mistake(
-        "Whether buffers begin you ask once for the optimizer. A parameter may get its first gradient later, "
-        "and that is dampened in your code: ask for each parameter whether it has a buffer.",
+        "You ask once for the whole optimizer whether the buffers begin. A parameter may get its first "
+        "gradient later, and your code dampens it: ask for each parameter whether it has a buffer.",
         replace(
             *(GROUPS, f"{first}\n        {GROUPS}", "grad.clone()", f"grad * ({WHOLE})"),
             *('alpha=1 - group["dampening"]', f"alpha={later}"),
@@ -552,15 +554,13 @@ def slips_of_its_dtype(ex, **names):
     kept = {name: f'state["{name}"] = {ZEROS}' for name in names}
     lazy = [(text, text.replace(ZEROS, IN_DEFAULT_DTYPE)) for text in kept.values()]
     ex.mistake(IN_FLOAT32, replace(*chain(*lazy)))
-    early = (
-        MADE + "\n        for group in self.param_groups:\n            for p in group['params']:"
-    )
+    early = "for group in self.param_groups:\n            for p in group['params']:"
     for name, condition in names.items():
         early += f"\n                if {condition}:"
         early += f"\n                    self.state[p]['{name}'] = {IN_DEFAULT_DTYPE}"
-    ex.mistake(
-        IN_FLOAT32, replace(MADE, early, *chain(*((text, "pass") for text in kept.values())))
-    )
+    made = STEP, f"{CONSTRUCTOR}{early}\n\n{STEP}"
+    none_later = chain(*((text, "pass") for text in kept.values()))
+    ex.mistake(IN_FLOAT32, replace(*made, *none_later))
 
 
 def draw_adaptive(draw, more):
@@ -612,9 +612,10 @@ slips_of_its_dtype(AdaGrad, sum="True")
 
 
 @AdaGrad.alternative("out of place, with the state made in the constructor")
-class _(optimizers.AdaGrad):
+class _(torch.optim.Optimizer):
     def __init__(self, params, lr=1e-2, eps=1e-10, weight_decay=0.0, maximize=False):
-        super().__init__(params, lr, eps, weight_decay, maximize)
+        given = {"lr": lr, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
+        super().__init__(params, given)
         for group in self.param_groups:
             for p in group["params"]:
                 self.state[p]["s"] = torch.zeros_like(p)
@@ -797,7 +798,7 @@ Adam.edge(lambda: adam_edges("Adam"))
 Adam.contract(bounded_memory(2))
 
 
-WITH_T = MADE, MADE + "\n        self.t = 0"
+WITH_T = STEP, f"{CONSTRUCTOR}self.t = 0\n\n{STEP}"
 STEPPED = "p.addcdiv_(m_hat, v_hat.sqrt().add_(eps), value=-lr)"
 LOOP = 'for p in group["params"]:'
 COUNT = 'state["step"].item()'
@@ -882,10 +883,10 @@ def slips_of_adam(ex):
     )
     ex.mistake(
         "Your count of steps is an attribute of your own, not part of `state_dict`. After a resume it "
-        "starts again at 1, and the corrections blow the step up.",
+        "starts again at 1, and old averages are corrected as if they were young.",
         replace(
-            MADE,
-            MADE + "\n        self.t = {}",
+            STEP,
+            f"{CONSTRUCTOR}self.t = {{}}\n\n{STEP}",
             'state["step"] += 1',
             "self.t[p] = self.t.get(p, 0) + 1",
             COUNT,
@@ -991,8 +992,8 @@ AdamW = Exercise(
     stand_in="torch.optim.AdamW",
     hints=(
         "Take your Adam. The decay leaves the gradient; where does it go?",
-        "One line before the step: the parameter is multiplied by 1 − lr·weight_decay. m and v never hear "
-        "of it.",
+        "One line before the step: the parameter is multiplied by 1 − lr·weight_decay. It does not "
+        "enter m and v.",
         "`p.mul_(1 - group['lr'] * group['weight_decay'])`, after the test for a missing gradient.",
     ),
 )
@@ -1057,10 +1058,7 @@ AdamW.mistake(
 
 @AdamW.alternative("on top of Adam's own step, with the decay taken out of its way")
 class _(optimizers.Adam):
-    def __init__(
-        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, maximize=False
-    ):
-        super().__init__(params, lr, betas, eps, weight_decay, maximize)
+    defaults = {**optimizers.Adam.defaults, "weight_decay": 1e-2}
 
     @torch.no_grad()
     def step(self):
@@ -1388,8 +1386,8 @@ newton_schulz.mistake(
     replace("x / x.norm().clamp(min=eps)", "x"),
 )
 newton_schulz.mistake(
-    "You divide by the largest singular value. It would do, but it costs an SVD; Muon divides by the "
-    "Frobenius norm, which is never smaller.",
+    "You divide by the largest singular value. That bounds them too, but it costs an SVD. Muon divides "
+    "by the Frobenius norm, which is never smaller.",
     replace("x.norm()", "torch.linalg.matrix_norm(x, 2)"),
 )
 newton_schulz.mistake(
@@ -1464,8 +1462,8 @@ newton_schulz.mistake(
     replace(".clamp(min=eps)", ""),
 )
 newton_schulz.mistake(
-    "The values are right. But for a tall matrix x xᵀ is n × n: for a layer of 3072 × 768 that is sixteen "
-    "times the work of the other product. Transpose first.",
+    "The values are right. But for a tall matrix x xᵀ is n × n: for a layer of 3072 × 768 it is sixteen "
+    "times as large as the other product, and the iteration takes ten times the work. Transpose first.",
     replace("x.size(0) > x.size(1)", "False"),
     cost=True,
 )
@@ -1621,12 +1619,12 @@ decay_groups.mistake(
     replace(MATRICES, "p.ndim == 2", VECTORS, "p.ndim != 2"),
 )
 decay_groups.mistake(
-    "You take a matrix with one row or one column for a vector. It has two axes, so it decays: count axes, "
-    "`p.ndim`, whatever their sizes.",
+    "You treat a matrix with one row or one column as a vector. It has two axes, so it decays: count "
+    "axes, `p.ndim`, whatever their sizes.",
     replace(MATRICES, "p.squeeze().ndim >= 2", VECTORS, "p.squeeze().ndim < 2"),
 )
 decay_groups.mistake(
-    "Vectors decay in your groups: an axis is not enough. Only parameters with two axes or more decay.",
+    "Vectors decay in your groups. Only parameters with two axes or more decay.",
     replace(MATRICES, "p.ndim >= 1", VECTORS, "p.ndim < 1"),
 )
 decay_groups.mistake(
@@ -2129,12 +2127,7 @@ Muon.mistake(
 Muon.mistake(
     "You keep your state in an attribute of your own. `state_dict` saves `self.state` only, so a "
     "resumed run begins afresh: keep it in `self.state[p]`.",
-    replace(
-        "super().__init__(params, defaults)\n",
-        "super().__init__(params, defaults)\n        self.kept = {}\n",
-        "self.state[p]",
-        "self.kept.setdefault(p, {})",
-    ),
+    replace("self.state[p]", KEPT),
 )
 Muon.mistake(
     "Your constructor takes a parameter that is no matrix. Vectors and embeddings belong to another "

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from course_utils.grading import Exercise, call, contracts, draws, probes, replace
 from course_utils.grading.probes.chapters import quantization as driving_pairs
 from course_utils.reference import profiling_and_compile as book
+from course_utils.reference import triton_kernels
+from course_utils.reference.triton_kernels import tl
 
 INF = float("inf")
 F16, BF16, F64 = torch.float16, torch.bfloat16, torch.float64
@@ -168,6 +170,18 @@ def _(spans):
     found = book.self_times(spans)
     spans.sort(key=lambda span: (span[1], -span[2]))
     return found
+
+
+@self_times.mistake(
+    "You take off all spans that lie within one, at any depth. A grandchild is in the child's time already: take off "
+    "the children alone."
+)
+def _(spans):
+    own = dict.fromkeys((name for name, _, _ in spans), 0.0)
+    for i, (name, start, end) in enumerate(spans):
+        inside = (b - a for j, (_, a, b) in enumerate(spans) if i != j and start <= a and b <= end)
+        own[name] += end - start - sum(inside)
+    return own
 
 
 @self_times.alternative("for each span, its parent by looking at all others")
@@ -1203,7 +1217,7 @@ remove_graph_break = Exercise(
     minutes=25,
     points=3,
     probe=probes.in_one_graph,
-    limit_s=60.0,
+    limit_s=120.0,
     hints=(
         "`.item()`, `float(norm)`, `if norm > …` and `print` need the value on the host: there the graph ends. Keep "
         "the norm a tensor.",
@@ -1909,6 +1923,336 @@ def _(a, b, block_m, block_n, block_k):
     return c, -(-n // block_n) * m * k + -(-m // block_m) * k * n
 
 
+# ------------------------------------------------------------------------------ softmax_kernel, in Triton
+
+softmax_kernel = Exercise(
+    triton_kernels.softmax_kernel,
+    key="profiling_and_compile.softmax_kernel",
+    title="Softmax as a kernel",
+    difficulty=2,
+    minutes=30,
+    points=3,
+    needs="triton",
+    probe=probes.softmax_launched,
+    limit_s=30.0,
+    hints=(
+        "`tl.program_id(0)` is the row. `tl.arange(0, BLOCK)` are the columns, more of them than there are: a mask says "
+        "which are inside.",
+        "`tl.load(x_ptr + row * x_stride + columns, mask=…, other=…)`: which `other` changes neither the maximum nor the "
+        "sum of exp?",
+        "`tl.max(x, axis=0)`, `tl.exp`, `tl.sum(…, axis=0)`, and `tl.store` with the mask.",
+        (
+            "edge cases",
+            "Convert what you load with `.to(tl.float32)`: half precision is for storage.",
+        ),
+    ),
+)
+
+
+def rows_of(*lists):
+    return torch.tensor(lists)
+
+
+@softmax_kernel.by_hand
+def _():
+    yield call(rows_of([0.0, 0.0]), 0, 2), rows_of([0.5, 0.5])
+    yield call(rows_of([0.0, math.log(3.0)], [7.0, 7.0]), 0, 2), rows_of([0.25, 0.75], [0.5, 0.5])
+    yield call(rows_of([5.0, 5.0, 5.0]), 0, 4), rows_of([1 / 3, 1 / 3, 1 / 3])
+
+
+@softmax_kernel.cases(12)
+def _(draw):
+    m, n = draw(st.integers(1, 4)), draw(st.integers(1, 9))
+    block = 1 << (n - 1).bit_length() + draw(st.integers(0, 1))
+    x = draw(draws.tensors((m, n), scale=3.0))
+    if draw(st.booleans()):
+        x = draw(draws.tensors((m, n + 3), scale=3.0))[:, :n]
+    yield call(x, draw(st.sampled_from((0, 2))), block)
+
+
+@softmax_kernel.edge
+def _():
+    yield call(normal(3, 37), 0, 64), "a row much shorter than the block"
+    yield call(normal(3, 8) + 1000.0, 0, 8), "exp(1000) is infinite"
+    yield call(normal(3, 5) - 1000.0, 0, 8), "exp(−1000) is 0"
+    yield call(rows_of([-INF, 0.0, -INF], [1.0, -INF, 2.0]), 0, 4), "elements that are masked out"
+    yield call(normal(2, 1), 0, 1), "one column"
+    yield call(normal(4, 12)[:, :7], 5, 8), "rows lie apart, in y by another distance"
+    yield call(normal(4, 12)[::2, :7], 0, 8), "every second row"
+    yield call(normal(2, 40, dtype=F16, scale=4.0), 0, 64), "float16"
+    yield call(torch.zeros(1, 70_000, dtype=F16), 0, 131_072), "float16, and a sum beyond 65504"
+
+
+softmax_kernel.slips(
+    {
+        replace(
+            'x_stride + columns, mask=inside, other=-float("inf")', "x_stride + columns"
+        ): "You load without a mask. The block is longer than the row, and what lies behind the row comes in.",
+        replace(
+            'other=-float("inf")', "other=0.0"
+        ): "Columns outside are loaded as 0, and exp(0) = 1 goes into the sum. Load them as −∞.",
+        replace("y, mask=inside)", "y)"): "You store without a mask, and write behind the row.",
+        replace(
+            "x - tl.max(x, axis=0)", "x"
+        ): "You do not subtract the largest element: exp(1000) is infinite.",
+        replace(
+            "x_ptr + row * x_stride", "x_ptr + row * n_cols"
+        ): "You take the rows of x for neighbours. From one to the next it is x_stride elements.",
+        replace(
+            "y_ptr + row * y_stride", "y_ptr + row * n_cols"
+        ): "You take the rows of y for neighbours. From one to the next it is y_stride elements.",
+        replace(
+            "y_ptr + row * y_stride", "y_ptr + row * x_stride"
+        ): "You step through y by the stride of x. It has its own.",
+        replace(
+            "y_ptr + row * y_stride + columns", "y_ptr + columns"
+        ): "Every program writes the first row.",
+        replace(
+            "x_ptr + row * x_stride + columns", "x_ptr + columns"
+        ): "Every program reads the first row.",
+        replace(
+            "y = weights / tl.sum(weights, axis=0)", "y = weights"
+        ): "You do not divide by the sum.",
+        replace(
+            "y = weights / tl.sum(weights, axis=0)",
+            "y = x - tl.max(x, axis=0) - tl.log(tl.sum(weights, axis=0))",
+        ): "That is the logarithm of softmax.",
+        replace(
+            "inside = columns < n_cols", "inside = columns <= n_cols"
+        ): "Your mask lets one column too many through: the last one is n_cols − 1.",
+        replace(
+            "inside = columns < n_cols", "inside = columns < n_cols - 1"
+        ): "Your mask leaves the last column out.",
+        replace(
+            "x - tl.max(x, axis=0)", "x - tl.min(x, axis=0)"
+        ): "You subtract the smallest element. Then exp is large, not small.",
+        replace(
+            "tl.program_id(0)", "tl.program_id(1)"
+        ): "The grid has one axis: its programs are numbered by tl.program_id(0).",
+    }
+)
+
+
+@softmax_kernel.alternative("Triton's own tl.softmax")
+def _(x_ptr, y_ptr, x_stride, y_stride, n_cols, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    start = tl.program_id(0)
+    x = tl.load(x_ptr + start * x_stride + at, at < n_cols, other=float("-inf")).to(tl.float32)
+    tl.store(y_ptr + start * y_stride + at, tl.softmax(x), at < n_cols)
+
+
+@softmax_kernel.alternative("zeros outside, and a choice afterwards")
+def _(x_ptr, y_ptr, x_stride, y_stride, n_cols, BLOCK: tl.constexpr):
+    x_ptr += tl.program_id(0) * x_stride
+    y_ptr += tl.program_id(0) * y_stride
+    columns = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + columns, mask=columns < n_cols, other=0.0).to(tl.float32)
+    top = tl.max(tl.where(columns < n_cols, x, -1e38), axis=0)
+    e = tl.where(columns < n_cols, tl.exp(x - top), 0.0)
+    tl.store(y_ptr + columns, e / tl.sum(e, axis=0), mask=columns < n_cols)
+
+
+# ------------------------------------------------------------------------------ matmul_kernel, in Triton
+
+matmul_kernel = Exercise(
+    triton_kernels.matmul_kernel,
+    key="profiling_and_compile.matmul_kernel",
+    title="A tiled product as a kernel",
+    difficulty=3,
+    minutes=45,
+    points=4,
+    needs="triton",
+    probe=probes.matmul_launched,
+    limit_s=60.0,
+    hints=(
+        "This is `tiled_matmul` without its two outer loops: `tl.program_id(0)` and `tl.program_id(1)` say which tile.",
+        "Pointers of a tile: `a_ptr + rows[:, None] * stride_am + inner[None, :] * stride_ak`. Row indices go down, column "
+        "indices go across.",
+        "Each load has a mask of both axes and other=0.0, so that what is outside adds nothing. `total += tl.dot(a, b)`, or `tl.dot(a, b, total)`.",
+        ("edge cases", "The mask of a load along K matters too: the last tile of K is smaller."),
+    ),
+)
+TILES = (16, 16, 16)
+
+
+@matmul_kernel.by_hand
+def _():
+    eye, twos = torch.eye(16), torch.full((16, 16), 2.0)
+    yield call(eye, twos, TILES, False), twos
+    yield call(torch.ones(2, 3), torch.ones(3, 4), TILES, False), torch.full((2, 4), 3.0)
+    yield call(torch.ones(2, 40), torch.ones(40, 4), TILES, False), torch.full((2, 4), 40.0)
+
+
+@matmul_kernel.cases(10)
+def _(draw):
+    m, k, n = (draw(st.integers(1, 40)) for _ in range(3))
+    blocks = tuple(draw(st.sampled_from((16, 32))) for _ in range(3))
+    yield call(
+        draw(draws.tensors((m, k))), draw(draws.tensors((k, n))), blocks, draw(st.booleans())
+    )
+
+
+@matmul_kernel.edge
+def _():
+    a, b = normal(20, 24), normal(24, 36, seed=1)
+    yield call(a, b, TILES, False), "more tiles than one on each axis"
+    yield call(a, b, (16, 32, 16), False), "wide tiles"
+    yield call(a, b, (32, 16, 32), True), "tall tiles, and c by columns"
+    yield call(a.T.contiguous().T, b, TILES, False), "a by columns"
+    yield call(a, b.T.contiguous().T, TILES, False), "b by columns"
+    yield (
+        call(normal(20, 30)[:, ::2], normal(15, 18, seed=1), TILES, False),
+        "every second column of a",
+    )
+    yield call(normal(1, 1), normal(1, 1), TILES, False), "one number"
+    yield call(normal(16, 16), normal(16, 16, seed=1), TILES, False), "just one tile"
+    yield call(normal(8, 48, dtype=F16), normal(48, 8, dtype=F16, seed=1), TILES, False), "float16"
+    yield (
+        call(
+            torch.full((2, 64), 100.0, dtype=F16),
+            torch.cat((torch.full((32, 2), 25.0), torch.full((32, 2), -25.0))).to(F16),
+            TILES,
+            False,
+        ),
+        "float16, and a total beyond 65504 on the way",
+    )
+
+
+matmul_kernel.slips(
+    {
+        replace(
+            'total += tl.dot(a, b, input_precision="ieee")',
+            'total = tl.dot(a, b, input_precision="ieee")',
+        ): "You keep the product of the last tiles. Add it to the total.",
+        replace(
+            "(rows[:, None] < M) & (inner[None, :] < K)",
+            "rows[:, None] < M",
+            "(inner[:, None] < K) & (columns[None, :] < N)",
+            "columns[None, :] < N",
+        ): "Your loads have no mask along K. The last tile of K reads beyond the end.",
+        replace(
+            "(rows[:, None] < M) & (inner[None, :] < K)", "inner[None, :] < K"
+        ): "One of your loads reads outside of its matrix: a needs a mask along M as well, b along N. What is read there is "
+        "thrown away in the end, but a GPU may end the program for it.",
+        replace(
+            "mask=(rows[:, None] < M) & (columns[None, :] < N)", "mask=rows[:, None] < M"
+        ): "Your store has no mask along N, and writes beside the matrix or into its next row.",
+        replace(
+            "mask=(rows[:, None] < M) & (columns[None, :] < N)", "mask=columns[None, :] < N"
+        ): "Your store has no mask along M, and writes behind the matrix.",
+        replace(
+            "rows[:, None] * stride_am + inner[None, :] * stride_ak",
+            "rows[:, None] * stride_ak + inner[None, :] * stride_am",
+        ): "You have the strides of a the wrong way round: stride_am leads from one row to the next.",
+        replace(
+            "inner[:, None] * stride_bk + columns[None, :] * stride_bn",
+            "inner[:, None] * stride_bn + columns[None, :] * stride_bk",
+        ): "You have the strides of b the wrong way round: stride_bk leads from one row to the next.",
+        replace(
+            "rows[:, None] * stride_cm + columns[None, :] * stride_cn",
+            "rows[:, None] * stride_cn + columns[None, :] * stride_cm",
+        ): "You have the strides of c the wrong way round: stride_cm leads from one row to the next.",
+        replace(
+            "inner[None, :] * stride_ak", "inner[None, :]"
+        ): "You take the elements of a row of a for neighbours. From one column to the next it is stride_ak elements.",
+        replace(
+            "columns[None, :] * stride_bn", "columns[None, :]"
+        ): "You take the elements of a row of b for neighbours. From one column to the next it is stride_bn elements.",
+        replace(
+            "columns[None, :] * stride_cn", "columns[None, :]"
+        ): "You take the elements of a row of c for neighbours. From one column to the next it is stride_cn elements.",
+        replace(
+            "rows = tl.program_id(0)",
+            "rows = tl.program_id(1)",
+            "columns = tl.program_id(1)",
+            "columns = tl.program_id(0)",
+        ): "You have the axes of the grid the wrong way round: program (i, j) has rows by i and columns by j.",
+        replace(
+            "tl.program_id(1) * BLOCK_N", "tl.program_id(1) * BLOCK_M"
+        ): "Your tiles' columns begin at multiples of BLOCK_M. They begin at those of BLOCK_N.",
+        replace(
+            "inner = start + tl.arange(0, BLOCK_K)", "inner = tl.arange(0, BLOCK_K)"
+        ): "Every step reads the first tiles along K. Add the start of the step to the indices.",
+        replace(
+            "range(0, K, BLOCK_K)", "range(0, K - K % BLOCK_K, BLOCK_K)"
+        ): "You leave out the last tiles along K where they are smaller.",
+        replace(
+            'total += tl.dot(a, b, input_precision="ieee")',
+            'total = (total + tl.dot(a, b, input_precision="ieee")).to(a.dtype).to(tl.float32)',
+        ): "You round the total to the inputs' dtype in every step. Keep it in float32.",
+    }
+)
+
+
+@matmul_kernel.alternative("pointers that move along K")
+def _(
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_cm,
+    stride_cn,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    i, j = tl.program_id(0), tl.program_id(1)
+    rows = (i * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    columns = (j * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
+    k = tl.arange(0, BLOCK_K)
+    a_at = a_ptr + rows * stride_am + k[None, :] * stride_ak
+    b_at = b_ptr + k[:, None] * stride_bk + columns * stride_bn
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for step in range(tl.cdiv(K, BLOCK_K)):
+        left = K - step * BLOCK_K
+        a = tl.load(a_at, mask=(rows < M) & (k[None, :] < left), other=0).to(tl.float32)
+        b = tl.load(b_at, mask=(k[:, None] < left) & (columns < N), other=0).to(tl.float32)
+        total += tl.dot(a, b, input_precision="ieee")
+        a_at += BLOCK_K * stride_ak
+        b_at += BLOCK_K * stride_bk
+    inside = (rows < M) & (columns < N)
+    tl.store(
+        c_ptr + rows * stride_cm + columns * stride_cn,
+        total.to(c_ptr.dtype.element_ty),
+        mask=inside,
+    )
+
+
+@matmul_kernel.alternative("a sum of products without tl.dot")
+def _(
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_cm,
+    stride_cn,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for k in range(K):
+        a = tl.load(a_ptr + rows * stride_am + k * stride_ak, mask=rows < M, other=0.0)
+        b = tl.load(b_ptr + k * stride_bk + columns * stride_bn, mask=columns < N, other=0.0)
+        total += a.to(tl.float32)[:, None] * b.to(tl.float32)[None, :]
+    at = c_ptr + rows[:, None] * stride_cm + columns[None, :] * stride_cn
+    tl.store(at, total, mask=(rows[:, None] < M) & (columns[None, :] < N))
+
+
 for exercise, name, mutant, because in (
     (
         remove_graph_break,
@@ -1922,6 +2266,28 @@ for exercise, name, mutant, because in (
         "remove_graph_break",
         "norm > max_norm` → `norm >= max_norm",
         "where they are equal the factor is 1",
+    ),
+    *(
+        (
+            softmax_kernel,
+            "softmax_kernel",
+            mutant,
+            "under the interpreter exp of float16 is float32; compiled, Triton refuses it",
+        )
+        for mutant in ("x = x.to(tl.float32)` removed", "x.to(tl.float32)` → `x")
+    ),
+    *(
+        (
+            softmax_kernel,
+            "softmax_kernel",
+            f"{call_of} axis=0)` → `{other}",
+            "there is one axis",
+        )
+        for call_of, others in (
+            ("tl.max(x,", ("tl.max(x)", "tl.max(x, axis=-1)")),
+            ("tl.sum(weights,", ("tl.sum(weights)", "tl.sum(weights, axis=-1)")),
+        )
+        for other in others
     ),
     (
         tiled_matmul,
@@ -1973,4 +2339,5 @@ for exercise, name, mutant, because in (
         "where it is used both sides have seen nothing, and exp(−∞ − 1) is 0 as well",
     ),
 ):
-    exercise.equivalent(f"{name}: `{mutant}`", because=because)
+    end = "" if mutant.endswith("removed") else "`"
+    exercise.equivalent(f"{name}: `{mutant}{end}", because=because)

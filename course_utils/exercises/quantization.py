@@ -440,7 +440,7 @@ quantize.contract(
             call("dequantize", integers(rows, 24), torch.ones(rows, n), torch.zeros(rows, n).int())
             for rows, n in ((2, 3), (30, 3), (30, 12))
         ],
-        says="no Python loop over rows, blocks or elements, and no NumPy",
+        says="`dequantize` likewise: no Python loop over rows, blocks or elements, and no NumPy",
         prepare=driving.one_called,
     )
 )

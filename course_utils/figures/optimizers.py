@@ -52,11 +52,11 @@ def _made(method: str, params: list[Tensor], settings: dict[str, Any]) -> Optimi
                 params, lr, momentum=beta1, nesterov=method == "Nesterov" and beta1 > 0
             )
         case "AdaGrad":
-            return optimizers.AdaGrad(params, lr, eps=eps)
+            return optimizers.AdaGrad(params, lr=lr, eps=eps)
         case "RMSProp":
-            return optimizers.RMSProp(params, lr, alpha=beta2, eps=eps)
+            return optimizers.RMSProp(params, lr=lr, alpha=beta2, eps=eps)
         case "Adam":
-            return optimizers.Adam(params, lr, betas=(beta1, beta2), eps=eps)
+            return optimizers.Adam(params, lr=lr, betas=(beta1, beta2), eps=eps)
     raise ValueError(f"The ravine knows no method {method!r}. It knows: {', '.join(RATES)}.")
 
 

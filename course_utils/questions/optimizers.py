@@ -20,7 +20,7 @@ buffer = Prediction(
         Ask(
             "b after a thousand steps, to one decimal",
             truth="round(sum(0.9**k for k in range(1000)), 1)",
-            why="1 + 0.9 + 0.81 + … = 1 / (1 − 0.9): with momentum 0.9 a constant gradient moves ten times as fast.",
+            why="1 + 0.9 + 0.81 + … = 1 / (1 − 0.9): with momentum 0.9 a constant gradient moves the parameter ten times as fast.",
         ),
     ],
 )
@@ -47,7 +47,7 @@ first_step = Prediction(
         Ask(
             "Is the step ten times as long if g is ten times as large?",
             truth="lr * 10 * g / (10 * g) == 10 * lr * g / g",
-            why="The gradient's size cancels. That is one reason why Adam's rates carry over between models better than SGD's.",
+            why="The gradient's size cancels. Multiply the loss by a constant, and Adam's first step stays as it was; SGD's grows with it.",
         ),
     ],
 )
@@ -120,7 +120,7 @@ quiz = Quiz(
                 ),
                 Choice(
                     "The same thing; they differ only in their default.",
-                    why="The defaults do differ (0 and 0.01), but L2 and decoupled decay are the same thing only for SGD without momentum.",
+                    why="The defaults do differ (0 and 0.01). But L2 and decoupled decay are the same thing for SGD without momentum, and not for Adam.",
                 ),
             ],
         ),
@@ -129,7 +129,7 @@ quiz = Quiz(
             choices=[
                 Choice(
                     "Little: the averages are rebuilt from the gradients of the first step, and the second goes on as before.",
-                    why="Averages over many steps cannot be had from one.",
+                    why="Averages over many steps cannot be rebuilt from one.",
                 ),
                 Choice(
                     "It raises an error.",
@@ -138,7 +138,7 @@ quiz = Quiz(
                 Choice(
                     "m, v and t start at zero: the first step has length lr wherever the gradient is not zero.",
                     right=True,
-                    why="Coordinates whose gradients were noise, with short steps before, all step by lr at once. The loss often jumps.",
+                    why="A coordinate with noisy gradients took short steps before, because m was small beside √v. Now it steps by lr like the rest, and the loss may jump.",
                 ),
             ],
         ),
@@ -164,7 +164,7 @@ quiz = Quiz(
                 ),
                 Choice(
                     "It makes the bias correction unnecessary, since v̂ and v then hardly differ from the first steps on.",
-                    why="Without it the first step would be 0.1 / √0.05 = 0.45 lr: not as it should be, either.",
+                    why="Without it the first step would be 0.1 / √0.05 = 0.45 lr, less than half of what it should be.",
                 ),
                 Choice(
                     "It saves memory.",

@@ -75,7 +75,20 @@ class SGD(Optimizer):
                 p.add_(grad, alpha=-lr)
 
 
-class AdaGrad(Optimizer):
+class UpdateRule(Optimizer):
+    """An optimizer whose hyper-parameters stand in its class, as `defaults`. Subclasses write `step`."""
+
+    def __init__(self, params: ParamsT, **options: Any):
+        """params: parameters, or param groups: dicts of parameters with options of their own.
+
+        options: hyper-parameters that differ from the defaults. Raises TypeError for others.
+        """
+        if unknown := options.keys() - self.defaults.keys():
+            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
+        super().__init__(params, {**self.defaults, **options})
+
+
+class AdaGrad(UpdateRule):
     """Each coordinate's step, divided by the root of the sum of all its squared gradients.
 
     s ← s + g²; p ← p − lr·g / (√s + eps). Weight decay adds weight_decay·p to g.
@@ -85,17 +98,7 @@ class AdaGrad(Optimizer):
     (2011).
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float = 1e-2,
-        eps: float = 1e-10,
-        weight_decay: float = 0.0,
-        maximize: bool = False,
-    ):
-        """params: parameters, or param groups: dicts of parameters with options of their own."""
-        defaults = {"lr": lr, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults)
+    defaults = {"lr": 1e-2, "eps": 1e-10, "weight_decay": 0.0, "maximize": False}
 
     @torch.no_grad()
     def step(self) -> None:
@@ -115,7 +118,7 @@ class AdaGrad(Optimizer):
                 p.addcdiv_(grad, total.sqrt().add_(eps), value=-lr)
 
 
-class RMSProp(Optimizer):
+class RMSProp(UpdateRule):
     """AdaGrad that forgets: a moving average in place of the sum.
 
     v ← alpha·v + (1 − alpha)·g²; with d = g / (√v + eps), p ← p − lr·d, or with
@@ -126,26 +129,14 @@ class RMSProp(Optimizer):
     Source: Tieleman and Hinton (2012).
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float = 1e-2,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum: float = 0.0,
-        maximize: bool = False,
-    ):
-        """params: parameters, or param groups: dicts of parameters with options of their own."""
-        defaults = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults)
+    defaults = {
+        "lr": 1e-2,
+        "alpha": 0.99,
+        "eps": 1e-8,
+        "weight_decay": 0.0,
+        "momentum": 0.0,
+        "maximize": False,
+    }
 
     @torch.no_grad()
     def step(self) -> None:
@@ -171,7 +162,7 @@ class RMSProp(Optimizer):
                 p.add_(direction, alpha=-lr)
 
 
-class Adam(Optimizer):
+class Adam(UpdateRule):
     """Moving averages of the gradient and of its square, both corrected for their start at zero.
 
     m ← β₁·m + (1 − β₁)·g; v ← β₂·v + (1 − β₂)·g²; p ← p − lr·m̂ / (√v̂ + eps), where m̂
@@ -184,24 +175,13 @@ class Adam(Optimizer):
     Algorithm 1.
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        maximize: bool = False,
-    ):
-        """params: parameters, or param groups: dicts of parameters with options of their own."""
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults)
+    defaults = {
+        "lr": 1e-3,
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": 0.0,
+        "maximize": False,
+    }
 
     @torch.no_grad()
     def step(self) -> None:
@@ -227,7 +207,7 @@ class Adam(Optimizer):
                 p.addcdiv_(m_hat, v_hat.sqrt().add_(eps), value=-lr)
 
 
-class AdamW(Optimizer):
+class AdamW(UpdateRule):
     """Adam whose weight decay does not pass through the averages.
 
     First p ← (1 − lr·weight_decay)·p, then Adam's step from the gradient alone.
@@ -238,24 +218,13 @@ class AdamW(Optimizer):
     and Hutter (2019), Algorithm 2, with the decay multiplied by lr.
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        maximize: bool = False,
-    ):
-        """params: parameters, or param groups: dicts of parameters with options of their own."""
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults)
+    defaults = {
+        "lr": 1e-3,
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": 1e-2,
+        "maximize": False,
+    }
 
     @torch.no_grad()
     def step(self) -> None:
@@ -280,7 +249,7 @@ class AdamW(Optimizer):
                 p.addcdiv_(m_hat, v_hat.sqrt().add_(eps), value=-lr)
 
 
-class ForeachAdamW(Optimizer):
+class ForeachAdamW(UpdateRule):
     """AdamW in which each operation runs once for all parameters of a group, not once for each.
 
     The same arguments, steps and state as AdamW (`exp_avg`, `exp_avg_sq` and `step`, a
@@ -289,24 +258,13 @@ class ForeachAdamW(Optimizer):
     parameters. Source: `_multi_tensor_adam`, torch/optim/adam.py.
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        maximize: bool = False,
-    ):
-        """params: parameters, or param groups: dicts of parameters with options of their own."""
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults)
+    defaults = {
+        "lr": 1e-3,
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": 1e-2,
+        "maximize": False,
+    }
 
     @torch.no_grad()
     def step(self) -> None:

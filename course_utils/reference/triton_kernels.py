@@ -1,18 +1,23 @@
 """Chapter 15's Triton kernels: softmax of rows, a tiled product, and chapter 22's flash attention, forward.
 
 Each is the plain function; `jitted` makes the kernel of it. They import without Triton and run with it:
-compiled for a GPU, and on CPU tensors under Triton's interpreter.
+compiled for a GPU, and on CPU tensors under Triton's interpreter. `triton` and `tl` are what `import triton`
+and `import triton.language as tl` give; without Triton, `triton` is None.
 """
 
 import inspect
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from course_utils.reference.triton_language import tl, triton
+triton: Any = import_module("triton") if find_spec("triton") else None
+tl: Any = import_module("triton.language") if triton else SimpleNamespace(constexpr=object)
 
 
 @cache
@@ -62,7 +67,7 @@ def matmul_kernel(
     floating dtype. stride_am: elements of a from one row to the next; stride_ak: from one
     column to the next; likewise for b and c. The blocks are powers of two, 16 or more; they
     need not divide M, N and K. Reads and writes nothing outside of the matrices. Sums are
-    float32, written in c's dtype.
+    float32 at least, written in c's dtype.
     """
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -79,7 +84,7 @@ def matmul_kernel(
             mask=(inner[:, None] < K) & (columns[None, :] < N),
             other=0.0,
         )
-        total = tl.dot(a, b, total, input_precision="ieee")
+        total += tl.dot(a, b, input_precision="ieee")  # not TF32
     tl.store(
         c_ptr + rows[:, None] * stride_cm + columns[None, :] * stride_cn,
         total,
