@@ -46,7 +46,7 @@ def test_the_book_can_be_read_in_its_own_order() -> None:
 def chapters(folder: Path, **cells: list[str]) -> dict[int, needs.Needs]:
     """The needs of notebooks that are made of these cells; one that begins with a # is text."""
     (folder / "reference").mkdir()
-    (folder / "reference" / "tools.py").write_text('"""Chapter 3: tools."""\n')
+    (folder / "reference" / "a.py").write_text('"""Chapter 3: tools."""\n')
     for name, sources in cells.items():
         made = [
             {"cell_type": "markdown" if source.startswith("#") else "code", "source": source}
@@ -58,7 +58,7 @@ def chapters(folder: Path, **cells: list[str]) -> dict[int, needs.Needs]:
 
 HEAD = "# 2 · Two\n\n**You need** {}. **Time**: none; {}."
 ONE, THREE = "[chapter 1](01_one.ipynb)", "[chapter 3](03_three.ipynb)"
-USE = "from course_utils.reference.tools import spanner"
+USE = "from course_utils.reference.a import spanner"
 
 
 @pytest.mark.parametrize(
