@@ -6,7 +6,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-_STUDENTS = ("lab", "check", "progress", "update", "train", "sample", "serve", "doctor")
+_STUDENTS = (
+    "lab",
+    "check",
+    "progress",
+    "provenance",
+    "update",
+    "train",
+    "sample",
+    "serve",
+    "doctor",
+)
 AUTHORS = ("normalise", "percent", "solve", "record")
 INSTRUCTORS = ("release", "grade")
 """The verbs, by who needs them. An edition holds only the first."""
@@ -190,6 +200,19 @@ def progress() -> None:
     drawn = shown()
     if drawn is not None:
         typer.echo(str(drawn))
+
+
+@app.command()
+def provenance() -> None:
+    """Show whose code later chapters take over: your answers, the book's, or a library's."""
+    notebooks = chapters(None)
+    from course_utils import carried
+
+    try:
+        found = carried.carried(notebooks)
+    except (ValueError, LookupError) as error:  # no notebook; no such exercise
+        raise _stop(str(error.args[0])) from None
+    typer.echo(carried.report(found))
 
 
 def notebooks_of(chapter: str) -> list[Path]:

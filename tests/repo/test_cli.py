@@ -1,4 +1,4 @@
-"""The `course` command: doctor, check, progress."""
+"""The `course` command: doctor, check, progress, provenance."""
 
 import importlib.metadata
 import json
@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from course_utils import doctor
 from course_utils.authoring import browser
 from course_utils.cli import app
+
+ROOT = Path(__file__).parents[2]
 
 
 def course(*arguments: object):
@@ -171,10 +173,92 @@ def test_progress_shows_the_chapters(folder: Path) -> None:
     assert "strides" in result.output.lower()
 
 
+# course provenance
+
+PASSED = "def flat_index(index, stride, offset=0):\n    return 0\n"
+TAKES = 'from course_utils import mine\nflat = mine("strides.flat_index")'
+
+
+def later(folder: Path, *sources: str, number: str = "09_data") -> None:
+    """A later chapter, whose notebook has these cells."""
+    write(folder, *sources).rename(folder / "notebooks" / f"{number}.ipynb")
+
+
+def passed(folder: Path, *answer: str, missing: tuple[str, ...] = ()) -> None:
+    """Keep an answer as a verdict would."""
+    entry = {"passed_at": "2026-11-01T12:00:00", "answer": answer, "missing": missing}
+    (folder / "home").mkdir()
+    kept = {"version": 1, "exercises": {"strides.flat_index": entry}}
+    (folder / "home" / "progress.json").write_text(json.dumps(kept))
+
+
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process has taken is forgotten before and after."""
+    stands_for: dict[str, str] = {}
+    monkeypatch.setattr("course_utils.grading.notebook.binding.stands_for", stands_for)
+    monkeypatch.setattr("course_utils.grading.notebook.verbs.stands_for", stands_for)
+    monkeypatch.setattr("course_utils.grading.notebook.answers._mine", {})
+
+
+@pytest.mark.parametrize(
+    ("answer", "missing", "says"),
+    [
+        (PASSED, (), "strides.flat_index  yours  in chapters 9, 11\n1 yours\n"),
+        ("", (), "strides.flat_index  the book's  in chapters 9, 11\n1 the book's\n"),
+        (PASSED, ("helper",), "needs `helper`, which could not be kept with it."),
+        ("import no_such_module\n" + PASSED, (), "cannot be run here (ModuleNotFoundError: "),
+    ],
+)
+def test_provenance_says_whose_answer_later_chapters_take(
+    folder: Path, forgotten: None, answer: str, missing: tuple[str, ...], says: str
+) -> None:
+    later(folder, TAKES)
+    later(folder, TAKES, number="11_schedules_and_stability")
+    write(folder, TAKES)  # its own chapter's notebook takes it, too
+    passed(folder, answer, missing=missing)
+    result = course("provenance")
+    assert result.exit_code == 0, result.output
+    assert says in result.stdout
+    assert "strides.flat_index  " in result.stdout
+
+
+def test_provenance_in_an_edition_without_answers(folder: Path, forgotten: None, monkeypatch):
+    from course_utils.grading import find
+
+    monkeypatch.setattr(type(find("strides.flat_index")), "has_answer", False)
+    later(folder, TAKES)
+    result = course("provenance")
+    assert result.exit_code == 0, result.output
+    assert "nobody's: this edition holds no answer" in result.stdout
+
+
+def test_provenance_where_nothing_is_taken_or_nothing_is_there(folder: Path) -> None:
+    assert course("provenance").exit_code == 1
+    write(folder, TAKES)
+    assert "no chapter here takes an answer" in course("provenance").stdout
+    later(folder, "not json")
+    later(folder, 'mine("strides.flat_indx")')
+    result = course("provenance")
+    assert (result.exit_code, "did you mean" in result.stderr) == (1, True)
+    (folder / "notebooks" / "09_data.ipynb").write_text("not json")
+    assert "not a readable notebook" in course("provenance").stderr
+
+
+def test_provenance_of_the_book_is_what_its_notebooks_take() -> None:
+    from course_utils import carried
+
+    found = carried.taken(sorted((ROOT / "notebooks").glob("*.ipynb")))
+    assert {11, 23} <= set(found["optimizers.AdamW"])
+    assert 23 in found["attention.apply_rope"]
+    for key, numbers in found.items():
+        assert all((ROOT / "notebooks").glob(f"{n:02}_*.ipynb") for n in numbers), key
+
+
 def test_check_takes_a_chapter_by_name_and_by_number(capsys, monkeypatch, tmp_path):
     from course_utils import cli
 
-    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.chdir(ROOT)
     assert [p.name for p in cli.notebooks_of("lora")] == ["26_lora.ipynb"]
     assert cli.notebooks_of("26") == cli.notebooks_of("lora")
     assert [p.name for p in cli.notebooks_of("2")] == ["02_strides.ipynb"]

@@ -15,11 +15,12 @@ from site_build import ROOT, code, markdown
 from site_visit import visiting
 from test_pages import NOTEBOOKS, PAGES, exercises_of
 
+from course_utils.authoring import needs
 from course_utils.authoring.counts import count
 from course_utils.grading import find
 
 sys.path.append(str(ROOT / "book" / "_ext"))
-from course_book import chapters, heads
+from course_book import chapters, engine, heads
 from course_book.code import lines_of
 
 PARTS = [page for page in PAGES if page.startswith("book/parts/")]
@@ -131,20 +132,78 @@ def test_every_chapter_is_on_its_part_and_every_exercise_on_the_list(html: Path)
 
 
 def test_the_filter_of_the_exercises(site: str, browser: Browser) -> None:
-    total = sum(len(exercises_of(page)) for page in NOTEBOOKS)
+    keys = [key for page in NOTEBOOKS for key in exercises_of(page)]
+    of_strides = exercises_of("notebooks/02_strides")
     with visiting(browser, site, "book/exercises.html") as visit:
         page = visit.page
-        said, shown = page.locator(".course-filter output"), page.locator("tbody tr:visible")
-        assert said.inner_text().startswith(f"{total} of {total}")
-        page.get_by_role("searchbox", name="Name, chapter or check").fill("strides")
-        of_strides = exercises_of("notebooks/02_strides")
-        assert shown.count() == len(of_strides)
-        page.get_by_role("combobox", name="Difficulty").select_option("3")
-        hard = [key for key in of_strides if find(key).difficulty == 3]
-        assert shown.count() == len(hard)
-        assert said.inner_text().startswith(f"{len(hard)} of {total}, ")
+        said, rows = page.locator(".course-filter output"), page.locator("tbody tr:visible")
+        names = ("Chapter", "Difficulty", "Minutes", "Checked besides values")
+        choose = {name: page.get_by_role("combobox", name=name) for name in names}
+        words = page.get_by_role("searchbox", name="Name, chapter or check")
+
+        def shown() -> int:
+            number = rows.count()
+            assert said.inner_text().startswith(f"{number} of {len(keys)}, ")
+            return number
+
+        assert shown() == len(keys)
+        words.fill("strides")
+        assert shown() == len(of_strides)
+        choose["Difficulty"].select_option("3")
+        assert shown() == sum(find(key).difficulty == 3 for key in of_strides)
+
+        # The rest with the keyboard alone.
+        page.get_by_role("button", name="Show all").press("Enter")
+        page.wait_for_function("!document.querySelector('.course-exercises tr[hidden]')")
+        assert shown() == len(keys) and words.input_value() == ""
+        words.press("Tab")
+        page.keyboard.press("ArrowDown")
+        assert choose["Chapter"].input_value().startswith("1 · ")
+        assert shown() == len(exercises_of(NOTEBOOKS[0]))
+        page.keyboard.press("ArrowUp")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Tab")
+        page.keyboard.press("ArrowDown")
+        assert choose["Minutes"].input_value() == "10"
+        short = [key for key in keys if find(key).minutes <= 10]
+        assert shown() == len(short)
+        page.keyboard.press("Tab")
+        for label in page.locator(".course-filter select").last.locator("option").all()[1:]:
+            page.keyboard.press("ArrowDown")
+            kind = label.get_attribute("value")
+            assert shown() == sum(
+                kind in (engine.declared(key)["kinds"] or ("nothing",)) for key in short
+            )
         assert visit.errors == []
-        count("browser checks", 4)
+        count("browser checks", 13)
+
+
+def test_every_contract_is_of_a_kind_that_the_filter_knows() -> None:
+    script = (ROOT / "book" / "_static" / "exercises.js").read_text(encoding="utf-8")
+    filters = set(re.findall(r'\["(\w+)", "[^"]+"\]', script)) - {"nothing"}
+    declared = [engine.declared(key) for page in NOTEBOOKS for key in exercises_of(page)]
+    assert {kind for one in declared for kind in one["kinds"]} == filters
+    assert all(bool(one["kinds"]) == bool(one["besides"]) for one in declared)
+
+
+def test_orders_for_those_in_a_hurry(html: Path) -> None:
+    numbers = {int(page[10:12]): page for page in NOTEBOOKS}
+    text = (html / "book" / "index.html").read_text(encoding="utf-8")
+    table = text[text.index("course-orders") :].partition("</table>")[0]
+    rows = table.partition("<tbody>")[2].split("</tr>")[:-1]
+    source = (ROOT / "book" / "index.md").read_text(encoding="utf-8")
+    lines = source.partition("{course-orders}\n")[2].partition("\n```")[0].split("\n")
+    assert len(rows) == len(lines) > 3
+    found = needs.read(ROOT / "notebooks", ROOT / "course_utils")
+    for row, line in zip(rows, lines, strict=True):
+        aim, _, goals = line.partition(": ")
+        order = needs.all_before(found, map(int, goals.split(", ")))
+        pages = re.findall(r'href="../(notebooks/\w+)\.html"', row)
+        assert pages == [numbers[number] for number in order]
+        hours = sum(chapters.chapter_at(ROOT / f"{page}.ipynb").minutes for page in pages) / 60
+        assert f">{aim}<" in row and f">{round(hours)} h<" in row
+        for at, number in enumerate(order):
+            assert found[number].before <= set(order[:at])
 
 
 @pytest.mark.parametrize("part", PARTS)

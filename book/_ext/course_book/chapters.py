@@ -36,7 +36,8 @@ RANKS = re.compile(r"%%ranks(?:\s+(\d+))?")
 class Task:
     """An exercise, as its chapter and its author declare it.
 
-    besides: what is graded besides values, in words: gradients, and each contract's promise.
+    besides: what is graded besides values, in words: gradients, and each contract's promise. kinds: what
+    that is about, a word for each kind.
     """
 
     key: str
@@ -47,6 +48,7 @@ class Task:
     minutes: int
     points: int
     besides: tuple[str, ...]
+    kinds: tuple[str, ...]
 
     @property
     def anchor(self) -> str:

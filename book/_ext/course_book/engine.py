@@ -66,14 +66,56 @@ def hints(key: str) -> tuple[tuple[str, str | None], ...]:
 
 @lru_cache
 def declared(key: str) -> dict[str, Any]:
-    """What the exercise's author declares: title, difficulty, minutes, points, and what is checked besides values."""
+    """What the exercise's author declares: title, difficulty, minutes, points, and what is checked besides
+    values, in words and by kinds.
+    """
     from course_utils.grading import find
 
     exercise = find(key)
     gradients = ["gradients"] if exercise.gradients else []
     besides = [*gradients, *(contract.promise for contract in exercise.contracts)]
+    kinds = [*gradients, *(kind_of(contract.judge) for contract in exercise.contracts)]
     facts = {name: getattr(exercise, name) for name in ("title", "difficulty", "minutes", "points")}
-    return facts | {"besides": tuple(dict.fromkeys(besides))}
+    return facts | {"besides": tuple(dict.fromkeys(besides)), "kinds": tuple(dict.fromkeys(kinds))}
+
+
+KINDS = {
+    **dict.fromkeys(("bytes_largest", "bytes_allocated", "bytes_peak", "bytes_saved"), "memory"),
+    **dict.fromkeys(("peak", "resident"), "memory"),
+    **dict.fromkeys(("traffic", "messages", "collectives"), "communication"),
+    **dict.fromkeys(("flops", "kernels"), "operations"),
+}
+"""Figures that a contract may bound, by what they are about."""
+
+
+def kind_of(judge: Any) -> str:
+    """What a contract bounds: memory, communication, operations, or loops in Python.
+
+    Raises KeyError for a judge that is none of the course's.
+    """
+    figure = getattr(judge, "meter", None) or getattr(judge, "figure", None)
+    return KINDS[figure] if figure else {"ConstantKernels": "loops"}[type(judge).__name__]
+
+
+def needs(notebooks: Path) -> dict[int, Any]:
+    """What each chapter needs (`course_utils.authoring.needs.Needs`), by number."""
+    from course_utils.authoring.needs import read
+
+    return read(notebooks, package())
+
+
+def before(chapters: dict[int, Any], goals: Iterable[int]) -> list[int]:
+    """Numbers of the goals and of every chapter that comes before them, in the book's order."""
+    from course_utils.authoring.needs import all_before
+
+    return all_before(chapters, goals)
+
+
+def directly_before(chapters: dict[int, Any], number: int) -> list[int]:
+    """Chapters that come before this one, those aside that come before one of these."""
+    from course_utils.authoring.needs import direct
+
+    return direct(chapters, number)
 
 
 @lru_cache

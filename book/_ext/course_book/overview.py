@@ -1,23 +1,29 @@
 """The lists of parts, chapters and exercises, made from the notebooks."""
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from . import pages
+from . import engine, pages
 from .chapters import Chapter, Task, duration
 from .markdown import to_myst
+
+ORDER = re.compile(r"(?P<aim>[^:]+): (?P<goals>\d+(, \d+)*)")
 
 
 def setup(app: Sphinx) -> None:
     """Register the directives."""
     app.add_directive("course-path", CoursePath)
     app.add_directive("course-part", CoursePart)
+    app.add_directive("course-orders", CourseOrders)
     app.add_directive("course-planned", CoursePlanned)
     app.add_directive("course-exercises", CourseExercises)
 
@@ -62,6 +68,47 @@ def counted(found: list[pages.Part]) -> str:
         f"about {round(minutes / 60)} hours with every exercise; the others are planned, and carry "
         "no link until they can be read and run."
     )
+
+
+class CourseOrders(SphinxDirective):
+    """For readers with one aim: ``Only GPT-2: 23``, a line each. The chapters that lead there, and hours."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """A table; refuses a line of another form, or one whose chapters are all still to come."""
+        written = {
+            chapter.number: (docname, chapter)
+            for part in pages.parts(self.env)
+            for docname, chapter in part.chapters.items()
+        }
+        needs = engine.needs(Path(self.env.srcdir, "notebooks"))
+        rows = [self._row(line, needs, written) for line in filter(None, self.content)]
+        head = ("You want", "Time", "Read in this order")
+        table = _table(head, (22, 14, 64), rows)
+        table["classes"] = ["course-orders"]
+        return [table]
+
+    def _row(
+        self, line: str, needs: dict[int, Any], written: dict[int, tuple[str, Chapter]]
+    ) -> nodes.row:
+        said = ORDER.fullmatch(line)
+        goals = [int(number) for number in said["goals"].split(", ")] if said else []
+        order = [written[number] for number in engine.before(needs, goals) if number in written]
+        if said is None or not order:
+            raise self.error(f"an order is `Only GPT-2: 22, 23`, of chapters that exist: {line!r}")
+        minutes = sum(chapter.minutes for _, chapter in order)
+        unbroken = {
+            name: chapter.title.replace(" · ", "\N{NBSP}·\N{NBSP}") for name, chapter in order
+        }
+        links = [[pages.page_link(name, nodes.Text(title))] for name, title in unbroken.items()]
+        return _table_row(
+            [
+                [_paragraph(said["aim"])],
+                [_paragraph(f"{round(minutes / 60)} h")],
+                [_paragraph(*_separated(links))],
+            ]
+        )
 
 
 class CoursePart(SphinxDirective):
@@ -145,10 +192,9 @@ class CourseExercises(SphinxDirective):
         head = ("Exercise", "Chapter", "Difficulty", "Minutes", "Points", "Checked besides values")
         widths = (24, 18, 10, 8, 8, 32)
         rows = [self._row(*one) for one in found]
-        group = nodes.tgroup("", *(nodes.colspec(colwidth=w) for w in widths), cols=len(widths))
-        group += nodes.thead("", _table_row([_paragraph(label)] for label in head))
-        group += nodes.tbody("", *rows)
-        return nodes.table("", group, classes=["course-exercises"])
+        table = _table(head, widths, rows)
+        table["classes"] = ["course-exercises"]
+        return table
 
     def _row(self, docname: str, chapter: Chapter, task: Task) -> nodes.row:
         besides = _with_code("; ".join(task.besides) or "–")
@@ -162,7 +208,8 @@ class CourseExercises(SphinxDirective):
                 [_paragraph(*besides)],
             ]
         )
-        row["classes"] = [f"difficulty-{task.difficulty}"]
+        checks = [f"checks-{kind}" for kind in task.kinds] or ["checks-nothing"]
+        row["classes"] = [f"difficulty-{task.difficulty}", f"chapter-{chapter.number}", *checks]
         return row
 
 
@@ -172,6 +219,13 @@ def _with_code(text: str) -> list[nodes.Node]:
         pages.inline_code(part) if at % 2 else nodes.Text(part) for at, part in enumerate(parts)
     ]
     return [node for node in made if node.astext()]
+
+
+def _table(head: Sequence[str], widths: Sequence[int], rows: Iterable[nodes.row]) -> nodes.table:
+    group = nodes.tgroup("", *(nodes.colspec(colwidth=w) for w in widths), cols=len(widths))
+    group += nodes.thead("", _table_row([_paragraph(label)] for label in head))
+    group += nodes.tbody("", *rows)
+    return nodes.table("", group)
 
 
 def _table_row(cells: Iterable[list[nodes.Node]]) -> nodes.row:

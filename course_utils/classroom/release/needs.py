@@ -121,18 +121,6 @@ def needs(
 # ------------------------------------------------------------------------------ names in a notebook
 
 
-VERBS = ("mine", "solution", "use_book")
-
-
-def asked_keys(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Calls of the student's verbs that want the book's version: verb and key."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Name(id=verb), args=[ast.Constant(value=str(key)), *_]):
-                if verb in VERBS:
-                    yield verb, key
-
-
 def names_in(tree: ast.AST) -> set[str]:
     """The names that a text uses."""
     return names_used(ast.unparse(tree))

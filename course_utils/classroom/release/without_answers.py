@@ -8,12 +8,13 @@ from pathlib import Path
 import nbformat
 
 import course_utils
+from course_utils.carried import asked_keys
 from course_utils.grading import Exercise, exercises_of, find
 from course_utils.grading.expecting.from_file import FOLDER, SUFFIX
 from course_utils.grading.expecting.from_file import chapter as stored_chapter
 
 from .edition import CannotRelease, Edition
-from .needs import Graph, asked_keys, names_in, needs
+from .needs import Graph, names_in, needs
 from .observations import NotStorable, stored
 from .package import package_files
 from .reach import PACKAGE, Source, Taken, cell_source, pushed
