@@ -22,7 +22,7 @@ MYST = {
     "a block break": re.compile(r"^\+\+\+", re.MULTILINE),
     "a substitution": re.compile(r"\{\{.+?\}\}"),
 }
-SECTIONS = ("In a real codebase", "Quiz", "Summary", "Further reading")
+SECTIONS = ("In a real codebase", "Summary", "Further reading")
 
 
 def problems(notebook: NotebookNode) -> list[str]:
