@@ -303,6 +303,8 @@ def _():
         sizes_case((2, 3), 3, 1, [(1, 1), (3, 1), (2, 2), (4, 1)], 9, seed=6),
         "one token at a time",
     )
+    two = [(1, 1), (2, 2), (1, 2), (2, 1), (3, 1), (1, 3)]
+    yield sizes_case((2, 3), 2, 2, two, 9, seed=7), "two rows and two tokens at most"
     training = ["", "tokens", "positions", "drop", "head"]
     yield sizes_case((2, 4), 4, 5, sizes, train=training, seed=9), "a model in train mode"
 
@@ -321,6 +323,10 @@ ONE_TO_ONE = (
 NO_MAXIMUM = (
     "Dim.AUTO and Dim.DYNAMIC let torch find the range: it does not know your maxima, and more rows or tokens are "
     "taken. Say `Dim(name, max=…)`."
+)
+IN_ITS_MODE = (
+    "The model is exported in the mode in which it comes, or only its own flag is set. In train mode the graph drops "
+    "features at random, for good: call model.eval() first, which reaches every submodule."
 )
 export_dynamic.slips(
     {
@@ -362,10 +368,7 @@ export_dynamic.slips(
             "dynamic_shapes=(sizes,)", 'dynamic_shapes={"ids": sizes}'
         ): "You name the model's argument `ids`. It may be called anything: give dynamic_shapes by place, as a tuple.",
         replace("if max_batch > 1:", "if True:", "if max_tokens > 1:", "if True:"): ONE_TO_ONE,
-        replace(
-            "    model.eval()\n", ""
-        ): "The model is exported in the mode in which it comes. In train mode the graph drops features at "
-        "random, for good: call model.eval() first.",
+        replace("    model.eval()\n", ""): IN_ITS_MODE,
         replace(
             RESTORED, "model.train()"
         ): "You put the model into train mode afterwards, whatever it was in. Give each module its own mode back.",
@@ -376,10 +379,7 @@ export_dynamic.slips(
         replace(
             RESTORED, "pass"
         ): "The model stays in eval mode. Give each module its own mode back.",
-        replace(
-            "model.eval()\n", "model.training = False\n"
-        ): "You set the model's own flag alone. Its dropout is a submodule with a flag of its own: call "
-        "model.eval().",
+        replace("model.eval()\n", "model.training = False\n"): IN_ITS_MODE,
         replace(
             MADE, "return export(model, (example,), dynamic_shapes=(sizes,)).module()"
         ): "You return the module that `.module()` makes. The ExportedProgram itself is asked for.",
@@ -420,6 +420,37 @@ def _(model, ids, max_batch, max_tokens):
     for m, mode in was:
         m.training = mode
     return program
+
+
+for there, others, why in (
+    ("min(2, max_batch)", ("min(3, max_batch)",), "any example of two rows or more will do"),
+    (
+        "min(3, max_tokens)",
+        ("min(4, max_tokens)", "min(2, max_tokens)"),
+        "any example of two tokens or more will do",
+    ),
+    (
+        "Dim('B', min=1, max=max_batch)",
+        ("Dim('B', max=max_batch)",),
+        "the least size that a Dim may have is not checked below 2",
+    ),
+    (
+        "Dim('T', min=1, max=max_tokens)",
+        ("Dim('T', max=max_tokens)",),
+        "the least size that a Dim may have is not checked below 2",
+    ),
+    *(
+        (
+            "min=1",
+            (f"min={other}",),
+            "torch.export takes every Dim for 2 or more, and runs 1 as well",
+        )
+        for other in (2, 0)
+    ),
+):
+    for other in others:
+        for number in (" [#1]", " [#2]") if there == "min=1" else ("",):
+            export_dynamic.equivalent(f"export_dynamic: `{there}` → `{other}`{number}", because=why)
 
 
 # ------------------------------------------------------------------------------ append_at, visible_at
@@ -1170,7 +1201,7 @@ def _():
 CONTIGUOUS = "Some of your tensors are not contiguous: safetensors refuses them. Add `.contiguous()` after the transposition."
 EMBEDDINGS = "You transpose every matrix. The embeddings `wte` and `wpe` stay as they are."
 SQUARE = "The attention's `c_proj.weight` stays as it is. It is square, so no shape tells; it is transposed all the same."
-TURNED = "(x.mT if name.endswith(TRANSPOSED) else x).to(dtype).contiguous()"
+TURNED = "(x.mT if name.endswith(linear) else x).to(dtype).contiguous()"
 hf_state_dict.slips(
     {
         replace(
@@ -1183,7 +1214,7 @@ hf_state_dict.slips(
         ): EMBEDDINGS,
         replace(
             TURNED,
-            "(x.mT if name.endswith(TRANSPOSED) and x.size(0) != x.size(1) else x).to(dtype).contiguous()",
+            "(x.mT if name.endswith(linear) and x.size(0) != x.size(1) else x).to(dtype).contiguous()",
         ): SQUARE,
         replace(
             TURNED,
@@ -1199,13 +1230,13 @@ hf_state_dict.slips(
             '(x.mT if name.endswith(("c_attn.weight", "c_fc.weight", "attn.c_proj.weight")) else x)'
             ".to(dtype).contiguous()",
         ): "The MLP's `c_proj` is missing.",
-        replace(TURNED, "(x.mT if name.endswith(TRANSPOSED) else x).to(dtype)"): CONTIGUOUS,
+        replace(TURNED, "(x.mT if name.endswith(linear) else x).to(dtype)"): CONTIGUOUS,
         replace(
-            TURNED, "(x.contiguous().mT if name.endswith(TRANSPOSED) else x.contiguous()).to(dtype)"
+            TURNED, "(x.contiguous().mT if name.endswith(linear) else x.contiguous()).to(dtype)"
         ): CONTIGUOUS,
         replace(
             TURNED,
-            "(x.reshape(x.shape[::-1]) if name.endswith(TRANSPOSED) else x).to(dtype).contiguous()",
+            "(x.reshape(x.shape[::-1]) if name.endswith(linear) else x).to(dtype).contiguous()",
         ): "`reshape` to the other shape keeps the order of the numbers: rows do not become columns. Transpose.",
         replace(".to(dtype)", ".half()"): "Your dtype is float16, whatever is asked for.",
         replace(".to(dtype)", ""): "The tensors keep their own dtype. Cast them to `dtype`.",

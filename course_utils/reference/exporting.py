@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save as serialized
 from torch import Tensor
 
-from course_utils.reference.gpt2 import TRANSPOSED, GPT2Config
+from course_utils.reference.gpt2 import GPT2Config
 
 from .checkpoints import Progress
 from .pretraining_settings import Settings, recipe_of
@@ -42,8 +42,9 @@ def hf_state_dict(
     float16 keeps three more bits of each weight than bfloat16, in as many bytes; a trained
     GPT-2's weights are far from its largest number, 65,504.
     """
+    linear = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
     return {
-        name: (x.mT if name.endswith(TRANSPOSED) else x).to(dtype).contiguous()
+        name: (x.mT if name.endswith(linear) else x).to(dtype).contiguous()
         for name, x in weights.items()
         if name != "lm_head.weight"
     }

@@ -15,6 +15,7 @@ from course_utils.grading.driving.probe import probe
 from course_utils.grading.pytrees.shown import shown
 
 from .modules import clone, raised_name
+from .profiling_and_compile import unchecked
 
 # ------------------------------------------------------------------------------ torch.export
 
@@ -70,7 +71,8 @@ def _refusal(error: Exception) -> str:
 
 def _of_sizes(visible: Callable[..., Any]) -> Callable[..., Any]:
     """`visible_at` as a function of tensors: T and the capacity are the sizes of two of them."""
-    return lambda position, tokens, places: visible(position, tokens.size(0), places.size(0))
+    plain = unchecked(visible)
+    return lambda position, tokens, places: plain(position, tokens.size(0), places.size(0))
 
 
 @probe
@@ -91,7 +93,9 @@ def exportable(subject: Any, case: Case) -> dict[str, Any]:
         seen = {"result": clone(result) if isinstance(result, Tensor) else result}
         return seen | {"arguments afterwards": if_changed(before, _cloned(given))}
     program = _exported(
-        _of_sizes(subject) if name == "visible_at" else subject, given, case.kwargs["dims"]
+        _of_sizes(subject) if name == "visible_at" else unchecked(subject),
+        given,
+        case.kwargs["dims"],
     )
     if isinstance(program, str):
         return {TAKES: program}

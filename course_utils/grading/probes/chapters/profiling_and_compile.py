@@ -113,7 +113,7 @@ def _compiled(subject: Any, args: list[Any]) -> dict[str, Any]:
     said = logging.root.manager.disable
     logging.disable(logging.WARNING)  # of the breaks, past the time when prints are caught
     try:
-        result = torch.compile(_unchecked(subject), backend=backend)(*args)
+        result = torch.compile(unchecked(subject), backend=backend)(*args)
     except Exception as error:
         return {"compiled, it raises": raised_name(error)}
     finally:
@@ -122,7 +122,7 @@ def _compiled(subject: Any, args: list[Any]) -> dict[str, Any]:
     return {"compiled, it is one graph": graphs == 1, "result, compiled": _copied(result)}
 
 
-def _unchecked(subject: Any) -> Any:
+def unchecked(subject: Any) -> Any:
     """The function without jaxtyping's checks of its annotations, if it has them: they break a graph."""
     code = getattr(subject, "__code__", None)
     return subject.__wrapped__ if code and "jaxtyping" in Path(code.co_filename).parts else subject
