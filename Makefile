@@ -1,6 +1,6 @@
 # `make lab` and `make test` do all of their own set-up, in .venv. Each target says what it is: `make help`.
 # Choices:  TORCH=cu130 (a CUDA build; kept until changed)   PYTHON=/path/to/python3.12   WORKERS=4
-#           WITH=triton (chapter 15's kernels, about 1 GB; kept until WITH=none)
+#           WITH=triton (chapter 15's kernels, 0.7 GB; kept until WITH=none)
 .POSIX:
 SHELL = /bin/sh
 WORKERS = 2
