@@ -26,7 +26,7 @@ Attention = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Request:
+class GenerationRequest:
     """What is asked for: up to max_tokens after a prompt, drawn as in chapter 25.
 
     prompt: token ids, at least one. seed: of the request's own generator; None draws one.
@@ -55,7 +55,7 @@ class _Job:
     """A request on its way. read: how many of its tokens have their keys in the cache."""
 
     name: Hashable
-    request: Request
+    request: GenerationRequest
     tokens: list[int]
     generator: torch.Generator
     read: int = 0
@@ -66,7 +66,7 @@ class _Job:
 
 
 @dataclass
-class Counts:
+class EngineCounts:
     """What an engine has done so far."""
 
     steps: int = 0
@@ -174,7 +174,7 @@ class Engine:
         self.cache = PagedCache(model, n_blocks, block_size)
         self.waiting: deque[_Job] = deque()
         self.running: list[_Job] = []
-        self.counts = Counts()
+        self.counts = EngineCounts()
         self.last: list[tuple[Hashable, int]] = []
 
     @property
@@ -182,7 +182,7 @@ class Engine:
         """Is there nothing to do?"""
         return not (self.waiting or self.running)
 
-    def check(self, request: Request) -> None:
+    def check(self, request: GenerationRequest) -> None:
         """Raises ValueError for a request that could never be served."""
         length = len(request.prompt) + request.max_tokens
         if not request.prompt or request.max_tokens < 1:
@@ -201,7 +201,7 @@ class Engine:
             top_p=request.top_p,
         )
 
-    def add(self, name: Hashable, request: Request) -> None:
+    def add(self, name: Hashable, request: GenerationRequest) -> None:
         """A request waits from now on, after a `check`. name: no other that waits or runs has it."""
         self.check(request)
         generator = torch.Generator()

@@ -28,7 +28,7 @@ from starlette.exceptions import HTTPException
 from .gpt2 import GPT2
 from .sampling import load
 from .serving import paged_kv_blocks
-from .serving_engine import Engine, Request
+from .serving_engine import Engine, GenerationRequest
 from .serving_runner import LIMITS, Answer, Failed, Limits, Refused, Runner
 from .serving_text import TextStream
 from .tokenization import END_OF_TEXT, Tokenizer
@@ -108,7 +108,7 @@ class Served:
         """The token that begins a document and ends it, if there is one."""
         return self.tokenizer.special.get(END_OF_TEXT)
 
-    def request(self, body: Completion, limits: Limits, context: int) -> Request:
+    def request(self, body: Completion, limits: Limits, context: int) -> GenerationRequest:
         """What the engine gets. Raises Refused for what it need not look at."""
         if body.model not in (None, self.name):
             raise Refused(404, f"there is no model {body.model!r}; there is {self.name!r}", "model")
@@ -118,7 +118,7 @@ class Served:
                 f"max_tokens is {body.max_tokens}; {limits.max_tokens} is the most",
                 "max_tokens",
             )
-        return Request(
+        return GenerationRequest(
             self._prompt(body.prompt, context),
             body.max_tokens,
             body.temperature,
@@ -195,14 +195,16 @@ class Completions:
         }
         return made if usage is None else made | {"usage": usage}
 
-    async def _whole(self, answer: Answer, body: Completion, request: Request) -> dict[str, Any]:
+    async def _whole(
+        self, answer: Answer, body: Completion, request: GenerationRequest
+    ) -> dict[str, Any]:
         texts = [new async for new, _ in self._texts(answer, body.stops)]
         return self._object(
             answer, [_choice("".join(texts), answer.outcome)], _usage(request, answer)
         )
 
     async def _lines(
-        self, answer: Answer, body: Completion, request: Request
+        self, answer: Answer, body: Completion, request: GenerationRequest
     ) -> AsyncIterator[str]:
         """Server-sent events: an object for each piece of text, the usage if it is wanted, [DONE]."""
         try:
@@ -235,7 +237,7 @@ def _choice(text: str, finish: str) -> dict[str, Any]:
     return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish or None}
 
 
-def _usage(request: Request, answer: Answer) -> dict[str, int]:
+def _usage(request: GenerationRequest, answer: Answer) -> dict[str, int]:
     prompt, drawn = len(request.prompt), answer.n_tokens
     return {
         "prompt_tokens": prompt,

@@ -20,7 +20,7 @@ import prometheus_client as prometheus
 from prometheus_client.core import CounterMetricFamily
 from starlette.exceptions import HTTPException
 
-from .serving_engine import Engine, Event, Request
+from .serving_engine import Engine, Event, GenerationRequest
 
 log = logging.getLogger("course.serve")
 
@@ -169,7 +169,7 @@ class Runner:
         self.deadline = math.inf  # finite once it is stopping
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
-        self._new: list[tuple[Answer, Request]] = []
+        self._new: list[tuple[Answer, GenerationRequest]] = []
         self._gone: list[Answer] = []
         self._answers: dict[str, Answer] = {}
         self._ends: deque[float] = deque(maxlen=32)
@@ -183,7 +183,7 @@ class Runner:
     def _busy(self) -> bool:
         return not self.engine.idle or bool(self._new)
 
-    def submit(self, request: Request) -> Answer:
+    def submit(self, request: GenerationRequest) -> Answer:
         """Put a request into the queue. Raises Refused: 400 if it cannot be served, 429 and 503 if not now."""
         if self.stopping:
             raise Refused(503, "the server is stopping", after=max(math.ceil(self.limits.grace), 1))

@@ -19,7 +19,7 @@ import torch
 
 from course_utils.reference.generation import CachedGPT2, generate
 from course_utils.reference.pretrained import course_model, course_tokenizer
-from course_utils.reference.serving_engine import Engine, Request
+from course_utils.reference.serving_engine import Engine, GenerationRequest
 from course_utils.reference.serving_load import closed_loop
 from tests.support.pairs import HEADER, compare
 
@@ -27,18 +27,18 @@ TEXT = "def read(path, encoding=None):\n    with open(path, encoding=encoding) a
 CLIENTS = 32
 
 
-def requests(number: int) -> list[Request]:
+def requests(number: int) -> list[GenerationRequest]:
     rng, tokenizer = random.Random(0), course_tokenizer()
     ids = tokenizer.encode(TEXT * 3)
     return [
-        Request(
+        GenerationRequest(
             tuple(ids[: rng.randint(5, 60)]), rng.randint(16, 48), rng.choice((0.0, 0.8)), seed=i
         )
         for i in range(number)
     ]
 
 
-def in_one_process(asked: list[Request], pairs: int) -> str:
+def in_one_process(asked: list[GenerationRequest], pairs: int) -> str:
     model = course_model()
 
     def one_by_one() -> None:
@@ -81,7 +81,7 @@ def served(slots: int) -> Iterator[str]:
         process.wait()
 
 
-def over_http(asked: list[Request], pairs: int) -> str:
+def over_http(asked: list[GenerationRequest], pairs: int) -> str:
     bodies = [
         {
             "prompt": list(r.prompt),

@@ -5,7 +5,7 @@ import torch
 
 from course_utils.figures.serving import engine_steps
 from course_utils.reference.gpt2 import GPT2, GPT2Config
-from course_utils.reference.serving_engine import Engine, Request
+from course_utils.reference.serving_engine import Engine, GenerationRequest
 
 CONFIG = GPT2Config(vocab_size=50, n_positions=64, n_embd=12, n_layer=1, n_head=2, dropout=0.0)
 SAME = tuple(range(9))
@@ -16,10 +16,10 @@ def figure():
     torch.manual_seed(0)
     engine = Engine(GPT2(CONFIG).eval(), slots=3, n_blocks=12, block_size=4, budget=8)
     requests = {
-        "a": Request((*SAME, 11), 4, seed=1),
-        "b": Request((20, 21, 22, 23, 24), 6, seed=2),
-        "c": Request((*SAME, 12, 13), 5, seed=3),
-        "d": Request((*SAME[:4], 7, 7, 7), 3, seed=4),
+        "a": GenerationRequest((*SAME, 11), 4, seed=1),
+        "b": GenerationRequest((20, 21, 22, 23, 24), 6, seed=2),
+        "c": GenerationRequest((*SAME, 12, 13), 5, seed=3),
+        "d": GenerationRequest((*SAME[:4], 7, 7, 7), 3, seed=4),
     }
     shown = engine_steps(engine, requests, {"c": 3, "d": 5})
     assert engine.idle

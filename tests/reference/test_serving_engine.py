@@ -10,7 +10,7 @@ from course_utils.authoring.counts import count
 from course_utils.reference.gpt2 import GPT2, GPT2Config
 from course_utils.reference.pretrained import course_model, course_tokenizer
 from course_utils.reference.serving import static_batching
-from course_utils.reference.serving_engine import Engine, Request
+from course_utils.reference.serving_engine import Engine, GenerationRequest
 from tests.support.alone import alone, compared
 
 CONFIG = GPT2Config(vocab_size=61, n_positions=64, n_embd=24, n_layer=2, n_head=3, dropout=0.0)
@@ -30,7 +30,7 @@ def drawn_request(rng, V, longest, stop=()):
     prompt = tuple(rng.choice([rng.randrange(V), 5]) for _ in range(rng.randint(1, longest // 2)))
     if rng.random() < 0.5:
         prompt = (7,) * 12 + prompt[: longest - 13 - len(prompt)]
-    return Request(
+    return GenerationRequest(
         prompt[: longest - 1],
         rng.randint(1, longest - len(prompt[: longest - 1])),
         rng.choice([0.0, 0.7, 1.3]),
@@ -116,7 +116,9 @@ def test_the_course_model_in_float64():
     begin = (end, *tokenizer.encode("import os\n\n\ndef read(path, encoding=None):\n    "))
     prompts = [(*begin, *tokenizer.encode(more)) for more in ("return", "if path", "", "x = ")]
     requests = [
-        Request(prompts[i % 4], 24, (0.0, 0.8, 1.0)[i % 3], None, 0.95, i, frozenset([end]))
+        GenerationRequest(
+            prompts[i % 4], 24, (0.0, 0.8, 1.0)[i % 3], None, 0.95, i, frozenset([end])
+        )
         for i in range(16)
     ]
     engine = watched(Engine(model, slots=6, n_blocks=30))
@@ -132,9 +134,9 @@ def test_the_course_model_in_float64():
 
 def test_nobody_who_decodes_waits_for_a_prompt(small):
     engine = Engine(small, slots=4, n_blocks=64, block_size=4, budget=8)
-    engine.add("a", Request((1, 2), 20, seed=0))
+    engine.add("a", GenerationRequest((1, 2), 20, seed=0))
     engine.step()
-    engine.add("b", Request((1,) * 40, 4, seed=0))
+    engine.add("b", GenerationRequest((1,) * 40, 4, seed=0))
     steps = 0
     while engine.waiting or any(job.name == "b" and job.unread > 1 for job in engine.running):
         assert next(event.name for event in engine.step()) == "a"
@@ -147,7 +149,7 @@ def test_equal_beginnings_are_read_once(small):
     engine = Engine(small, slots=2, n_blocks=64, block_size=4, budget=64)
     prompt = tuple(range(22))
     for name in "ab":
-        engine.add(name, Request(prompt, 3, seed=0))
+        engine.add(name, GenerationRequest(prompt, 3, seed=0))
         while not engine.idle:
             engine.step()
     assert engine.counts.shared == 20  # five of six blocks; the sixth is not full
@@ -157,14 +159,14 @@ def test_equal_beginnings_are_read_once(small):
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
-        (Request(()), "a prompt has a token"),
-        (Request((1,), 0), "a prompt has a token"),
-        (Request((1,) * 60, 5), "there is room for 64"),
-        (Request((61,)), "tokens are 0 to 60"),
-        (Request((-1,)), "tokens are 0 to 60"),
-        (Request((1,), temperature=-1.0), "temperature"),
-        (Request((1,), top_p=0.0), "probability above 0"),
-        (Request((1,), top_k=0), "at least one token"),
+        (GenerationRequest(()), "a prompt has a token"),
+        (GenerationRequest((1,), 0), "a prompt has a token"),
+        (GenerationRequest((1,) * 60, 5), "there is room for 64"),
+        (GenerationRequest((61,)), "tokens are 0 to 60"),
+        (GenerationRequest((-1,)), "tokens are 0 to 60"),
+        (GenerationRequest((1,), temperature=-1.0), "temperature"),
+        (GenerationRequest((1,), top_p=0.0), "probability above 0"),
+        (GenerationRequest((1,), top_k=0), "at least one token"),
     ],
 )
 def test_what_cannot_be_served(small, request_, why):
@@ -188,9 +190,9 @@ def test_a_seed_is_the_request_s_own(small):
     for beside in (0, 5):
         engine = Engine(small, slots=8, n_blocks=64, block_size=4, budget=64)
         for i in range(beside):
-            engine.add(i, Request((i, 2, 3), 30, 1.0))
-        engine.add("it", Request((9, 8), 30, 1.0, seed=4))
-        engine.add("free", Request((9, 8), 30, 1.0))
+            engine.add(i, GenerationRequest((i, 2, 3), 30, 1.0))
+        engine.add("it", GenerationRequest((9, 8), 30, 1.0, seed=4))
+        engine.add("free", GenerationRequest((9, 8), 30, 1.0))
         tokens = {"it": [], "free": []}
         while not engine.idle:
             for event in engine.step():

@@ -24,7 +24,7 @@ from course_utils.cli import app
 from course_utils.reference.generation import stop_stream
 from course_utils.reference.gpt2 import GPT2, GPT2Config
 from course_utils.reference.pretrained import course_model, course_tokenizer
-from course_utils.reference.serving_engine import Engine, Request
+from course_utils.reference.serving_engine import Engine, GenerationRequest
 from course_utils.reference.serving_http import LiveServer, Served
 from course_utils.reference.serving_load import closed_loop, open_loop, stream
 from course_utils.reference.serving_runner import LIMITS, Limits
@@ -137,7 +137,7 @@ def test_many_clients_at_once_each_get_what_they_would_get_alone():
     assert answers[32:] == [400] * 8
     found, cancelled = Counter(), 0
     for body, (name, text, finish) in zip(asked, answers, strict=False):
-        request = Request(
+        request = GenerationRequest(
             (end, *tokenizer.encode(body["prompt"])), body["max_tokens"], body["temperature"],
             body["top_k"] or None, None if body["top_p"] == 1 else body["top_p"], body["seed"],
             frozenset([end]),

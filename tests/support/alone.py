@@ -6,12 +6,12 @@ from typing import Any
 import torch
 
 from course_utils.reference.generation import CachedGPT2, generate, next_token_probs
-from course_utils.reference.serving_engine import Request
+from course_utils.reference.serving_engine import GenerationRequest
 
 TIE = 1e-9
 
 
-def alone(model: Any, request: Request) -> list[int]:
+def alone(model: Any, request: GenerationRequest) -> list[int]:
     """The tokens after the prompt, in one row, with a cache in one piece."""
     tokens = generate(
         CachedGPT2(model),
@@ -26,7 +26,9 @@ def alone(model: Any, request: Request) -> list[int]:
     return tokens[0, len(request.prompt) :].tolist()
 
 
-def compared(model: Any, request: Request, tokens: Sequence[int], due: Sequence[int]) -> str:
+def compared(
+    model: Any, request: GenerationRequest, tokens: Sequence[int], due: Sequence[int]
+) -> str:
     """ "equal", "tie" if the first tokens that differ were as good as each other, else "different"."""
     if list(tokens) == list(due):
         return "equal"
