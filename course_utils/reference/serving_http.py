@@ -34,7 +34,7 @@ from .serving_text import TextStream
 from .tokenization import END_OF_TEXT, Tokenizer
 
 PATH = "/v1/completions"
-PAGE = Path(__file__).with_name("serving_page.html")
+PAGE = Path(__file__).parents[1] / "pages" / "serving.html"
 
 # ------------------------------------------------------------------------------ what is asked
 
