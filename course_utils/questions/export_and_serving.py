@@ -163,26 +163,6 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "onnxruntime's logits differ from the model's by 2e-5. Which check tells you most?",
-            choices=[
-                Choice(
-                    "Compare both with the model in float64.",
-                    right=True,
-                    why="If both are as far away, the difference is rounding. If one is much further, look for a "
-                    "reason.",
-                ),
-                Choice(
-                    "Compare the texts that both generate.",
-                    why="Equal texts hide an error in logits that did not matter, and a near tie makes right ones "
-                    "differ.",
-                ),
-                Choice(
-                    "Raise the tolerance to 1e-4.",
-                    why="Then the check passes, and you know no more about the cause.",
-                ),
-            ],
-        ),
-        Question(
             "An exported step has the cache as argument and result, with C = 64 places. A row has 64 tokens. What "
             "does a further step do?",
             choices=[
@@ -197,42 +177,6 @@ quiz = Quiz(
                     why="C is still 64, and so is every size. Only the number in `position` has grown.",
                 ),
                 Choice("The cache grows.", why="Sizes of results are fixed by the graph."),
-            ],
-        ),
-        Question(
-            "A server decodes for one user and its processor is mostly waiting for memory. Why does a second user cost little?",
-            choices=[
-                Choice(
-                    "Both tokens use the weights that one pass reads.",
-                    right=True,
-                    why="The reading of the weights, which takes most of the time, is shared. The caches are not.",
-                ),
-                Choice(
-                    "Both share the KV cache.",
-                    why="Each has keys of its own, unless their prompts begin alike.",
-                ),
-                Choice(
-                    "The second token needs no attention.",
-                    why="Each token attends to the keys of its own sequence.",
-                ),
-            ],
-        ),
-        Question(
-            "What does a paged cache waste?",
-            choices=[
-                Choice(
-                    "The empty places of each sequence's last block.",
-                    right=True,
-                    why="That is less than one block a sequence. Nothing is reserved, and any free block will do.",
-                ),
-                Choice(
-                    "The difference between the longest possible answer and the real one.",
-                    why="That is what a contiguous cache wastes, which has to be reserved before anything is known.",
-                ),
-                Choice(
-                    "Free memory between sequences that is too small for another.",
-                    why="All blocks are equally large, so a free one always fits.",
-                ),
             ],
         ),
         Question(

@@ -204,3 +204,15 @@ def count_ops(graph: torch.fx.Graph) -> dict[str, int]:
         for target in calls
     )
     return dict(Counter(names).most_common())
+
+
+def aten_names() -> dict[str, bool]:
+    """The names of ATen's operations, overloads taken together, and whether each is in Core ATen."""
+    every = torch._C._dispatch_get_all_op_names()
+    names = {name.split("::")[1].split(".")[0] for name in every if name.startswith("aten::")}
+    packets = {name: getattr(torch.ops.aten, name, None) for name in sorted(names)}
+    return {
+        name: packet is not None
+        and any(torch.Tag.core in getattr(packet, each).tags for each in packet.overloads())
+        for name, packet in packets.items()
+    }
