@@ -24,7 +24,6 @@ from course_utils.authoring.mutation.of_exercise import small_wrong_versions_die
 from course_utils.grading import Exercise, chapters, exercises_of, grade
 from course_utils.grading.comparing.observations import differs
 from course_utils.grading.declaring.cells import cell, stub_of
-from course_utils.grading.driving.observe import observe
 from course_utils.grading.judging.judge import (
     BY_HAND,
     CONTRACTS,
@@ -35,6 +34,7 @@ from course_utils.grading.judging.judge import (
     judge,
 )
 from course_utils.grading.judging.outcomes import FAILED, NOT_ATTEMPTED, PASSED
+from course_utils.grading.observing.observe import observe
 from course_utils.grading.pytrees.tree import tensors
 from course_utils.grading.remote.client import RemoteSubmission
 from course_utils.needs import lacking

@@ -1413,6 +1413,9 @@ latency_percentiles.slips(
         ): "You sort the tokens of all requests together. A gap lies between two tokens of one request: that is what "
         "its user sees.",
         replace(
+            ITL, ITL.replace("pairwise(times)", "pairwise(times[1:])")
+        ): "You leave out the first gap of each request, from its first token to its second.",
+        replace(
             ITL, "itl = [time - times[0] for times in tokens for time in times[1:]]"
         ): "You measure every token from the first one. A gap lies between neighbours.",
         replace(

@@ -375,6 +375,26 @@ def _(function, *, warmup=3, repeats=10, synchronize=None, clock=time.perf_count
     )[warmup:]
 
 
+@benchmark.mistake(
+    "You wait in the warm-up and after each call, not before the first reading. Without a warm-up what others have "
+    "queued is counted for the first call."
+)
+def _(function, *, warmup=3, repeats=10, synchronize=None, clock=time.perf_counter):
+    if repeats < 1 or warmup < 0:
+        raise ValueError
+    wait = synchronize or (lambda: None)
+    for _ in range(warmup):
+        function()
+        wait()
+    seconds = []
+    for _ in range(repeats):
+        start = clock()
+        function()
+        wait()
+        seconds.append(clock() - start)
+    return seconds
+
+
 @benchmark.alternative("a list of moments, and differences")
 def _(function, *, warmup=3, repeats=10, synchronize=None, clock=time.perf_counter):
     if warmup < 0 or repeats <= 0:
@@ -439,7 +459,7 @@ def _():
     yield call([float(n) for n in range(20)], 0.95), "twenty, for 95 %"
     yield call([float(n * n) for n in range(51)], 0.99), "51, for 99 %"
     yield call([1.0, 2.0, 3.0, 4.0], 0.875), "just enough: 2 / 2⁴ is 1 − 0.875"
-    yield call([float(n) for n in range(2000)]), "two thousand: 2ⁿ is no float"
+    yield call([float(n) for n in range(1100)]), "eleven hundred: 2ⁿ is no float"
     yield call([1.0, 2.0], 1.0), "no interval is certain"
     yield call([1.0, 2.0], 0.0), "a confidence of nothing"
     yield call([1.0, 2.0], 95.0), "a percentage"
@@ -670,6 +690,16 @@ def _(communication, compute):
 def _(communication, compute):
     one = united(communication)
     return float(sum(e - s for s, e in one) - hidden(one, compute))
+
+
+@exposed_time.mistake(
+    "You look at each communication by itself. A moment in which two run is counted twice, and one in which two "
+    "compute kernels run is subtracted twice."
+)
+def _(communication, compute):
+    return float(
+        sum(max(0.0, end - start - hidden([(start, end)], compute)) for start, end in communication)
+    )
 
 
 @exposed_time.mistake(
@@ -984,6 +1014,16 @@ def _(trace, annotation):
             found[names.get(e["args"]["correlation"])] += 1
     del found[None]
     return dict(found)
+
+
+@count_kernels.mistake(
+    "You keep one kernel for each correlation, the last one. The launch of a CUDA graph has many."
+)
+def _(trace, annotation):
+    last = {e["args"]["correlation"]: e for e in trace if e.get("cat") == "kernel"}
+    return book.count_kernels(
+        [e for e in trace if e.get("cat") != "kernel"] + list(last.values()), annotation
+    )
 
 
 @count_kernels.mistake(
@@ -1615,7 +1655,7 @@ def _():
     yield call("merge_statistics", stats(1.0, 2.0, F64), stats(3.0, 4.0, F64)), "float64, one row"
 
 
-LONG_ROWS = normal(4, 8192)
+LONG_ROWS = normal(4, 2048)
 online_softmax.contract(
     contracts.largest_tensor(
         [call("online_softmax", LONG_ROWS, 256)],
@@ -1673,6 +1713,17 @@ online_softmax.slips(
             "state = merge_statistics(state, (top, weights.sum(dim=-1)))",
             "state = (top, weights.sum(dim=-1))",
         ): "You keep the statistics of the last block. Merge each block's into those of the blocks before.",
+        replace(
+            "top = block.amax(dim=-1)",
+            "top = torch.maximum(state[0], block.amax(dim=-1))",
+            "state = merge_statistics(state, (top, weights.sum(dim=-1)))",
+            "state = (top, state[1] + weights.sum(dim=-1))",
+        ): "The total of the blocks before keeps its old maximum where a later block has a larger one. Multiply it by "
+        "exp(old maximum − new maximum) first.",
+        replace(
+            "x.new_full(x.shape[:-1], -math.inf, dtype=wide)",
+            "x.new_zeros(x.shape[:-1], dtype=wide)",
+        ): "Your maximum begins at 0. All elements may be negative: begin with −∞.",
         replace(
             "wide = torch.promote_types(x.dtype, torch.float32)", "wide = x.dtype"
         ): "You sum in the dtype of x. Half precision is turned into float32 first, and so are the results.",
@@ -1826,6 +1877,14 @@ tiled_matmul.slips(
             "read += a_tile.numel() + b_tile.numel()",
             "read += block_m * block_k + block_k * block_n",
         ): "You count whole tiles at the edges, too. The last ones are smaller: count the elements that are there.",
+        replace(
+            "read += a_tile.numel() + b_tile.numel()",
+            "read += (a_tile.numel() if j == 0 else 0) + b_tile.numel()",
+        ): "You count a tile of a once for a whole row of tiles of the result. Each of these reads it anew.",
+        replace(
+            "read += a_tile.numel() + b_tile.numel()",
+            "read += a_tile.numel() + (b_tile.numel() if i == 0 else 0)",
+        ): "You count a tile of b once for a whole column of tiles of the result. Each of these reads it anew.",
         replace(
             "read += a_tile.numel() + b_tile.numel()", "read = a.numel() + b.numel()"
         ): "You count each element once. Every tile of the result reads its tiles anew, and they count anew.",

@@ -28,6 +28,12 @@ def turned(x):
     return x.transpose(0, -1).contiguous().transpose(0, -1)
 
 
+def at_one_place_or_both(exercise, says, one, other):
+    """A slip that can be made at two places of the reference: at both, or at one of them."""
+    for edit in (one + other, one, other):
+        exercise.mistake(says, edit)
+
+
 def ring(x_bytes, n):
     """Bytes of one all-reduce."""
     return 2 * (n - 1) * share(x_bytes, n)
@@ -354,15 +360,12 @@ CopyToRanks.mistake(
         SUM + "\n        ctx.group = group",
     ),
 )
-for edit in (
-    ("return total, None", "return total", "return grad, None", "return grad"),
-    ("return total, None", "return total"),
-    ("return grad, None", "return grad"),
-):
-    CopyToRanks.mistake(
-        "`forward` has two inputs, so `backward` returns two gradients: None for the group.",
-        replace(*edit),
-    )
+at_one_place_or_both(
+    CopyToRanks,
+    "`forward` has two inputs, so `backward` returns two gradients: None for the group.",
+    replace("return total, None", "return total"),
+    replace("return grad, None", "return grad"),
+)
 CopyToRanks.mistake(
     "Backward of ReduceFromRanks divides by the number of ranks. The derivative of a sum with respect to one of its "
     "terms is 1.",
@@ -398,22 +401,22 @@ ONLY_WHERE_IT_MUST = (
 )
 CLONED_GRAD = "grad.clone(memory_format=torch.contiguous_format)"
 CLONED_X = "x.clone(memory_format=torch.contiguous_format)"
-for edit in (
-    (CLONED_GRAD, "grad.contiguous()", CLONED_X, "x.contiguous()"),
-    (CLONED_GRAD, "grad.contiguous()"),
-    (CLONED_X, "x.contiguous()"),
-):
-    CopyToRanks.mistake(ONLY_WHERE_IT_MUST, replace(*edit))
+at_one_place_or_both(
+    CopyToRanks,
+    ONLY_WHERE_IT_MUST,
+    replace(CLONED_GRAD, "grad.contiguous()"),
+    replace(CLONED_X, "x.contiguous()"),
+)
 KEEPS_STRIDES = (
     "A plain `clone` keeps the strides, and gloo adds up memory in the order in which it lies: with other strides on "
     "another rank, other elements are added. clone(memory_format=torch.contiguous_format)."
 )
-for edit in (
-    (CLONED_GRAD, "grad.clone()", CLONED_X, "x.clone()"),
-    (CLONED_GRAD, "grad.clone()"),
-    (CLONED_X, "x.clone()"),
-):
-    CopyToRanks.mistake(KEEPS_STRIDES, replace(*edit))
+at_one_place_or_both(
+    CopyToRanks,
+    KEEPS_STRIDES,
+    replace(CLONED_GRAD, "grad.clone()"),
+    replace(CLONED_X, "x.clone()"),
+)
 CopyToRanks.mistake(
     "Backward of CopyToRanks forgets the group, and sums over all ranks of the job: keep the group on ctx.",
     replace("ctx.group = group", "ctx.group = None"),
@@ -681,12 +684,12 @@ A_VIEW = (
     "Your parameters are views of the full layer's: all of it stays in memory, and a step of the optimizer changes it. "
     "Clone the part."
 )
-for edit in (
-    (ROWS_OF_W, "full.weight[mine]", ROWS_OF_B, "full.bias[mine]"),
-    (ROWS_OF_W, "full.weight[mine]"),
-    (ROWS_OF_B, "full.bias[mine]"),
-):
-    ColumnParallelLinear.mistake(A_VIEW, replace(*edit))
+at_one_place_or_both(
+    ColumnParallelLinear,
+    A_VIEW,
+    replace(ROWS_OF_W, "full.weight[mine]"),
+    replace(ROWS_OF_B, "full.bias[mine]"),
+)
 ColumnParallelLinear.mistake(
     "The bias is added twice: F.linear adds it already.",
     replace(
@@ -1312,12 +1315,12 @@ CUTS_THAT_FIT = (
     "The two cuts do not fit together. c_fc gets all of x, so it is cut by outputs; c_proj gets what that gives on each "
     "rank, so it is cut by inputs."
 )
-for edit in (
-    (UP, "RowParallelLinear(full.c_fc, group)", DOWN, "ColumnParallelLinear(full.c_proj, group)"),
-    (DOWN, "ColumnParallelLinear(full.c_proj, group)"),
-    (UP, "RowParallelLinear(full.c_fc, group)"),
-):
-    ParallelMLP.mistake(CUTS_THAT_FIT, replace(*edit))
+at_one_place_or_both(
+    ParallelMLP,
+    CUTS_THAT_FIT,
+    replace(UP, "RowParallelLinear(full.c_fc, group)"),
+    replace(DOWN, "ColumnParallelLinear(full.c_proj, group)"),
+)
 ParallelMLP.mistake(
     "GPT-2's GELU is the tanh form: approximate='tanh'.",
     replace(', approximate="tanh"', ""),

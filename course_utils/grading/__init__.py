@@ -6,10 +6,11 @@ Authors use `Exercise`, `call`, `contracts`, `draws`, `probes`; notebooks use th
 The core, in the order in which an answer passes it:
 
 1. ``declaring``  what an exercise is, and how it is found
-2. ``driving``    a case goes in, an observation comes out
-3. ``comparing``  is it what was expected?
-4. ``judging``    the ladder, the diagnosis, the verdict
-5. ``notebook``   how it is shown, and the student's verbs
+2. ``driving``    cases, probes, what a contract bounds
+3. ``observing``  a case goes in, an observation comes out
+4. ``comparing``  is it what was expected?
+5. ``judging``    the ladder, the diagnosis, the verdict
+6. ``notebook``   how it is shown, and the student's verbs
 
 Beside it: ``expecting`` (where expectations come from), ``pytrees`` (all that crosses is one),
 ``probes`` (how chapters drive an answer), ``distributed`` (on several ranks), ``student`` and

@@ -15,7 +15,15 @@ import course_utils
 
 INSIDE = "/course"
 VISIBLE = ("__init__.py", "meters", "processes", "ranks", "sandbox", "source")
-VISIBLE_OF_GRADING = ("__init__.py", "distributed", "driving", "probes", "pytrees", "student")
+VISIBLE_OF_GRADING = (
+    "__init__.py",
+    "distributed",
+    "driving",
+    "observing",
+    "probes",
+    "pytrees",
+    "student",
+)
 """The side that runs a student's code, with what lies below it; nothing that compares or judges."""
 HIDDEN = tuple(
     f"course_utils.{name}" for name in ("reference", "exercises", "questions", "authoring")

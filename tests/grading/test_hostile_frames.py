@@ -19,8 +19,8 @@ from course_utils.grading.comparing.signatures import description
 from course_utils.grading.comparing.trees import compare
 from course_utils.grading.driving.cost import Measured
 from course_utils.grading.driving.describe import described
-from course_utils.grading.driving.errors import Raised
-from course_utils.grading.driving.observe import Observation
+from course_utils.grading.observing.errors import Raised
+from course_utils.grading.observing.observe import Observation
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.strict import loads
 from course_utils.grading.pytrees.tree import Opaque, leaves

@@ -16,9 +16,9 @@ import pytest
 import toys
 
 from course_utils.grading import call, probes
-from course_utils.grading.driving.in_c import may_loop_in_c
-from course_utils.grading.driving.observe import observe
 from course_utils.grading.judging.judge import grade
+from course_utils.grading.observing.in_c import may_loop_in_c
+from course_utils.grading.observing.observe import observe
 from course_utils.processes.stuck import can_fork, first_stuck
 from course_utils.processes.time_limit import _SCHEDSTAT as SCHEDSTAT
 from course_utils.processes.time_limit import TimeLimit, _delay, time_limit

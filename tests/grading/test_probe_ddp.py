@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_utils.grading import exercises_of, grade
-from course_utils.grading.driving.observe import observe
+from course_utils.grading.observing.observe import observe
 from course_utils.reference import ddp
 
 EXERCISES = exercises_of("ddp")

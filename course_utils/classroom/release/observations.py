@@ -18,10 +18,10 @@ from course_utils.grading.declaring.judges import JUDGES, resolve
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.describe import described, methods_due
-from course_utils.grading.driving.observe import Observation
 from course_utils.grading.expecting import expectations_of
 from course_utils.grading.expecting.from_file import with_pairs
 from course_utils.grading.judging.ladder import BY_NAME_CHECKS
+from course_utils.grading.observing.observe import Observation
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.tree import (
     Tree,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_utils.grading.driving.case import Case
-from course_utils.grading.driving.observe import Observation
+from course_utils.grading.observing.observe import Observation
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Complaint, Contract
 from course_utils.grading.driving.cost import Measured
-from course_utils.grading.driving.driver import run_contract
-from course_utils.grading.driving.observe import Observation
+from course_utils.grading.observing.driver import run_contract
+from course_utils.grading.observing.observe import Observation
 
 from .check import Check, Expectation
 from .observations import differs, raised_sentence

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from course_utils.grading.driving import errors as raising
-from course_utils.grading.driving.errors import Raised
 from course_utils.grading.driving.labels import NOTHING, RAISES, SURROUNDINGS, complaint
-from course_utils.grading.driving.observe import Observation
+from course_utils.grading.observing import errors as raising
+from course_utils.grading.observing.errors import Raised
+from course_utils.grading.observing.observe import Observation
 
 from .check import Check
 from .trees import EVERYTHING, KIND, Difference, compare

@@ -10,8 +10,8 @@ from course_utils.grading import probes
 from course_utils.grading.comparing.check import Check, Expectation
 from course_utils.grading.driving.case import BY_HAND, EDGE, GRADIENTS, RANDOM, Case
 from course_utils.grading.driving.contract import Complaint, Contract
-from course_utils.grading.driving.observe import Observation
 from course_utils.grading.driving.probe import Probe
+from course_utils.grading.observing.observe import Observation
 
 from .draws import collect
 from .edits import Edit

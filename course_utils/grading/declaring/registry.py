@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from course_utils.grading.driving.global_state import quiet
+from course_utils.grading.observing.global_state import quiet
 
 from .exercise import Exercise
 

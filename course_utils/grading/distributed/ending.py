@@ -3,7 +3,7 @@
 import linecache
 from typing import Any
 
-from course_utils.grading.driving.errors import (
+from course_utils.grading.observing.errors import (
     DEADLOCK,
     TIME_LIMIT,
     Raised,

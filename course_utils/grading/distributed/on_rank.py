@@ -18,8 +18,8 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.cost import IN_A_THREAD, threads_started
-from course_utils.grading.driving.errors import short_message
-from course_utils.grading.driving.global_state import quiet
+from course_utils.grading.observing.errors import short_message
+from course_utils.grading.observing.global_state import quiet
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.strict import loads
 from course_utils.grading.pytrees.text import short

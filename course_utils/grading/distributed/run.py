@@ -16,8 +16,8 @@ from typing import Any
 import cloudpickle
 
 from course_utils.grading.driving.case import Case
-from course_utils.grading.driving.errors import Raised, RaisedElsewhere
 from course_utils.grading.driving.labels import SURROUNDINGS, on_rank
+from course_utils.grading.observing.errors import Raised, RaisedElsewhere
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.strict import loads
 from course_utils.meters import Cost

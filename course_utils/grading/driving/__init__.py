@@ -1,1 +1,1 @@
-"""How an answer is driven: a case goes in, an observation comes out."""
+"""How an answer is driven: cases, probes, and what a contract bounds."""

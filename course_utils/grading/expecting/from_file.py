@@ -15,7 +15,7 @@ from course_utils.grading.declaring.exercise import Exercise, Mistake
 from course_utils.grading.declaring.judges import JUDGES
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Complaint, Contract
-from course_utils.grading.driving.observe import Observation
+from course_utils.grading.observing.observe import Observation
 from course_utils.grading.pytrees.strict import loads
 from course_utils.grading.pytrees.tree import Tree
 from course_utils.grading.student.protocol import called

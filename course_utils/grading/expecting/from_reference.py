@@ -12,9 +12,9 @@ from course_utils.grading.comparing.trees import compare
 from course_utils.grading.declaring.exercise import Exercise, Mistake
 from course_utils.grading.driving.case import BY_HAND, EDGE, Case
 from course_utils.grading.driving.contract import Complaint, Contract
-from course_utils.grading.driving.global_state import quiet, seed
 from course_utils.grading.driving.labels import on_rank
-from course_utils.grading.driving.observe import Observation, observe
+from course_utils.grading.observing.global_state import quiet, seed
+from course_utils.grading.observing.observe import Observation, observe
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.strict import loads
 from course_utils.grading.pytrees.tree import is_plain_tensor, leaves, outline, same, tensors

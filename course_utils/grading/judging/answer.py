@@ -11,10 +11,10 @@ from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.cost import Measured
 from course_utils.grading.driving.describe import described, methods_due
-from course_utils.grading.driving.driver import Driver, overwritten, result_of
-from course_utils.grading.driving.errors import Raised
-from course_utils.grading.driving.in_c import may_loop_in_c, stuck_in_c
-from course_utils.grading.driving.observe import Observation, read, report
+from course_utils.grading.observing.driver import Driver, overwritten, result_of
+from course_utils.grading.observing.errors import Raised
+from course_utils.grading.observing.in_c import may_loop_in_c, stuck_in_c
+from course_utils.grading.observing.observe import Observation, read, report
 from course_utils.grading.pytrees.digest import digest
 
 

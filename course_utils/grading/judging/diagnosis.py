@@ -16,9 +16,9 @@ from course_utils.grading.comparing.costs import complaint_of, wrong_there
 from course_utils.grading.comparing.observations import differs
 from course_utils.grading.declaring.edits import NoSuchText
 from course_utils.grading.declaring.exercise import CONTRACTS, Mistake
-from course_utils.grading.driving import errors as raising
 from course_utils.grading.driving.contract import Complaint
-from course_utils.grading.driving.observe import Observation
+from course_utils.grading.observing import errors as raising
+from course_utils.grading.observing.observe import Observation
 
 from .ladder import Ladder
 

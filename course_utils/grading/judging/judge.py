@@ -6,10 +6,10 @@ from typing import Any
 from course_utils.grading.comparing.costs import broken
 from course_utils.grading.comparing.observations import differs
 from course_utils.grading.declaring.exercise import CONTRACTS, Exercise
-from course_utils.grading.driving import errors as raising
 from course_utils.grading.driving.case import BY_HAND, EDGE, RANDOM
 from course_utils.grading.expecting import checks_of
 from course_utils.grading.expecting.from_reference import NoChecks
+from course_utils.grading.observing import errors as raising
 from course_utils.needs import lacking
 
 from .answer import Answer, Here

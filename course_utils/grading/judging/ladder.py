@@ -16,11 +16,11 @@ from course_utils.grading.comparing.observations import compares_something, diff
 from course_utils.grading.comparing.signatures import signature_problem
 from course_utils.grading.comparing.trees import DEVICE, DTYPE, EVERYTHING, KIND, SHAPE, Difference
 from course_utils.grading.declaring.exercise import CONTRACTS, Exercise
-from course_utils.grading.driving import errors as raising
 from course_utils.grading.driving.case import BY_HAND, EDGE, GRADIENTS, RANDOM, Case
 from course_utils.grading.driving.contract import Contract
-from course_utils.grading.driving.observe import Observation
 from course_utils.grading.expecting import expectations_of
+from course_utils.grading.observing import errors as raising
+from course_utils.grading.observing.observe import Observation
 from course_utils.grading.probes import named_arguments
 from course_utils.grading.pytrees.shown import named, shown
 from course_utils.grading.pytrees.tree import tensors

@@ -5,7 +5,7 @@ from typing import Any
 
 from course_utils.grading.comparing.trees import Difference
 from course_utils.grading.driving.case import Case
-from course_utils.grading.driving.observe import Observation
+from course_utils.grading.observing.observe import Observation
 from course_utils.grading.pytrees.shown import Formats
 
 from .words import as_text

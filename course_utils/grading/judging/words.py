@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from course_utils.grading.driving.observe import Observation
+from course_utils.grading.observing.observe import Observation
 from course_utils.grading.pytrees.shown import SMALL, told_apart
 
 from .outcomes import FAILED, INTERRUPTED, NOT_ATTEMPTED, PASSED, SKIPPED

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course_utils.grading.declaring.registry import find
-from course_utils.grading.driving.errors import raised_by
-from course_utils.grading.driving.global_state import quiet
 from course_utils.grading.judging.outcomes import FAILED
 from course_utils.grading.judging.verdict import Failure, Verdict
+from course_utils.grading.observing.errors import raised_by
+from course_utils.grading.observing.global_state import quiet
 from course_utils.processes.time_limit import time_limit
 from course_utils.source.answers import answers, build
 from course_utils.source.cells import read_cells

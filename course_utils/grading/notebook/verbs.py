@@ -7,9 +7,9 @@ from course_utils.grading.declaring.cells import stub_cell
 from course_utils.grading.declaring.exercise import Exercise
 from course_utils.grading.declaring.registry import chapters as all_chapters
 from course_utils.grading.declaring.registry import exercises_of, find
-from course_utils.grading.driving.errors import raised_by
 from course_utils.grading.judging.judge import NoChecks
 from course_utils.grading.judging.outcomes import FAILED, NOT_ATTEMPTED, PASSED
+from course_utils.grading.observing.errors import raised_by
 from course_utils.source.text import source_of
 
 from .answers import rebuilt, shows_one_way

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from course_utils.grading.driving.case import Case
-from course_utils.grading.driving.global_state import seed
 from course_utils.grading.driving.probe import probe
+from course_utils.grading.observing.global_state import seed
 from course_utils.grading.pytrees.tree import is_plain_tensor
 
 _ENOUGH = 200_000

@@ -16,10 +16,10 @@ from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.cost import Measured
 from course_utils.grading.driving.describe import methods_due
-from course_utils.grading.driving.driver import overwritten, result_of
-from course_utils.grading.driving.errors import INTERRUPTED, TIME_LIMIT, Raised
-from course_utils.grading.driving.observe import Observation, read
 from course_utils.grading.expecting import expectations_of
+from course_utils.grading.observing.driver import overwritten, result_of
+from course_utils.grading.observing.errors import INTERRUPTED, TIME_LIMIT, Raised
+from course_utils.grading.observing.observe import Observation, read
 from course_utils.grading.pytrees.digest import digest
 from course_utils.grading.pytrees.text import cut
 from course_utils.grading.student.channel import Ask, ChannelLost

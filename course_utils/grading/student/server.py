@@ -11,10 +11,10 @@ from typing import Any
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.contract import Contract
 from course_utils.grading.driving.describe import described
-from course_utils.grading.driving.driver import Driver
-from course_utils.grading.driving.errors import Raised, raised_by
-from course_utils.grading.driving.global_state import only_answers_here, quiet
-from course_utils.grading.driving.observe import Observation
+from course_utils.grading.observing.driver import Driver
+from course_utils.grading.observing.errors import Raised, raised_by
+from course_utils.grading.observing.global_state import only_answers_here, quiet
+from course_utils.grading.observing.observe import Observation
 from course_utils.grading.pytrees.serialization import extent, snapshot
 from course_utils.processes.time_limit import time_limit
 from course_utils.source.answers import WrittenAnswer, answers, build

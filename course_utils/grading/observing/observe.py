@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.probe import Probe
 from course_utils.grading.pytrees.text import cut
 from course_utils.processes.time_limit import allowance, spare, time_limit
 
-from .case import Case
 from .errors import MOST, Raised, is_text, raised_by
 from .global_state import quiet
 from .mirrored import asks_for_numbers, mirror, mirrored
-from .probe import Probe
 
 spare(__file__)
 

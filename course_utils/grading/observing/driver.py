@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
+from course_utils.grading.driving.case import Case
+from course_utils.grading.driving.contract import Contract
+from course_utils.grading.driving.cost import Measured
+from course_utils.grading.driving.labels import ARGUMENTS
+from course_utils.grading.driving.probe import Probe
 from course_utils.grading.pytrees.digest import digest
 from course_utils.processes.time_limit import allowance, spare, time_limit
 
-from .case import Case
-from .contract import Contract
-from .cost import Measured
 from .errors import raised_by
 from .global_state import quiet
-from .labels import ARGUMENTS
 from .observe import Observation, report
-from .probe import Probe
 
 spare(__file__)
 

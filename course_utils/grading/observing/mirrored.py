@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from course_utils.grading.driving.case import Case
 from course_utils.grading.pytrees.tree import Tree, is_plain_tensor, map_tree, tensors
 
-from .case import Case
 from .errors import Raised
 
 _NO_NUMBERS = re.compile(r"meta tensor|meta device type|register_meta", re.IGNORECASE)
