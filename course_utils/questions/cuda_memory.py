@@ -25,7 +25,7 @@ tenants = Prediction(
         Ask(
             "do any of these three depend on the batch?",
             truth="False",
-            why="Only activations and temporaries do. That is why a smaller batch is the fix that always works, down to one sample.",
+            why="Only activations and temporaries do. A smaller batch shrinks these, and cannot help where these three alone are too much.",
         ),
     ],
 )
@@ -206,10 +206,10 @@ quiz = Quiz(
             ],
         ),
         Question(
-            "Why does `x.to('cuda', non_blocking=True)` from pageable memory gain nothing?",
+            "Why may `x.to('cuda', non_blocking=True)` return late if x is in pageable memory?",
             choices=[
                 Choice(
-                    "CUDA first copies into a pinned buffer of its own, and the call waits for that.",
+                    "CUDA first copies into a pinned buffer of its own, and the host takes part in that.",
                     right=True,
                     why="The copy engine needs memory that cannot be paged out. From pinned memory the call returns at once. Then the tensor must not be changed until the copy is done.",
                 ),
