@@ -20,7 +20,7 @@ from course_utils.authoring.counts import count
 from course_utils.grading import find
 
 sys.path.append(str(ROOT / "book" / "_ext"))
-from course_book import chapters, engine, heads
+from course_book import chapters, engine, graph, heads
 from course_book.code import lines_of
 
 PARTS = [page for page in PAGES if page.startswith("book/parts/")]
@@ -204,6 +204,30 @@ def test_orders_for_those_in_a_hurry(html: Path) -> None:
         assert f">{aim}<" in row and f">{round(hours)} h<" in row
         for at, number in enumerate(order):
             assert found[number].before <= set(order[:at])
+
+
+def test_the_drawing_of_what_builds_on_what(html: Path) -> None:
+    text = (html / "book" / "index.html").read_text(encoding="utf-8")
+    drawing = text[text.index('class="course-needs"') :].partition("</svg>")[0]
+    found = needs.read(ROOT / "notebooks", ROOT / "course_utils")
+    direct = {number: needs.direct(found, number) for number in found}
+    assert re.findall(r'href="../(notebooks/\w+)\.html"', drawing) == list(NOTEBOOKS)
+    assert drawing.count("<path") == sum(map(len, direct.values())) > len(direct)
+    for number, before in direct.items():
+        assert not before or f"{number} builds on {', '.join(map(str, before))}" in drawing
+
+
+def test_each_chapter_lies_right_of_what_it_builds_on_and_no_line_passes_another() -> None:
+    found = needs.read(ROOT / "notebooks", ROOT / "course_utils")
+    direct = {number: needs.direct(found, number) for number in sorted(found)}
+    made = graph.layout(direct)
+    assert len(set(made.places.values())) == len(direct)
+    taken = set(made.places.values())
+    assert made.arrows.keys() == {(one, n) for n, before in direct.items() for one in before}
+    for (one, number), way in made.arrows.items():
+        assert (way[0], way[-1]) == (made.places[one], made.places[number])
+        assert [x for x, _ in way] == list(range(way[0][0], way[-1][0] + 1))
+        assert not taken & set(way[1:-1])
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -12,7 +12,7 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from . import engine, pages
+from . import engine, graph, pages
 from .chapters import Chapter, Task, duration
 from .markdown import to_myst
 
@@ -23,6 +23,7 @@ def setup(app: Sphinx) -> None:
     """Register the directives."""
     app.add_directive("course-path", CoursePath)
     app.add_directive("course-part", CoursePart)
+    app.add_directive("course-needs", CourseNeeds)
     app.add_directive("course-orders", CourseOrders)
     app.add_directive("course-planned", CoursePlanned)
     app.add_directive("course-exercises", CourseExercises)
@@ -62,12 +63,36 @@ def counted(found: list[pages.Part]) -> str:
     """How many parts and chapters there are, how many are written, and their time."""
     written = sum(len(part.chapters) for part in found)
     planned = sum(len(part.planned) for part in found)
-    minutes = sum(part.minutes for part in found)
+    hours = f"about {round(sum(part.minutes for part in found) / 60)} hours with every exercise"
+    if not planned:
+        return f"{len(found)} parts, {written} chapters, {hours}."
     return (
-        f"{len(found)} parts, {written + planned} chapters. {written} of them are written, "
-        f"about {round(minutes / 60)} hours with every exercise; the others are planned, and carry "
-        "no link until they can be read and run."
+        f"{len(found)} parts, {written + planned} chapters. {written} of them are written, {hours}; "
+        "the others are planned, and carry no link until they can be read and run."
     )
+
+
+class CourseNeeds(SphinxDirective):
+    """What builds on what: the chapters as a drawing, each a link."""
+
+    def run(self) -> list[nodes.Node]:
+        """The drawing."""
+        written = {
+            chapter.number: (docname, chapter)
+            for part in pages.parts(self.env)
+            for docname, chapter in part.chapters.items()
+        }
+        needs = engine.needs(Path(self.env.srcdir, "notebooks"))
+        direct = {
+            number: [one for one in engine.directly_before(needs, number) if one in written]
+            for number in sorted(written)
+        }
+
+        def address(number: int) -> str:
+            return self.env.app.builder.get_relative_uri(self.env.docname, written[number][0])
+
+        drawn = graph.svg(direct, lambda number: written[number][1].title, address)
+        return [nodes.raw("", drawn, format="html")]
 
 
 class CourseOrders(SphinxDirective):
