@@ -57,6 +57,7 @@ def _():
         {"f": 2.0, "g": 3.0, "h": 3.0},
     )
     yield call([("f", 0.0, 2.0), ("g", 2.0, 3.0)]), {"f": 2.0, "g": 1.0}
+    yield call([("f", 0.0, 2.0), ("g", 0.0, 2.0)]), {"f": 0.0, "g": 2.0}
 
 
 def nested_spans(draw, start, end, depth):
@@ -120,6 +121,10 @@ self_times.slips(
         replace(
             "(span[1], -span[2])", "span[1]"
         ): "Of two spans with the same start you may meet the inner one first. Sort the longer one first.",
+        replace(
+            "sorted(spans, key", "sorted(reversed(spans), key"
+        ): "Of two spans with the same start and end you make the later one in the list the outer one. It is the "
+        "earlier one.",
         replace(
             "<= start", "< start"
         ): "A span that starts just where another ends is not inside of it, but you take it off.",
@@ -368,6 +373,16 @@ def _(function, *, warmup=3, repeats=10, synchronize=None, clock=time.perf_count
     return [(clock() - start) / repeats] * repeats
 
 
+@benchmark.mistake(
+    "You time all repeats together and divide. Then one slow call hides in all of them; time each."
+)
+def _(function, *, warmup=3, repeats=10, synchronize=None, clock=time.perf_counter):
+    spent = book.benchmark(
+        function, warmup=warmup, repeats=repeats, synchronize=synchronize, clock=clock
+    )
+    return [sum(spent) / repeats] * repeats
+
+
 @benchmark.mistake("You count the warm-up among the repeats: so many calls too few are timed.")
 def _(function, *, warmup=3, repeats=10, synchronize=None, clock=time.perf_counter):
     return book.benchmark(
@@ -559,6 +574,21 @@ def _(times, confidence=0.95):
     return median, ordered[k - 1], ordered[n - k]
 
 
+@median_interval.mistake(
+    "You take the binomial's normal approximation, which is off by a place for few times. Count the outcomes."
+)
+def _(times, confidence=0.95):
+    from statistics import NormalDist, median
+
+    if not 0 < confidence < 1:
+        raise ValueError("confidence")
+    ordered, n = sorted(times), len(times)
+    k = math.floor((n - NormalDist().inv_cdf((1 + confidence) / 2) * n**0.5) / 2)
+    if k < 1:
+        raise ValueError("too few")
+    return median(ordered), ordered[k - 1], ordered[n - k]
+
+
 @median_interval.alternative("fractions, and the last k that will do")
 def _(times, confidence=0.95):
     from statistics import median
@@ -607,6 +637,7 @@ def _():
     yield call([(0.0, 4.0)], [(1.0, 2.0)]), 3.0
     yield call([(2.0, 6.0)], [(0.0, 3.0), (5.0, 9.0)]), 2.0
     yield call([(0.0, 4.0), (2.0, 6.0)], [(3.0, 4.0)]), 5.0
+    yield call([(0.0, 6.0), (1.0, 2.0)], [(4.0, 5.0), (4.0, 5.0)]), 5.0
     yield call([(1.0, 2.0)], [(0.0, 4.0)]), 0.0
 
 
@@ -690,6 +721,66 @@ def _(communication, compute):
 def _(communication, compute):
     one = united(communication)
     return float(sum(e - s for s, e in one) - hidden(one, compute))
+
+
+@exposed_time.mistake(
+    "A moment in which several compute kernels run is subtracted several times: join them first."
+)
+def _(communication, compute):
+    one = united(communication)
+    return max(0.0, sum(e - s for s, e in one) - hidden(one, compute))
+
+
+def joined_by(kernels, key, end_of):
+    joined = []
+    for start, end in sorted(kernels, key=key):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], end_of(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def exposed_of(communication, compute):
+    return float(sum(e - s for s, e in communication) - hidden(communication, compute))
+
+
+@exposed_time.mistake(
+    "When you join two kernels you keep the end of the one that starts later. It may lie inside of the other: keep "
+    "the larger end."
+)
+def _(communication, compute):
+    def join(kernels):
+        return joined_by(kernels, None, lambda before, end: end)
+
+    return exposed_of(join(communication), join(compute))
+
+
+@exposed_time.mistake(
+    "You sort by the end before you join. A long kernel that starts first then comes last, and is joined with too "
+    "few: sort by the start."
+)
+def _(communication, compute):
+    def join(kernels):
+        return joined_by(kernels, lambda kernel: kernel[1], max)
+
+    return exposed_of(join(communication), join(compute))
+
+
+@exposed_time.mistake(
+    "You count what is sent after the last compute kernel has ended. Communication is also exposed before the first "
+    "one, and in the gaps between them."
+)
+def _(communication, compute):
+    last = max((end for _, end in compute), default=-INF)
+    return book.exposed_time([(max(s, last), e) for s, e in communication if e > last], [])
+
+
+@exposed_time.mistake(
+    "Where nothing is sent you return the int 0, as `sum` of nothing does. A float is asked for: 0.0."
+)
+def _(communication, compute):
+    return book.exposed_time(communication, compute) if communication else 0
 
 
 @exposed_time.mistake(
@@ -792,8 +883,8 @@ def note(name, ts, dur, cat="user_annotation"):
     return host(name, ts, dur, cat)
 
 
-def launch(correlation, ts, name="cudaLaunchKernel", cat="cuda_runtime", tid=1):
-    return host(name, ts, 1.0, cat, tid, correlation=correlation)
+def launch(correlation, ts, name="cudaLaunchKernel", cat="cuda_runtime", tid=1, dur=1.0):
+    return host(name, ts, dur, cat, tid, correlation=correlation)
 
 
 def kernel(correlation, ts, name="gemm", dur=4.0, cat="kernel"):
@@ -846,7 +937,8 @@ def _(draw):
                 )
             )
         )
-        trace.append(launch(correlation, at, call_name, cat, draw(st.integers(1, 2))))
+        took = draw(st.sampled_from((0.5, 1.0, 4.0)))
+        trace.append(launch(correlation, at, call_name, cat, draw(st.integers(1, 2)), took))
         if "Memcpy" in call_name:
             trace.append(kernel(correlation, at + behind, "Memcpy DtoH", cat="gpu_memcpy"))
             continue
@@ -865,6 +957,14 @@ def _():
     yield call([window], "forward"), "nothing launched"
     yield call([window, launch(1, 10.0), kernel(1, 11.0)], "forward"), "launched as it opens"
     yield call([window, launch(1, 20.0), kernel(1, 21.0)], "forward"), "launched as it closes"
+    yield (
+        call([window, launch(1, 19.0, dur=4.0), kernel(1, 23.0)], "forward"),
+        "launched inside, and the launch ends after it closes",
+    )
+    yield (
+        call([window, launch(1, 8.0, dur=4.0), kernel(1, 12.0)], "forward"),
+        "a launch that began before it opens, and ends inside",
+    )
     yield (
         call(
             [window, launch(1, 8.0), kernel(1, 12.0), launch(2, 18.0), kernel(2, 31.0)], "forward"
@@ -952,6 +1052,14 @@ count_kernels.slips(
         replace(
             'start <= event["ts"] < end', 'start <= event["ts"] <= end'
         ): "A launch that begins as the annotation closes is no longer inside: t < ts + dur.",
+        replace(
+            'start <= event["ts"] < end',
+            'start <= event["ts"] and event["ts"] + event["dur"] <= end',
+        ): "You ask that a launch also ends before the annotation closes. When it began decides.",
+        replace(
+            'start <= event["ts"] < end',
+            'start <= event["ts"] + event["dur"] and event["ts"] < end',
+        ): "You count a launch that overlaps the annotation. It is inside if it *began* there.",
         replace(
             'start <= event["ts"] < end', 'start < event["ts"] < end'
         ): "A launch that begins just as the annotation opens is inside: ts ≤ t.",
@@ -1113,6 +1221,7 @@ def _():
         call([("a", ("x", "b")), ("y", ("a",))], ["y"], {"x": 8, "b": 2, "a": 8, "y": 4}),
         (30, 14),
     )
+    yield call([("y", ("x",)), ("d", ("x",))], ["y"], {"x": 8, "y": 4, "d": 2}), (22, 12)
     yield call([("a", ("x",)), ("y", ("a",))], ["a", "y"], sizes), (32, 24)
 
 
@@ -1195,6 +1304,15 @@ pointwise_bytes.slips(
             "if name not in made)", "if name not in made or name in outputs)"
         ): "You read outputs as well. They are made in the kernel, and only written.",
         replace(
+            "if name not in made)",
+            "if name not in made or name in outputs and any(name in o for r, o in program if r in needed))",
+        ): "You read an output back where another operation uses it. The fused kernel still has it in a register: it is "
+        "only written.",
+        replace(
+            "read + sum(sizes[name] for name in set(outputs))",
+            "read + sum(sizes[name] for name in [r for r, _ in program if r in outputs][-1:])",
+        ): "You write the last of the outputs alone. All of them are written.",
+        replace(
             "for name in set(outputs)", "for name in outputs"
         ): "You write an output as often as it is named. It is one tensor, written once.",
         replace(
@@ -1212,6 +1330,19 @@ pointwise_bytes.slips(
         "it is told: it cannot know.",
     }
 )
+
+
+@pointwise_bytes.mistake(
+    "You leave out operations whose results nobody uses also where each has its kernel. Eager mode does what it is "
+    "told: it cannot know."
+)
+def _(program, outputs, sizes):
+    needed = set(outputs)
+    for result, operands in reversed(program):
+        if result in needed:
+            needed |= set(operands)
+    used = [(result, operands) for result, operands in program if result in needed]
+    return book.pointwise_bytes(used, outputs, sizes)
 
 
 @pointwise_bytes.mistake(
@@ -1333,6 +1464,11 @@ remove_graph_break.slips(
         ): "You replace the broken elements alone. The whole update is zero if its norm is not finite.",
         replace(
             "    clipped = torch.where(norm.isfinite(), update * scale, 0.0)\n",
+            "    scale = torch.where(norm.isfinite(), scale, 1.0)\n"
+            "    clipped = torch.nan_to_num(update, 0.0, 0.0, 0.0) * scale\n",
+        ): "You replace the broken elements alone. The whole update is zero if its norm is not finite.",
+        replace(
+            "    clipped = torch.where(norm.isfinite(), update * scale, 0.0)\n",
             "    clipped = update * scale\n",
         ): "You let a broken update through. If the norm is not finite the update is zeros.",
         replace(
@@ -1435,6 +1571,8 @@ def _():
     yield call(sizes(4, 5, 6), dynamic=False), [True, True, True]
     yield call(sizes(4, 5, 1, 7, 1)), [True, True, True, False, False]
     yield call([(4, 8), (4, 9), (4, 7), (5, 7), (6, 3)]), [True, True, False, True, False]
+    yield call(sizes(1, 4, 5)), [True, True, False]
+    yield call([(4, 8), (1, 9), (1, 7)]), [True, True, False]
     yield call(sizes(2, 3, 4, 2, 4), dynamic=False, limit=2), [True, True, False, False, False]
 
 
@@ -1497,6 +1635,15 @@ recompiles.slips(
             "None if dynamic is None and vary and size >= 2 else size",
             "None if dynamic is None and any(varies) and size >= 2 else size",
         ): "You make all axes dynamic as soon as one is. Each axis is judged by its own sizes.",
+        replace(
+            "None if dynamic is None and vary and size >= 2 else size",
+            "None if dynamic is None and vary and all(n >= 2 for n in shape) else size",
+        ): "You fix every axis of a call that has a size of 0 or 1 somewhere. Only that axis is fixed; the others follow "
+        "the rule.",
+        replace(
+            "len(set(sizes)) > 1", "len({n for n in sizes if n > 1}) > 1"
+        ): "You leave sizes of 0 and 1 out when you ask whether an axis varies. They are never dynamic themselves, but "
+        "they count among the sizes that differ.",
         replace(
             "size >= 2 if want is None else size == want", "want is None or size == want"
         ): "You let sizes of 0 and 1 through a dynamic axis. Its guard asks for 2 or more.",
@@ -1655,12 +1802,16 @@ def _():
     yield call("merge_statistics", stats(1.0, 2.0, F64), stats(3.0, 4.0, F64)), "float64, one row"
 
 
-LONG_ROWS = normal(4, 2048)
 online_softmax.contract(
     contracts.largest_tensor(
-        [call("online_softmax", LONG_ROWS, 256)],
+        [
+            call("online_softmax", normal(4, 2048), 256),
+            call("online_softmax", normal(4, 1024, dtype=BF16), 256),
+            call("online_softmax", normal(4, 1280, dtype=F16), 256),
+            call("online_softmax", draws.scattered(normal(4, 6144, dtype=BF16)), 256),
+        ],
         limit=4 * 256 * 4 + 64,
-        says="no tensor larger than a block in float32 is made",
+        says="no tensor is made that is larger than a block, rows × block_size elements, in float32",
         prepare=driving_pairs.one_called,
     )
 )
@@ -1679,6 +1830,26 @@ online_softmax.mistake(
     "The values are right, but exp of whole rows is made. A block at a time is enough: that is the point of one pass.",
     cost=True,
 )(whole_row, book.merge_statistics)
+
+
+def converted_first(x, block_size):
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return book.online_softmax(x.to(wide), block_size)
+
+
+def contiguous_first(x, block_size):
+    return book.online_softmax(x.contiguous(), block_size)
+
+
+online_softmax.mistake(
+    "The values are right, but all of x is converted to float32: a copy of every row. Convert a block when it is its "
+    "turn.",
+    cost=True,
+)(converted_first, book.merge_statistics)
+online_softmax.mistake(
+    "The values are right, but an x that is not contiguous is copied as a whole. Blocks of any strides will do.",
+    cost=True,
+)(contiguous_first, book.merge_statistics)
 
 MERGED = "one[1] * (one[0] - shift).exp() + other[1] * (other[0] - shift).exp()"
 online_softmax.slips(
@@ -1943,9 +2114,18 @@ tiled_matmul.slips(
 
 tiled_matmul.contract(
     contracts.largest_tensor(
-        [call(normal(16, 1024, dtype=BF16), normal(1024, 16, dtype=BF16, seed=1), 16, 16, 64)],
+        [
+            call(normal(32, 1024, dtype=BF16), normal(1024, 32, dtype=BF16, seed=1), 16, 16, 64),
+            call(
+                draws.scattered(normal(48, 1024, dtype=BF16)),
+                draws.scattered(normal(1024, 16, dtype=BF16, seed=1)),
+                16,
+                16,
+                64,
+            ),
+        ],
         limit=4 * 16 * 64,
-        says="no tensor is made that is larger than a tile in float32, the result aside",
+        says="no tensor is made that is larger than the largest tile in float32, the result aside",
     )
 )
 
@@ -1959,6 +2139,23 @@ def _(a, b, block_m, block_n, block_k):
     wide = torch.promote_types(a.dtype, torch.float32)
     c, read = book.tiled_matmul(a.to(wide), b.to(wide), block_m, block_n, block_k)
     return c.to(a.dtype), read
+
+
+@tiled_matmul.mistake(
+    "The values are right, but you multiply whole strips of a and b, K elements long. Take block_k of them at a time.",
+    cost=True,
+)
+def _(a, b, block_m, block_n, block_k):
+    c, _ = book.tiled_matmul(a, b, block_m, block_n, max(a.size(1), 1))
+    return c, book.tiled_matmul(a, b, block_m, block_n, block_k)[1]
+
+
+@tiled_matmul.mistake(
+    "The values are right, but matrices that are not contiguous are copied as a whole. Tiles of any strides will do.",
+    cost=True,
+)
+def _(a, b, block_m, block_n, block_k):
+    return book.tiled_matmul(a.contiguous(), b.contiguous(), block_m, block_n, block_k)
 
 
 @tiled_matmul.alternative("all tiles along K of a row of tiles, and the count by its formula")

@@ -17,10 +17,10 @@ from torch import Tensor
 def self_times(spans: Sequence[tuple[str, float, float]]) -> dict[str, float]:
     """How long each name took itself: the time of its spans less that of the spans right inside them.
 
-    spans: (name, start, end) of one thread, in any order. Two of them are disjoint or one
-    lies inside the other; they may touch. Of two with the same start and end the earlier in
-    the list is the outer one. A name may have many spans, also inside each other. Returns
-    the sum for each name that occurs.
+    spans: (name, start, end) of one thread, in any order. Two of them are disjoint, or one
+    lies inside the other; two that only touch are disjoint. Of two with the same start and
+    end the earlier in the list is the outer one. A name may have many spans, also inside
+    each other. Returns the sum for each name that occurs.
     """
     own = dict.fromkeys((name for name, _, _ in spans), 0.0)
     around: list[tuple[str, float]] = []  # the spans that are open, the innermost last
@@ -45,9 +45,10 @@ def benchmark(
     """Seconds that each of `repeats` calls took, after `warmup` calls that are not counted.
 
     synchronize: returns when the device has done all that was launched before; None where
-    a call returns with its work done. A call's time goes from its start, with nothing left
-    to do on the device, until its own work is done there. clock: what the time is read
-    from, in seconds. Raises ValueError for fewer than one repeat, or a negative warm-up.
+    a call returns with its work done. Before each timed call wait until the device has
+    nothing to do; the call's time ends when its own work on the device is done. clock: what
+    the time is read from, in seconds. Raises ValueError for fewer than one repeat, or a
+    negative warm-up.
     """
     if repeats < 1 or warmup < 0:
         raise ValueError(f"{repeats} repeats after {warmup} calls of warm-up")
@@ -65,14 +66,14 @@ def benchmark(
 
 
 def median_interval(times: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """The median of the times, and an interval that holds the true median this often, at least.
+    """The median of the times, and an interval that holds the true one with this confidence or more.
 
     Returns (median, low, high). With n times in order, low is the k-th smallest and high
     the k-th largest, k as large as possible with 2 · P(fewer than k of n coins show heads)
-    ≤ 1 − confidence. That needs no normal distribution. For an even n the median is the
-    mean of the middle two. Raises ValueError where even the smallest and the largest are
-    too close together for the confidence (fewer than 6 times, for 0.95), or unless 0 <
-    confidence < 1. Source: the sign test; Conover (1999), section 3.2.
+    ≤ 1 − confidence: the exact probability, no normal approximation. For an even n the
+    median is the mean of the middle two. The argument is not changed. Raises ValueError
+    where k = 1 is already too much (fewer than 6 times, for 0.95), or unless 0 < confidence
+    < 1. Source: the sign test; Conover (1999), section 3.2.
     """
     if not 0 < confidence < 1:
         raise ValueError(f"a confidence lies between 0 and 1; came {confidence}")
@@ -93,7 +94,8 @@ def exposed_time(
     """For how long something of `communication` runs and nothing of `compute` does.
 
     Both: (start, end) of kernels, in any order; those of one list may overlap, as kernels
-    of several streams do. A moment counts once, however many kernels run in it.
+    of several streams do. A moment counts once, however many kernels run in it. Returns a
+    float, 0.0 if there is no such time.
     """
     marks = [
         (moment, which, step)
@@ -114,9 +116,10 @@ def count_kernels(trace: Sequence[Mapping[str, Any]], annotation: str) -> dict[s
 
     trace: `traceEvents` of a profile, in any order; ts and dur are microseconds. Annotations
     are events of cat "user_annotation", with their name; one may occur many times, and all
-    count. A launch is an event of cat "cuda_runtime" or "cuda_driver", inside if the host
-    began it in ts ≤ t < ts + dur, on whatever thread. Kernels have cat "kernel". They run
-    later, perhaps after the annotation has ended, and belong to the launch with the same
+    count, but a launch inside two of them counts once. A launch is an event of cat
+    "cuda_runtime" or "cuda_driver", inside if the host began it in ts ≤ t < ts + dur, on
+    whatever thread and whenever it ended. Kernels have cat "kernel". They run later, perhaps
+    after the annotation has ended, and belong to the launch with the same
     args["correlation"]; the launch of a CUDA graph has many of them. Events of other cats
     count nothing, and may lack dur, cat and args.
     """
@@ -143,12 +146,13 @@ def pointwise_bytes(
 ) -> tuple[int, int]:
     """Bytes that a chain of pointwise operations reads and writes: one kernel for each, and fused.
 
-    program: (result, operands) of each operation, in order; numbers are no operands, and
-    each name is made once. sizes: the bytes of every tensor, by name. outputs: results that
-    are used afterwards. A kernel reads each of its operands once, also one that it has
-    twice, and writes its result. Returns the sum over all operations; and the bytes of one
-    kernel that reads each input once, keeps everything between in registers, and writes the
-    outputs. Fused, what no output depends on is neither computed nor read.
+    program: (result, operands) of each operation, in order; constants are left out of the
+    operands, and each name is made once. sizes: the bytes of every tensor, by name. outputs:
+    results that are used afterwards, perhaps named twice. A kernel reads each of its
+    operands once, also one that it has twice, and writes its result. Returns the sum over
+    all operations, used or not; and the bytes of one kernel that reads each input once,
+    keeps everything between in registers, and writes each output once. Fused, what no
+    output depends on is neither computed nor read.
     """
     one_by_one = sum(
         sizes[result] + sum(sizes[name] for name in set(operands)) for result, operands in program
@@ -171,9 +175,10 @@ def remove_graph_break(
     """An update with a norm of at most max_norm, zeros if its norm is not finite; and the norm.
 
     The norm is that of all elements together, without axes, in float32, or in float64 for
-    float64. If it is larger than max_norm the update is multiplied by max_norm / norm. Of
-    the update's dtype, on its device; the argument is not changed. max_norm is positive.
-    Dynamo takes all of it in one graph: no value leaves the device.
+    float64. If it is larger than max_norm the update is multiplied by max_norm / norm. The
+    result has the update's dtype and device; the argument is not changed. max_norm is
+    positive. torch.compile, without fullgraph, makes one graph of it: no value is read on
+    the host.
     """
     wide = torch.promote_types(update.dtype, torch.float32)
     norm = update.to(wide).square().sum().sqrt()
@@ -191,9 +196,11 @@ def recompiles(
     guards. On an axis they ask for the very size that it was compiled with, or, if the axis
     is dynamic, for 2 or more. A call for which all guards of an earlier compilation hold
     takes that one. Else it is compiled, until there are `limit` compilations; from then on
-    such a call runs uncompiled. dynamic None: an axis is dynamic if the sizes with which
-    the function was compiled, this call's included, differ there. False: no axis is. Sizes
-    of 0 and 1 are never dynamic: a call with one of them is compiled for just this size.
+    such a call runs uncompiled, which is False here. dynamic is None or False. None: an
+    axis is dynamic if the sizes with which the function was compiled, this call's included,
+    differ there; 0 and 1 count among them. But where this call's size is 0 or 1 its own
+    axis is compiled for just that size; the other axes follow the rule. False: no axis is
+    dynamic.
     """
     guards: list[tuple[int | None, ...]] = []  # None: dynamic
     compiled_with: list[tuple[int, ...]] = []
@@ -253,7 +260,8 @@ def merge_statistics(
     """(maximum, total) of rows of which `one` and `other` have seen two parts.
 
     The parts may be merged in any order and grouping. (−∞, 0) has seen nothing, and changes
-    nothing. The arguments are not changed. Of their dtype, and finite as they are.
+    nothing. The arguments are not changed. The results have their dtype, and never a NaN
+    where the arguments have none.
     """
     maximum = torch.maximum(one[0], other[0])
     shift = maximum.masked_fill(maximum == -math.inf, 0.0)  # −∞ − −∞ is NaN
@@ -272,9 +280,9 @@ def tiled_matmul(
     A tile of the result is a sum over products of (block_m, block_k) of a with (block_k,
     block_n) of b, in float32, or in float64 for float64; it is rounded to a's dtype once,
     at the end. The last tiles of each axis may be smaller. Every tile of the result reads
-    its tiles of a and b anew, so elements count as often as they are read. a and b have one
-    dtype, any strides, and are not changed; the result is on a's device. Raises ValueError
-    for a block below 1.
+    its tiles of a and b anew, so elements count as often as they are read; where a size is 0
+    nothing is. a and b have one dtype, any strides, and are not changed; the result is on
+    a's device. Raises ValueError for a block below 1.
     """
     if min(block_m, block_n, block_k) < 1:
         raise ValueError(f"tiles of {block_m} × {block_k} and {block_k} × {block_n}")
