@@ -1088,7 +1088,7 @@ def _(model, session, cases, rtol=1e-4, atol=1e-4):
         (theirs,) = session.run(None, feeds)
         theirs = torch.from_numpy(theirs)
         torch.testing.assert_close(theirs, ours, rtol=rtol, atol=atol)
-        far = (ours - theirs).abs()
+        far = (ours.double() - theirs.double()).abs()
         differences += far[~far.isnan()].flatten().tolist()
     return max(differences)
 
@@ -1111,6 +1111,7 @@ def _(model, session, cases, rtol=1e-4, atol=1e-4):
         assert want.shape == got.shape, (want.shape, got.shape)
         assert want.dtype == got.dtype, (want.dtype, got.dtype)
         assert np.isclose(got, want, rtol=rtol, atol=atol).all()
+        want, got = want.astype(float), got.astype(float)
         if want.size:
             with np.errstate(invalid="ignore"):
                 worst = max(worst, float(np.where(want == got, 0.0, np.abs(want - got)).max()))
@@ -1131,6 +1132,8 @@ for there, other, why in (
     ),
     ("zip(names, arrays, strict=True)", "zip(names, arrays)", "the lengths were compared before"),
     ("strict=True", "strict=False", "the lengths were compared before"),
+    ("ours.double()", "ours", "the other one makes the difference float64"),
+    ("theirs.double()", "theirs", "the other one makes the difference float64"),
 ):
     assert_onnx_parity.equivalent(f"assert_onnx_parity: `{there}` → `{other}`", because=why)
 
@@ -1395,6 +1398,10 @@ INTERPOLATED = (
     "You interpolate between two values, as NumPy's percentile does unless it is told otherwise. By nearest rank "
     "the percentile is one of the values."
 )
+FLOAT_RANK = (
+    "A product of floats is rounded up: 28 / 100 * 25 gives a little more than 7, and so 8. NumPy's percentile does the "
+    "same. Multiply the whole numbers first, then divide."
+)
 PER_REQUEST = (
     "You take one gap for each request, the mean of its own. A stall in the middle of an answer disappears in it: "
     "put all gaps of all requests together."
@@ -1413,10 +1420,7 @@ latency_percentiles.slips(
             RANK, "min(p * len(ordered) // 100 + 1, max(len(ordered), 1))"
         ): "You take the value behind the rank where p % of the values is a whole number. Of four values the 25th "
         "percentile is the first.",
-        replace(
-            RANK, "math.ceil(p / 100 * len(ordered))"
-        ): "You round up a product of floats: 28 / 100 * 25 gives a little more than 7, and 8 after rounding. Multiply the "
-        "whole numbers first, then divide.",
+        replace(RANK, "math.ceil(p / 100 * len(ordered))"): FLOAT_RANK,
         replace(
             RANK, "math.ceil(p * (len(ordered) - 1) / 100) + 1"
         ): "You count ranks over n − 1 values. p % is of all n.",
@@ -1531,7 +1535,7 @@ def _(arrivals, tokens, percents=(50, 95, 99)):
 
 
 @latency_percentiles.mistake(
-    'NumPy\'s method "nearest" rounds a place among n − 1 steps. Nearest rank, rounded up, is its "inverted_cdf".'
+    'NumPy\'s method "nearest" rounds a place among n − 1 steps up or down. The rank is p % of n, rounded up.'
 )
 def _(arrivals, tokens, percents=(50, 95, 99)):
     serving.latency_percentiles(arrivals, tokens, percents)  # raises where that is due
@@ -1543,7 +1547,7 @@ def _(arrivals, tokens, percents=(50, 95, 99)):
     }
 
 
-@latency_percentiles.alternative("numpy's inverted_cdf")
+@latency_percentiles.mistake(FLOAT_RANK)
 def _(arrivals, tokens, percents=(50, 95, 99)):
     if len(tokens) - len(arrivals) or any(not 0 < p < 101 for p in percents):
         raise ValueError("arguments")
@@ -1554,6 +1558,21 @@ def _(arrivals, tokens, percents=(50, 95, 99)):
         if not values:
             return [float("nan") for _ in percents]
         return [float(np.percentile(values, p, method="inverted_cdf")) for p in percents]
+
+    return {"itl": of(gaps), "ttft": of(waits)}
+
+
+@latency_percentiles.alternative("numpy's sort")
+def _(arrivals, tokens, percents=(50, 95, 99)):
+    if len(tokens) - len(arrivals) or any(not 0 < p < 101 for p in percents):
+        raise ValueError("arguments")
+    waits = [times[0] - begin for begin, times in zip(arrivals, tokens, strict=False) if len(times)]
+    gaps = [float(gap) for times in tokens for gap in np.diff(times)]
+
+    def of(values):
+        if not values:
+            return [float("nan") for _ in percents]
+        return np.sort(values)[[(p * len(values) + 99) // 100 - 1 for p in percents]].tolist()
 
     return {"itl": of(gaps), "ttft": of(waits)}
 

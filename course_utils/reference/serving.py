@@ -36,7 +36,7 @@ def latency_percentiles(
     between two tokens of one request that follow each other, the values of all requests
     together. The p-th percentile is by nearest rank, one of the values: the smallest that
     at least p % of them do not exceed. Of 20 values the 95th percentile is the 19th
-    smallest. Without any value it is NaN.
+    smallest, of 25 the 28th percentile is the 7th, exactly. Without any value it is NaN.
 
     Result: for "ttft" and "itl" a list with one percentile for each of percents, in their
     order. Raises ValueError unless there are as many arrivals as lists of tokens, and for
