@@ -77,7 +77,6 @@ def _():
     yield call(normal(2, 4), torch.zeros(2)), "all rows greedy"
     yield call(normal(2, 4), torch.ones(2)), "no row greedy"
     yield call(normal(1, 5), torch.zeros(1)), "one row"
-    yield call(normal(0, 5), torch.zeros(0)), "an empty batch"
     yield call(normal(3, 1), mixed), "a vocabulary of one token"
     yield call(draws.scattered(normal(3, 5)), mixed), "not contiguous"
     yield call(normal(3, 5, dtype=F64), mixed), "float64"
@@ -87,6 +86,7 @@ def _():
     yield call(filtered, mixed), "tokens that a filter took out"
     yield call(torch.tensor([[1e4, 1e4 - 1], [1e4, 1e4 - 1], [0.0, 1.0]]), mixed), "huge logits"
     yield call(torch.tensor([[1.0, 1.0001]]), torch.zeros(1)), "two tokens nearly as likely"
+    yield call(torch.tensor([[0.0, 1e-9]]), torch.zeros(1)), "a difference smaller than any epsilon"
     yield call(torch.tensor([[1.0, 1.0001]]), torch.tensor([1e-6])), "a tiny temperature"
     yield call(torch.zeros(2, 4), torch.zeros(2)), "all tokens equally likely"
     then = [(normal(4, 5, seed=2), torch.tensor([0.0, 0.5, 0.0, 1.0]))]
@@ -136,13 +136,8 @@ per_row_probs.slips(
         ): "One greedy row makes all rows greedy. Choose row by row, with torch.where.",
         replace(
             "return " + CHOSEN,
-            "rows = [g if t == 0 else (x / t).softmax(-1) for x, t, g in zip(logits, divisor, greedy)]\n"
-            "    return torch.stack(rows) if rows else logits",
-        ): BRANCH,
-        replace(
-            "return " + CHOSEN,
             "rows = [torch.where(t == 0, g, (x / t).softmax(-1)) for x, t, g in zip(logits, divisor, greedy)]\n"
-            "    return torch.stack(rows) if rows else logits",
+            "    return torch.stack(rows)",
         ): FIXED,
         replace(
             "temperature.to(logits.dtype)[:, None]",
@@ -190,6 +185,11 @@ per_row_probs.slips(
             "(logits / divisor).softmax(-1))",
         ): "Of equally likely tokens you mark all, so the row sums to more than 1. The one with the smallest "
         "id gets the 1.",
+        replace(
+            "greedy = torch.zeros_like(logits).scatter(-1, best, 1.0)",
+            "likeliest = (logits == logits.amax(-1, keepdim=True)).to(logits.dtype)\n"
+            "    greedy = likeliest / likeliest.sum(-1, keepdim=True)",
+        ): "Equally likely tokens share the probability in your code. The one with the smallest id gets all of it.",
         replace(
             "best = logits.max(-1, keepdim=True).indices",
             "best = logits.size(-1) - 1 - logits.flip(-1).max(-1, keepdim=True).indices",
@@ -332,6 +332,7 @@ export_dynamic.slips(
     {
         replace(EXAMPLE, "ids"): ONE_IS_FIXED,
         replace(EXAMPLE, "ids[:max_batch, :max_tokens]"): ONE_IS_FIXED,
+        replace(EXAMPLE, "ids[:1, :max_tokens].repeat(rows, 1)"): ONE_IS_FIXED,
         replace(
             "min(2, max_batch), min(3, max_tokens)", "min(1, max_batch), min(3, max_tokens)"
         ): "Your example has one row. torch.export takes sizes 0 and 1 for constants, and refuses the Dim.",
@@ -368,6 +369,14 @@ export_dynamic.slips(
             "dynamic_shapes=(sizes,)", 'dynamic_shapes={"ids": sizes}'
         ): "You name the model's argument `ids`. It may be called anything: give dynamic_shapes by place, as a tuple.",
         replace("if max_batch > 1:", "if True:", "if max_tokens > 1:", "if True:"): ONE_TO_ONE,
+        replace(
+            "min(2, max_batch), min(3, max_tokens)",
+            "2, 2",
+            'if max_batch > 1:\n        sizes[0] = Dim("B", min=1, max',
+            'if True:\n        sizes[0] = Dim("B", max',
+            'if max_tokens > 1:\n        sizes[1] = Dim("T", min=1, max',
+            'if True:\n        sizes[1] = Dim("T", max',
+        ): ONE_TO_ONE,
         replace("    model.eval()\n", ""): IN_ITS_MODE,
         replace(
             RESTORED, "model.train()"
@@ -480,6 +489,9 @@ def _():
     new = torch.tensor([[8.0, 9.0], [6.0, 7.0]]).view(2, 1, 2, 1)
     due = torch.tensor([[1.0, 8.0, 9.0, 4.0], [6.0, 7.0, 3.0, 4.0]]).view(2, 1, 4, 1)
     yield call("append_at", cache, new, at(1, 0)), due
+    heads = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).view(1, 2, 2, 1)
+    due = torch.tensor([[0.0, 1.0, 2.0], [0.0, 3.0, 4.0]]).view(1, 2, 3, 1)
+    yield call("append_at", torch.zeros(1, 2, 3, 1), heads, at(1)), due
     rows = [[[1, 1, 0, 0], [1, 1, 1, 0]], [[1, 0, 0, 0], [1, 1, 0, 0]]]
     yield call("visible_at", at(1, 0), 2, 4), torch.tensor(rows).bool()[:, None]
     yield call("visible_at", at(2), 1, 3), torch.ones(1, 1, 1, 3, dtype=torch.bool)
@@ -511,8 +523,6 @@ def _():
         call("append_at", normal(2, 3, 4, 2), normal(2, 3, 1, 2, seed=1), at(3, 0)),
         "the last place",
     )
-    yield call("append_at", normal(2, 3, 4, 2), normal(2, 3, 0, 2), at(4, 1)), "no new token"
-    yield call("append_at", normal(0, 3, 4, 2), normal(0, 3, 1, 2), at().long()), "no row"
     scattered = draws.scattered(normal(2, 3, 5, 2)), draws.scattered(normal(2, 3, 2, 2, seed=1))
     yield call("append_at", *scattered, at(3, 1)), "not contiguous"
     heads = normal(2, 2, 3, 4, seed=1).transpose(1, 2)
@@ -531,7 +541,10 @@ def _():
     )
     yield call("visible_at", at(0, 0, 0), 4, 4), "nothing before: the causal mask"
     yield call("visible_at", at(3, 0, 2), 1, 4), "one token of each row"
-    yield call("visible_at", at(1, 2), 0, 4), "no new token: no query"
+    away = "on another device than the default one"
+    on_meta = (normal(2, 3, 4, 2), normal(2, 3, 1, 2, seed=1), at(3, 0))
+    yield call("append_at", *(x.to("meta") for x in on_meta)), away
+    yield call("visible_at", at(1, 2).to("meta"), 2, 4), away
     then = [(normal(2, 3, 9, 4, seed=2), normal(2, 3, 5, 4, seed=3), at(4, 0))]
     then += [(normal(4, 3, 8, 4, seed=4), normal(4, 3, 1, 4, seed=5), at(7, 0, 3, 1))]
     example = normal(3, 3, 7, 4), normal(3, 3, 2, 4, seed=1), at(1, 0, 5)
@@ -553,6 +566,7 @@ IN_PYTHON = (
     "all places as one tensor, and write to all of them at once."
 )
 ONE_FOR_ALL = "You use the first row's position for all rows. Each row has its own."
+ELSEWHERE = "Your code makes a tensor on the default device. Make it where `position` is."
 static_cache.slips(
     {
         replace(
@@ -591,6 +605,19 @@ static_cache.slips(
         replace(
             WRITTEN, WRITTEN.replace("place[:, None, :, None]", "place[:1, None, :, None]")
         ): ONE_FOR_ALL,
+        replace(
+            WRITTEN, WRITTEN.replace("d), new)", "d), new.reshape(B, T, H, d).transpose(1, 2))")
+        ): "A reshape of `new` keeps the order of its numbers, so tokens and heads are mixed. Exchange the two axes with "
+        "a transpose.",
+        replace("torch.arange(T, device=position.device)", "torch.arange(T)"): ELSEWHERE,
+        replace(
+            "torch.arange(T, device=device)",
+            "torch.arange(T)",
+            "torch.arange(capacity, device=device)",
+            "torch.arange(capacity)",
+        ): ELSEWHERE,
+        replace("torch.arange(T, device=device)", "torch.arange(T)"): ELSEWHERE,
+        replace("torch.arange(capacity, device=device)", "torch.arange(capacity)"): ELSEWHERE,
         replace(
             WRITTEN, WRITTEN.replace("cache.scatter", "torch.zeros_like(cache).scatter")
         ): "All other places are zero. They keep what the cache holds.",
@@ -645,14 +672,13 @@ static_cache.slips(
         replace(
             SEEN,
             "rows = [torch.arange(capacity) <= p for p in place.flatten().tolist()]\n"
-            "    return torch.stack(rows).view(len(position), 1, T, capacity) if rows else "
-            "torch.zeros(len(position), 1, T, capacity, dtype=torch.bool)",
+            "    return torch.stack(rows).view(len(position), 1, T, capacity)",
         ): IN_PYTHON,
         replace(
             SEEN,
             "full = torch.ones(capacity, capacity, dtype=torch.bool).tril()\n"
             "    rows = [full[p : p + T] for p in position.tolist()]\n"
-            "    return torch.stack(rows)[:, None] if rows else full[None, None, :T].expand(0, 1, T, capacity)",
+            "    return torch.stack(rows)[:, None]",
         ): IN_PYTHON,
     }
 )
@@ -660,15 +686,15 @@ static_cache.slips(
 
 def append_at(cache, new, position):
     out = cache.clone()
-    rows = torch.arange(cache.shape[0])[:, None]
-    places = position.unsqueeze(1) + torch.arange(new.shape[2])
+    rows = torch.arange(cache.shape[0], device=position.device)[:, None]
+    places = position.unsqueeze(1) + torch.arange(new.shape[2], device=position.device)
     out[rows, :, places] = new.permute(0, 2, 1, 3)
     return out
 
 
 def visible_at(position, T, capacity):
-    key = torch.arange(capacity).view(1, 1, 1, capacity)
-    query = torch.arange(T).view(1, 1, T, 1)
+    key = torch.arange(capacity, device=position.device).view(1, 1, 1, capacity)
+    query = torch.arange(T, device=position.device).view(1, 1, T, 1)
     return key - query <= position.view(-1, 1, 1, 1)
 
 
@@ -677,9 +703,7 @@ static_cache.alternative("index_put, and comparisons on four axes")(append_at, v
 
 def gathered(cache, new, position):
     """For each place of the cache, which new token stands there, or what was there."""
-    if new.shape[2] == 0:
-        return cache.clone()
-    which = torch.arange(cache.shape[2])[None] - position[:, None]
+    which = torch.arange(cache.shape[2], device=position.device)[None] - position[:, None]
     fresh = (which >= 0) & (which < new.shape[2])
     index = which.clamp(0, new.shape[2] - 1)[:, None, :, None].expand_as(cache)
     return torch.where(fresh[:, None, :, None], new.gather(2, index), cache)
@@ -687,21 +711,12 @@ def gathered(cache, new, position):
 
 def tall(position, T, capacity):
     """Ones below a diagonal, shifted for each row."""
-    distance = torch.arange(capacity) - torch.arange(T)[:, None]
+    device = position.device
+    distance = torch.arange(capacity, device=device) - torch.arange(T, device=device)[:, None]
     return (distance[None, None] - position[:, None, None, None]) <= 0
 
 
 static_cache.alternative("a gather, and a distance")(gathered, tall)
-
-for there, other in (
-    ("append_at: `torch.arange(T, device=position.device)`", "`torch.arange(T)`"),
-    ("visible_at: `torch.arange(T, device=device)`", "`torch.arange(T)`"),
-    ("visible_at: `torch.arange(capacity, device=device)`", "`torch.arange(capacity)`"),
-):
-    static_cache.equivalent(
-        f"{there} → {other}",
-        because="cases are on the CPU, which is where arange is without a device; on a GPU it would raise.",
-    )
 
 # ------------------------------------------------------------------------------ assert_onnx_parity
 
@@ -832,6 +847,12 @@ def _():
     )
     finite = parity_case(torch.tensor([[INF, 2.0]]), session=[None])
     yield finite, "an infinity of both"
+    endless = torch.tensor([[INF, -INF]])
+    yield parity_case(endless, session=["negated"]), "infinities of opposite sign"
+    bytes_ = torch.tensor([[1, 2]], dtype=torch.uint8)
+    one_more = torch.tensor([[0, 1]], dtype=torch.uint8)
+    yield parity_case(bytes_, session=[one_more], atol=1.0, rtol=0.0), "uint8: 4 and 5, 1 allowed"
+    yield parity_case(bytes_, session=[one_more], atol=0.5, rtol=0.0), "uint8: 4 and 5, 0.5 allowed"
     nan = torch.tensor([[1.0, math.nan]])
     yield parity_case(nan, session=[None]), "NaN on both sides"
     yield parity_case(normal(0, 4), session=[None]), "no elements"
@@ -866,8 +887,12 @@ def _():
     yield parity_case(normal(2, 3, dtype=F64), session=[None]), "float64 on both sides"
 
 
-WRONG = "wrong = ~(apart <= atol + rtol * ours.abs()) | apart.isinf()"
-APART = "apart = torch.where(ours == theirs, 0.0, (ours - theirs).abs())"
+WRONG = "wrong = ~(apart <= atol + rtol * x.abs()) | apart.isinf()"
+APART = "apart = torch.where(x == y, 0.0, (x - y).abs())"
+SHARES_MEMORY = (
+    "`.numpy()` shares memory with the tensor: what the model or the session writes into its arguments, the other and "
+    "the caller see. Give each a copy."
+)
 RAISED = "if wrong.any():"
 SHAPES = "if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):"
 CHECKED = "if not cases or any(len(given) != len(names) for given in cases):"
@@ -876,11 +901,11 @@ assert_onnx_parity.slips(
     {
         replace(RAISED, "if False:"): NEVER,
         replace(
-            WRONG, "wrong = apart > atol + rtol * ours.abs()"
+            WRONG, "wrong = apart > atol + rtol * x.abs()"
         ): "NaN passes: every comparison with NaN is False, so none is *greater* than the tolerance. Ask whether "
         "all are within it.",
         replace(
-            WRONG, "wrong = ~(apart.nan_to_num() <= atol + rtol * ours.abs())"
+            WRONG, "wrong = ~(apart.nan_to_num() <= atol + rtol * x.abs())"
         ): "You count NaN as no difference.",
         replace(
             RAISED, "if wrong.any() and number == 0:"
@@ -892,23 +917,21 @@ assert_onnx_parity.slips(
             RAISED, "if wrong.all():"
         ): "It raises only if every element differs. One is enough.",
         replace(
-            RAISED, "if apart.numel() and not apart.mean() <= atol + rtol * ours.abs().mean():"
+            RAISED, "if apart.numel() and not apart.mean() <= atol + rtol * x.abs().mean():"
         ): "You compare means: one wrong element among many vanishes in them.",
         replace(
-            APART, "apart = torch.where(ours == theirs, 0.0, ours - theirs)"
+            APART, "apart = torch.where(x == y, 0.0, x - y)"
         ): "The difference has a sign: a session's value that is too large passes. Take the magnitude.",
         replace(
-            "rtol * ours.abs()", "rtol * theirs.abs()"
+            "rtol * x.abs()", "rtol * y.abs()"
         ): "The relative tolerance is taken of the session's values. It is of the model's, which is what the "
         "other is judged by.",
+        replace("rtol * x.abs()", "rtol"): "rtol is a share of the model's value: multiply by it.",
         replace(
-            "rtol * ours.abs()", "rtol"
-        ): "rtol is a share of the model's value: multiply by it.",
-        replace(
-            "rtol * ours.abs()", "rtol * ours"
+            "rtol * x.abs()", "rtol * x"
         ): "A negative value makes the tolerance negative. It is rtol times the magnitude.",
         replace(
-            "atol + rtol * ours.abs()", "torch.maximum(torch.tensor(atol), rtol * ours.abs())"
+            "atol + rtol * x.abs()", "torch.maximum(torch.tensor(atol), rtol * x.abs())"
         ): "The tolerances add up: atol + rtol · |model's|.",
         replace(
             "~(apart <= atol", "~(apart < atol"
@@ -924,10 +947,16 @@ assert_onnx_parity.slips(
             SHAPES, "if ours.shape != theirs.shape:"
         ): "dtypes are not compared: a session that computes in another precision passes.",
         replace(
-            APART, "apart = (ours - theirs).abs()"
+            APART, "apart = (x - y).abs()"
         ): "inf − inf is NaN: equal infinities, which a mask puts into logits, count as different.",
         replace(
-            WRONG, "wrong = ~(apart <= atol + rtol * ours.abs()) & ~(ours.isnan() & theirs.isnan())"
+            APART, "apart = torch.where((x == y) | (x.isinf() & y.isinf()), 0.0, (x - y).abs())"
+        ): "Two infinities pass, whatever their signs. An infinity is the same only as one of its own sign.",
+        replace(
+            "x, y = ours.double(), theirs.double()", "x, y = ours, theirs"
+        ): "You subtract in the outputs' own dtype. uint8 has no sign, so 4 − 5 is 255 there: subtract in float64.",
+        replace(
+            WRONG, "wrong = ~(apart <= atol + rtol * x.abs()) & ~(x.isnan() & y.isnan())"
         ): "NaN on both sides passes. It is the same as nothing.",
         replace(
             CHECKED, "if any(len(given) != len(names) for given in cases):"
@@ -950,10 +979,13 @@ assert_onnx_parity.slips(
         replace(
             "arrays = [x.detach().cpu().clone().numpy() for x in given]",
             "arrays = [x.detach().cpu().numpy() for x in given]",
+        ): SHARES_MEMORY,
+        replace(
+            "arrays = [x.detach().cpu().clone().numpy() for x in given]",
+            "arrays = [x.detach().cpu().numpy() for x in given]",
             "ours = model(*(x.clone() for x in given)).cpu()",
             "ours = model(*given).cpu()",
-        ): "`.numpy()` shares memory with the tensor: what the model or the session writes into its arguments, the "
-        "other sees. Give each a copy.",
+        ): SHARES_MEMORY,
         replace(
             "        with torch.no_grad():\n            ours = model(*(x.clone() for x in given)).cpu()\n",
             "        ours = torch.from_numpy(model(*(x.clone() for x in given)).numpy())\n",
@@ -1056,7 +1088,7 @@ def _(model, session, cases, rtol=1e-4, atol=1e-4):
         (theirs,) = session.run(None, feeds)
         theirs = torch.from_numpy(theirs)
         torch.testing.assert_close(theirs, ours, rtol=rtol, atol=atol)
-        far = (ours - theirs).abs()
+        far = (ours.double() - theirs.double()).abs()
         differences += far[~far.isnan()].flatten().tolist()
     return max(differences)
 
@@ -1079,6 +1111,7 @@ def _(model, session, cases, rtol=1e-4, atol=1e-4):
         assert want.shape == got.shape, (want.shape, got.shape)
         assert want.dtype == got.dtype, (want.dtype, got.dtype)
         assert np.isclose(got, want, rtol=rtol, atol=atol).all()
+        want, got = want.astype(float), got.astype(float)
         if want.size:
             with np.errstate(invalid="ignore"):
                 worst = max(worst, float(np.where(want == got, 0.0, np.abs(want - got)).max()))
@@ -1099,6 +1132,8 @@ for there, other, why in (
     ),
     ("zip(names, arrays, strict=True)", "zip(names, arrays)", "the lengths were compared before"),
     ("strict=True", "strict=False", "the lengths were compared before"),
+    ("ours.double()", "ours", "the other one makes the difference float64"),
+    ("theirs.double()", "theirs", "the other one makes the difference float64"),
 ):
     assert_onnx_parity.equivalent(f"assert_onnx_parity: `{there}` → `{other}`", because=why)
 
@@ -1337,6 +1372,7 @@ def _():
     yield call([1.0, 2.0], [[], []], [50]), "nobody got a token"
     yield call([1.0], [[3.0]], [1, 50, 100]), "one token in all"
     yield call(*steady(100), [1, 50, 95, 99]), "100 values"
+    yield call(*steady(25), [28, 56]), "25 values, p % of which are a whole number"
     yield call(*steady(20), [5, 6, 95, 99]), "20 values"
     yield call(*steady(3), [33, 34, 66, 67]), "3 values"
     yield (
@@ -1349,6 +1385,7 @@ def _():
     yield call([0.0], [[1.0], [2.0]], [50]), "tokens without an arrival"
     yield call([0.0], [[1.0]], [0]), "the 0th percentile"
     yield call([0.0], [[1.0]], [50, 101]), "the 101st percentile"
+    yield call([0.0], [[]], [0]), "the 0th percentile, and nobody got a token"
 
 
 TTFT = (
@@ -1360,6 +1397,10 @@ TAKEN = "[ordered[rank - 1] if ordered else math.nan for rank in ranks]"
 INTERPOLATED = (
     "You interpolate between two values, as NumPy's percentile does unless it is told otherwise. By nearest rank "
     "the percentile is one of the values."
+)
+FLOAT_RANK = (
+    "A product of floats is rounded up: 28 / 100 * 25 gives a little more than 7, and so 8. NumPy's percentile does the "
+    "same. Multiply the whole numbers first, then divide."
 )
 PER_REQUEST = (
     "You take one gap for each request, the mean of its own. A stall in the middle of an answer disappears in it: "
@@ -1379,6 +1420,7 @@ latency_percentiles.slips(
             RANK, "min(p * len(ordered) // 100 + 1, max(len(ordered), 1))"
         ): "You take the value behind the rank where p % of the values is a whole number. Of four values the 25th "
         "percentile is the first.",
+        replace(RANK, "math.ceil(p / 100 * len(ordered))"): FLOAT_RANK,
         replace(
             RANK, "math.ceil(p * (len(ordered) - 1) / 100) + 1"
         ): "You count ranks over n − 1 values. p % is of all n.",
@@ -1462,6 +1504,10 @@ latency_percentiles.slips(
             "if not all(1 <= p <= 100 for p in percents):", "if False:"
         ): "You do not check the percents. They are 1 to 100, else raise ValueError.",
         replace(
+            "if not all(1 <= p <= 100 for p in percents):",
+            "if any(tokens) and not all(1 <= p <= 100 for p in percents):",
+        ): "You check the percents only where there are values. One out of range raises ValueError in any case.",
+        replace(
             "1 <= p <= 100", "1 <= p < 100"
         ): "You refuse the 100th percentile. It is the largest value.",
         replace(
@@ -1488,7 +1534,20 @@ def _(arrivals, tokens, percents=(50, 95, 99)):
     }
 
 
-@latency_percentiles.alternative("numpy's inverted_cdf")
+@latency_percentiles.mistake(
+    'NumPy\'s method "nearest" rounds a place among n − 1 steps up or down. The rank is p % of n, rounded up.'
+)
+def _(arrivals, tokens, percents=(50, 95, 99)):
+    serving.latency_percentiles(arrivals, tokens, percents)  # raises where that is due
+    ttft = [times[0] - a for a, times in zip(arrivals, tokens, strict=True) if times]
+    itl = [b - a for times in tokens for a, b in pairwise(times)]
+    return {
+        name: [float(np.percentile(v, p, method="nearest")) if v else math.nan for p in percents]
+        for name, v in (("ttft", ttft), ("itl", itl))
+    }
+
+
+@latency_percentiles.mistake(FLOAT_RANK)
 def _(arrivals, tokens, percents=(50, 95, 99)):
     if len(tokens) - len(arrivals) or any(not 0 < p < 101 for p in percents):
         raise ValueError("arguments")
@@ -1499,6 +1558,21 @@ def _(arrivals, tokens, percents=(50, 95, 99)):
         if not values:
             return [float("nan") for _ in percents]
         return [float(np.percentile(values, p, method="inverted_cdf")) for p in percents]
+
+    return {"itl": of(gaps), "ttft": of(waits)}
+
+
+@latency_percentiles.alternative("numpy's sort")
+def _(arrivals, tokens, percents=(50, 95, 99)):
+    if len(tokens) - len(arrivals) or any(not 0 < p < 101 for p in percents):
+        raise ValueError("arguments")
+    waits = [times[0] - begin for begin, times in zip(arrivals, tokens, strict=False) if len(times)]
+    gaps = [float(gap) for times in tokens for gap in np.diff(times)]
+
+    def of(values):
+        if not values:
+            return [float("nan") for _ in percents]
+        return np.sort(values)[[(p * len(values) + 99) // 100 - 1 for p in percents]].tolist()
 
     return {"itl": of(gaps), "ttft": of(waits)}
 
@@ -1691,6 +1765,10 @@ continuous_batching.slips(
             "return read, admitted", "return read, admitted + [0] * (len(waiting) - len(admitted))"
         ): "You give a number to every request that waits. The second list has those that get a slot.",
         replace(
+            "for unread in running:", "for unread in sorted(running, key=lambda n: n > 1):"
+        ): "Your numbers for running requests stand in the order in which they are served. They stand in the order of "
+        "`running`.",
+        replace(
             "return read, admitted", "return read + admitted"
         ): "You return one list. There are two: the running "
         "requests', and those of the requests that get a slot.",
@@ -1731,6 +1809,22 @@ def _(running, waiting, slots, budget):
         read.append(1 if unread == 1 else min(unread, left))
         left -= read[-1] if unread > 1 else 0
     return read, admitted
+
+
+@continuous_batching.mistake(
+    "A waiting request with one unread token goes before running prompts in your code. All running "
+    "requests come before those that wait."
+)
+def _(running, waiting, slots, budget):
+    if budget < slots or len(running) > slots:
+        raise ValueError
+    joined = [*running, *waiting[: slots - len(running)]]
+    given = [0] * len(joined)
+    for i in sorted(range(len(joined)), key=lambda i: joined[i] > 1):
+        given[i] = min(joined[i], budget)
+        budget -= given[i]
+    admitted = given[len(running) :]
+    return given[: len(running)], admitted[: [*admitted, 0].index(0)]
 
 
 @continuous_batching.mistake(
@@ -2367,6 +2461,10 @@ paged_attention.slips(
             JOINED,
             "x.transpose(2, 3).reshape(len(x), x.size(1) * x.size(2), x.size(3), x.size(4)).transpose(1, 2)",
         ): "You exchange places and heads inside of a block before you join the blocks, so tokens and heads are mixed.",
+        replace(
+            JOINED, "x.transpose(1, 2).flatten(1, 2).transpose(1, 2)"
+        ): "You line up place 0 of all blocks, then place 1. Token j is in block j // P at place j % P: a block's places "
+        "follow one another.",
         replace(KV, "for kept in (keys, keys)"): "You read the keys for the values, too.",
         replace(KV, "for kept in (values, keys)"): "You exchange keys and values.",
         replace(
@@ -2765,6 +2863,11 @@ BlockTables.slips(
         replace(
             SHARED_FIRST, SHARED_FIRST.replace("len(tokens)", "len(tokens) - 1")
         ): "You keep two tokens out of the table. One is enough.",
+        replace(
+            SHARED_FIRST,
+            SHARED_FIRST.replace("len(tokens)", "len(tokens) // self.block_size * self.block_size"),
+        ): "You leave the last full block out of the table also where tokens follow it. It stays out only if its last "
+        "token is the sequence's last.",
         replace(
             BLOCK,
             "block = self._known.get(tuple(tokens[end - self.block_size : end]))",

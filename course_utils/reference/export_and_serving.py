@@ -26,8 +26,8 @@ def per_row_probs(
     The softmax of a row's logits / its temperature. Where the temperature is 0, the
     likeliest token has the probability 1 and all others 0; of equally likely tokens the
     one with the smallest id. Computed in float32, in float64 for float64 logits, and that
-    is the result's dtype. Temperatures are 0 or more; that is not checked. The arguments
-    are not changed. `torch.export.export` takes the function, with a B that may change: no
+    is the result's dtype. There is at least one row, and temperatures are 0 or more; that
+    is not checked. The arguments are not changed. `torch.export.export` takes the function, with a B that may change: no
     branch or loop in Python depends on a value or on B.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -44,7 +44,7 @@ def export_dynamic(
 
     model: takes ids, (B, T), as its one positional argument, whatever its name. ids: an
     example of any size, with at least one row and one token; the program's sizes do not
-    depend on it. A maximum of 1 makes the size 1, always. The program refuses more rows or
+    depend on it. If a maximum is 1, that size is the constant 1. The program refuses more rows or
     tokens than the maxima. Afterwards the model and each of its submodules is in the mode
     in which it was, train or eval.
     """
@@ -74,7 +74,8 @@ def append_at(
 
     position: how many places of each row are filled; int64. Row b's new ones stand in the
     places position[b] to position[b] + T − 1, which the cache has; that is not checked. All
-    other places keep what they hold. A new tensor: the arguments are not changed.
+    other places keep what they hold. B and T are at least 1. The result is a new tensor;
+    the arguments are not changed.
     `torch.export.export` takes the function, with B, T and C that may change: no branch or
     loop in Python depends on them or on a position.
     """
@@ -89,9 +90,9 @@ def visible_at(
     """Which places of the cache each of T new tokens may attend to, once they stand in it.
 
     position: how many places of each row were filled before. New token t of row b stands in
-    place position[b] + t, and attends to that place and all before it: True there. On the
-    device of `position`. `torch.export.export` takes it, too, with B, T and a capacity that
-    may change.
+    place position[b] + t, and attends to that place and all before it: True there. T is at
+    least 1. The result is on the device of `position`. `torch.export.export` takes the
+    function, too, with B, T and a capacity that may change.
     """
     device = position.device
     place = position[:, None] + torch.arange(T, device=device)  # (B, T)
@@ -167,13 +168,14 @@ def assert_onnx_parity(
     model: called with a case's tensors, gives one tensor; no gradient is recorded. session:
     an onnxruntime.InferenceSession of one output, or what behaves so: `get_inputs()` lists
     its inputs, in the order of the model's arguments, each with a `name`; `run(None,
-    feeds)`, with NumPy arrays by these names, gives a list of arrays. Each is called once
-    for each case, and sees it as it was given, even if one of them writes into its
-    arguments; the cases are not changed.
+    feeds)`, with NumPy arrays by these names, gives a list of arrays. Model and session
+    are called once for each case. If one of them writes into what it gets, neither the
+    other nor the cases change.
 
     The outputs are the same if they have one shape and one dtype, and for each element
-    |model's − session's| ≤ atol + rtol · |model's|. An infinity is the same only as an equal
-    one, and NaN is the same as nothing, not even NaN. The result is the largest |model's −
+    |model's − session's| ≤ atol + rtol · |model's|, computed in float64 whatever their dtype,
+    integers too. An infinity equals only an infinity of its own sign. NaN equals nothing,
+    not even another NaN. The result is the largest |model's −
     session's| of all elements of all cases, a float: 0 between equal infinities, and 0 if
     there are no elements. Raises ValueError, before either of the two is called, if there is no case or
     if one has more or fewer tensors than the session has inputs.
@@ -192,8 +194,9 @@ def assert_onnx_parity(
                 f"case {number}: {ours.dtype} {tuple(ours.shape)} of the model, "
                 f"{theirs.dtype} {tuple(theirs.shape)} of the session"
             )
-        apart = torch.where(ours == theirs, 0.0, (ours - theirs).abs())
-        wrong = ~(apart <= atol + rtol * ours.abs()) | apart.isinf()
+        x, y = ours.double(), theirs.double()
+        apart = torch.where(x == y, 0.0, (x - y).abs())
+        wrong = ~(apart <= atol + rtol * x.abs()) | apart.isinf()
         if wrong.any():
             raise AssertionError(
                 f"case {number}: {int(wrong.sum())} of {wrong.numel()} elements differ"

@@ -39,8 +39,8 @@ def hf_state_dict(
     out) there. Every tensor of the result is contiguous: safetensors takes no others. The
     argument is not changed.
 
-    float16 keeps three more bits of each weight than bfloat16, in as many bytes; a trained
-    GPT-2's weights are far from its largest number, 65,504.
+    float16 keeps three more bits than bfloat16 of all but tiny weights, in as many bytes; a
+    trained GPT-2's weights are far from its largest number, 65,504.
     """
     linear = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
     return {

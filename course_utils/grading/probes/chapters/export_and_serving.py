@@ -259,6 +259,8 @@ def _with(fault: Any, result: Tensor) -> Tensor:
             return result.half()
         case "transposed":
             return result.T.clone()
+        case "negated":
+            return -result
     return result.clone()
 
 
