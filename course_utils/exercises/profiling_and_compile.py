@@ -2324,7 +2324,7 @@ matmul_kernel = Exercise(
         "This is `tiled_matmul` without its two outer loops: `tl.program_id(0)` and `tl.program_id(1)` say which tile.",
         "Pointers of a tile: `a_ptr + rows[:, None] * stride_am + inner[None, :] * stride_ak`. Row indices go down, column "
         "indices go across.",
-        "Each load has a mask of both axes and other=0.0, so that what is outside adds nothing. `total += tl.dot(a, b)`, or `tl.dot(a, b, total)`.",
+        "Each load has a mask of both axes and other=0.0, so that what is outside adds nothing. `total += tl.dot(a, b, input_precision='ieee')`.",
         ("edge cases", "The mask of a load along K matters too: the last tile of K is smaller."),
     ),
 )
@@ -2429,6 +2429,13 @@ matmul_kernel.slips(
         replace(
             "inner = start + tl.arange(0, BLOCK_K)", "inner = tl.arange(0, BLOCK_K)"
         ): "Every step reads the first tiles along K. Add the start of the step to the indices.",
+        replace(
+            "< K),\n            other=0.0,\n",
+            "< K),\n",
+            "< N),\n            other=0.0,\n",
+            "< N),\n",
+        ): "Your loads have a mask and no `other`. What they give outside is then not defined, and it goes into the sums: "
+        "say other=0.0.",
         replace(
             "range(0, K, BLOCK_K)", "range(0, K - K % BLOCK_K, BLOCK_K)"
         ): "You leave out the last tiles along K where they are smaller.",
@@ -2597,3 +2604,12 @@ for exercise, name, mutant, because in (
 ):
     end = "" if mutant.endswith("removed") else "`"
     exercise.equivalent(f"{name}: `{mutant}{end}", because=because)
+for _load in (1, 2):
+    matmul_kernel.equivalent(
+        f"matmul_kernel: `other=0.0` → `other=1.0` [#{_load}]",
+        because="beyond K the other matrix is 0, and rows and columns beyond M and N are not written",
+    )
+matmul_kernel.equivalent(
+    "matmul_kernel: `tl.dot(a, b, input_precision='ieee')` → `tl.dot(a, b)`",
+    because="the interpreter knows one precision; compiled, float32 is multiplied in TF32",
+)

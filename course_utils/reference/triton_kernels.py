@@ -20,6 +20,11 @@ triton: Any = import_module("triton") if find_spec("triton") else None
 tl: Any = import_module("triton.language") if triton else SimpleNamespace(constexpr=object)
 
 
+def runs_on() -> str:
+    """Where kernels find their tensors: "cuda" if Triton compiles them, "cpu" under its interpreter."""
+    return "cpu" if triton is None or triton.knobs.runtime.interpret else "cuda"
+
+
 @cache
 def jitted(function: Callable[..., None]) -> Any:
     """The kernel of a function, once for all its launches: `jitted(f)[grid](...)`. Needs Triton."""
@@ -66,8 +71,8 @@ def matmul_kernel(
     a_ptr, b_ptr, c_ptr: the first elements of a (M, K), b (K, N) and c (M, N), of one
     floating dtype. stride_am: elements of a from one row to the next; stride_ak: from one
     column to the next; likewise for b and c. The blocks are powers of two, 16 or more; they
-    need not divide M, N and K. Reads and writes nothing outside of the matrices. Sums are
-    float32 at least, written in c's dtype.
+    need not divide M, N and K. Reads and writes nothing outside of the matrices. Products
+    of float32 are float32, not TF32; sums are float32 at least, written in c's dtype.
     """
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -148,6 +148,12 @@ GUARD = 64
 """Elements in front of and behind each tensor that no kernel may read or write."""
 
 
+def _interpreted() -> bool:
+    import triton
+
+    return bool(triton.knobs.runtime.interpret)
+
+
 class Arena:
     """Tensors with room around them, so that what strays is seen and hurts nobody."""
 
@@ -155,9 +161,13 @@ class Arena:
         self.rooms: dict[str, tuple[Tensor, Tensor]] = {}
 
     def place(self, name: str, x: Tensor, margin: int) -> Tensor:
-        """x, with its own values, in the middle of a storage of NaN; margin: elements on each side."""
+        """x, with its own values, in the middle of a storage of NaN; margin: elements on each side.
+
+        On the GPU where Triton compiles: its kernels see no other memory.
+        """
+        device = "cpu" if _interpreted() else "cuda"
         extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
-        room = torch.full((extent + 2 * margin,), float("nan"), dtype=x.dtype)
+        room = torch.full((extent + 2 * margin,), float("nan"), dtype=x.dtype, device=device)
         here = room.as_strided(x.shape, x.stride(), margin)
         here.copy_(x)
         self.rooms[name] = room, here
@@ -174,17 +184,26 @@ class Arena:
 
 @contextmanager
 def _reads_noted(arena: Arena) -> Iterator[list[bool]]:
-    """For each load, does it stay inside of the tensors? Only Triton's interpreter can be asked."""
+    """For each load, does it stay inside of the tensors? Only Triton's interpreter can be asked.
+
+    What a load with a mask gives outside, without `other`, is not defined: here it is NaN.
+    """
     from triton.runtime import interpreter
 
+    if not _interpreted():
+        yield []
+        return
     builder: Any = interpreter.interpreter_builder
     load, found = builder.create_masked_load, []
     places = np.concatenate([_addresses(here) for _, here in arena.rooms.values()])
 
-    def noted(pointers: Any, mask: Any, *more: Any) -> Any:
-        read = pointers.data[np.broadcast_to(mask.data, pointers.data.shape).astype(bool)]
-        found.append(bool(np.isin(read, places).all()))
-        return load(pointers, mask, *more)
+    def noted(pointers: Any, mask: Any, other: Any, *more: Any) -> Any:
+        inside = np.broadcast_to(mask.data, pointers.data.shape).astype(bool)
+        found.append(bool(np.isin(pointers.data[inside], places).all()))
+        read = load(pointers, mask, other, *more)
+        if other is None and read.data.dtype.kind == "f":
+            read.data[~inside] = np.nan
+        return read
 
     builder.create_masked_load = noted
     try:
@@ -213,7 +232,7 @@ def _launched(
     with _reads_noted(arena) as inside:
         triton.jit(inspect.unwrap(subject))[grid](*args, **meta)
     out = next(here for name, (_, here) in arena.rooms.items() if name in "cy")
-    seen: dict[str, Any] = {"result": out.clone()}
+    seen: dict[str, Any] = {"result": out.cpu().clone()}
     for name, was in inputs.items():
         seen[f"`{name}` is as it was"] = unchanged(was, arena.rooms[name][1].clone())
     seen["reads nothing but its tensors"] = all(inside)
