@@ -131,6 +131,18 @@ def test_every_chapter_is_on_its_part_and_every_exercise_on_the_list(html: Path)
     assert [link.partition("#exercise-")[2] for link in table if "#exercise-" in link] == keys
 
 
+def test_the_table_says_what_an_exercise_builds_on(html: Path) -> None:
+    text = (html / "book" / "exercises.html").read_text(encoding="utf-8")
+    rows = {row.split("#exercise-", 1)[1].split('"')[0]: row for row in text.split("<tr")[2:]}
+    assert len(rows) == sum(len(exercises_of(page)) for page in NOTEBOOKS)
+    for key, others in engine.built_on().items():
+        if key.lower() not in rows:
+            continue  # not in this build
+        assert ("builds on" in rows[key.lower()]) == bool(others), key
+        for other in others:
+            assert f"#exercise-{other.lower()}" in rows[key.lower()], (key, other)
+
+
 def test_the_filter_of_the_exercises(site: str, browser: Browser) -> None:
     keys = [key for page in NOTEBOOKS for key in exercises_of(page)]
     of_strides = exercises_of("notebooks/02_strides")

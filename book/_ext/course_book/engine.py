@@ -187,3 +187,12 @@ def prepare_kernels() -> None:
     """Let kernels be the ones of the Python that builds the site."""
     os.environ.pop("JUPYTER_PATH", None)
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+
+
+@lru_cache
+def built_on() -> dict[str, tuple[str, ...]]:
+    """For each exercise the earlier ones that the book's solution of it uses."""
+    from course_utils.authoring import needs
+    from course_utils.grading import every
+
+    return needs.built_on(every())

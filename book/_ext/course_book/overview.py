@@ -216,16 +216,34 @@ class CourseExercises(SphinxDirective):
     def _table(self, found: list[tuple[str, Chapter, Task]]) -> nodes.table:
         head = ("Exercise", "Chapter", "Difficulty", "Minutes", "Points", "Checked besides values")
         widths = (24, 18, 10, 8, 8, 32)
-        rows = [self._row(*one) for one in found]
+        by_key = {task.key: task for *_, task in found}
+        rows = [self._row(*one, by_key) for one in found]
         table = _table(head, widths, rows)
         table["classes"] = ["course-exercises"]
         return table
 
-    def _row(self, docname: str, chapter: Chapter, task: Task) -> nodes.row:
+    def _row(
+        self, docname: str, chapter: Chapter, task: Task, by_key: dict[str, Task]
+    ) -> nodes.row:
         besides = _with_code("; ".join(task.besides) or "–")
+        others = [by_key[key] for key in engine.built_on().get(task.key, ()) if key in by_key]
+        built = [
+            _paragraph(
+                "builds on ",
+                *_separated(
+                    [
+                        [pages.anchor_link(other.anchor, nodes.Text(other.number))]
+                        for other in others
+                    ]
+                ),
+            )
+        ]
         row = _table_row(
             [
-                [_paragraph(nodes.Text(f"{task.number} "), _exercise(task))],
+                [
+                    _paragraph(nodes.Text(f"{task.number} "), _exercise(task)),
+                    *(built if others else []),
+                ],
                 [_paragraph(pages.page_link(docname, nodes.Text(chapter.title)))],
                 [_paragraph(_stars(task))],
                 [_paragraph(str(task.minutes))],
