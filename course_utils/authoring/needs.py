@@ -1,26 +1,18 @@
-"""What builds on what: chapters, read from their heads and from what their code uses, and exercises.
+"""Which chapter needs which, read from the notebooks: from their heads, and from what their code uses.
 
 What a head names under "You need", and comes earlier, comes *before* the chapter. Whatever else its code
 uses, of a chapter still to come or of one that may have been left out, its text must link to first.
 """
 
 import ast
-import inspect
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from course_utils.carried import keys_taken
 from course_utils.source.imports import imports_in, python_of
-from course_utils.source.names import names_used
-
-if TYPE_CHECKING:
-    from course_utils.grading import Exercise
 
 FILE = re.compile(r"(?P<number>\d\d)_(?P<name>\w+)")
 LINK = re.compile(r"\]\((?:\.\./notebooks/)?(\d\d)_\w+\.ipynb")
@@ -161,50 +153,3 @@ def unsaid(chapters: Mapping[int, Needs], number: int) -> dict[int, int]:
         for used, at in chapter.uses.items()
         if used not in before and chapter.said.get(used, at) >= at
     }
-
-
-# Exercises
-
-
-def built_on(exercises: Mapping[str, "Exercise"]) -> dict[str, tuple[str, ...]]:
-    """For each exercise the earlier ones whose answers the book's solution of it uses, in the book's order.
-
-    By itself or through the helpers of its file. What those build on in turn is not repeated.
-    exercises: in the book's order.
-    """
-    parts = {id(inspect.unwrap(part)): key for key, one in exercises.items() for part in one.parts}
-    called = {key: _called(one, parts) for key, one in exercises.items()}
-    order = [*exercises]
-    return {
-        key: tuple(other for other in order[:at] if other in called[key])
-        for at, key in enumerate(order)
-    }
-
-
-def _called(exercise: "Exercise", parts: Mapping[int, str]) -> set[str]:
-    """Exercises that a solution and its helpers name. parts: keys by the identity of their parts."""
-    module = exercise.parts[0].__module__
-    definitions = _definitions(module)
-    found: set[str] = set()
-    seen: set[str] = set()
-    waiting = [part.__name__ for part in exercise.parts]
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        named: Any = getattr(sys.modules[module], name, None)
-        key = parts.get(id(inspect.unwrap(named)), exercise.key)
-        if key != exercise.key:
-            found.add(key)
-        elif name in definitions:
-            waiting += names_used(definitions[name])
-    return found
-
-
-@cache
-def _definitions(module: str) -> dict[str, ast.stmt]:
-    """The functions and classes that a module defines, by name."""
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
-    kinds = ast.FunctionDef, ast.ClassDef
-    return {node.name: node for node in tree.body if isinstance(node, kinds)}

@@ -2231,6 +2231,7 @@ def _():
     yield call(normal(3, 37), 0, 64), "a row much shorter than the block"
     yield call(normal(3, 8) + 1000.0, 0, 8), "exp(1000) is infinite"
     yield call(normal(3, 5) - 1000.0, 0, 8), "exp(−1000) is 0"
+    yield call(rows_of([0.0, 1000.0]), 0, 2), "a row as long as the block, and far apart"
     yield call(rows_of([-INF, 0.0, -INF], [1.0, -INF, 2.0]), 0, 4), "elements that are masked out"
     yield call(normal(2, 1), 0, 1), "one column"
     yield call(normal(4, 12)[:, :7], 5, 8), "rows lie apart, in y by another distance"
@@ -2247,6 +2248,11 @@ softmax_kernel.slips(
         replace(
             'other=-float("inf")', "other=0.0"
         ): "Columns outside are loaded as 0, and exp(0) = 1 goes into the sum. Load them as −∞.",
+        replace(
+            ', other=-float("inf")', ""
+        ): "Your load has a mask and no `other`. What it gives outside is then not defined, and it goes into the maximum "
+        "and the sum: load −∞ there.",
+        replace("tl.exp(", "tl.exp2("): "`tl.exp2` raises 2 to a power. Softmax takes e: `tl.exp`.",
         replace("y, mask=inside)", "y)"): "You store without a mask, and write behind the row.",
         replace(
             "x - tl.max(x, axis=0)", "x"
@@ -2436,6 +2442,12 @@ matmul_kernel.slips(
             "< N),\n",
         ): "Your loads have a mask and no `other`. What they give outside is then not defined, and it goes into the sums: "
         "say other=0.0.",
+        replace(
+            "range(0, K, BLOCK_K)", "range(0, N, BLOCK_K)"
+        ): "You step along N. What is summed over, the columns of a and the rows of b, has K elements.",
+        replace(
+            "range(0, K, BLOCK_K)", "range(0, M, BLOCK_K)"
+        ): "You step along M. What is summed over, the columns of a and the rows of b, has K elements.",
         replace(
             "range(0, K, BLOCK_K)", "range(0, K - K % BLOCK_K, BLOCK_K)"
         ): "You leave out the last tiles along K where they are smaller.",

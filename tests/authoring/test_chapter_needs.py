@@ -8,7 +8,6 @@ import pytest
 from course_utils.authoring import needs
 from course_utils.authoring.counts import count
 from course_utils.authoring.dependencies import ROOT
-from course_utils.grading import every
 
 CHAPTERS = needs.read(ROOT / "notebooks", ROOT / "course_utils")
 
@@ -34,18 +33,6 @@ def test_a_head_names_what_is_there_and_something_to_begin_with(number: int) -> 
 def test_the_book_can_be_read_in_its_own_order() -> None:
     for number in CHAPTERS:
         assert needs.all_before(CHAPTERS, [number])[-1] == number
-
-
-def test_an_exercise_builds_on_earlier_ones_of_the_book() -> None:
-    found = needs.built_on(every())
-    assert [*found] == [*every()]
-    assert found["ddp.DistributedDataParallel"] == (
-        "ddp.broadcast_parameters",
-        "ddp.GradientBuckets",
-    )
-    assert found["gpt2.Block"] == ("gpt2.MLP", "gpt2.CausalSelfAttention")
-    assert found["strides.flat_index"] == ()
-    count("exercises that build on others", sum(map(bool, found.values())))
 
 
 # What is read from a notebook

@@ -51,19 +51,11 @@ def cases_with(exercise, seed):
     return [repr(case.as_tree()) for case in exercise.random_cases(seed)]
 
 
-def first_with(exercise, seed):
-    """What the first three draws of each of its generators give."""
-    drawn = [case for body, _ in exercise._random for case in collect(body, 3, seed)]
-    return [repr(case.as_tree()) for case in drawn]
-
-
 def test_another_seed_gives_other_cases():
     """Unless the declaration goes through its whole domain: then every seed gives the same."""
     whole = []
     for key, exercise in every().items():
-        if not exercise._random or first_with(exercise, 0) != first_with(exercise, 1):
-            continue  # the first draws differ already
-        if cases_with(exercise, 0) == cases_with(exercise, 1):
+        if exercise._random and cases_with(exercise, 0) == cases_with(exercise, 1):
             again = [sorted(cases_with(exercise, seed)) for seed in (0, 2, 3)]
             assert again[0] == again[1] == again[2], key
             whole.append(key)

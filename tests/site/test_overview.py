@@ -17,7 +17,7 @@ from test_pages import NOTEBOOKS, PAGES, exercises_of
 
 from course_utils.authoring import needs
 from course_utils.authoring.counts import count
-from course_utils.grading import find
+from course_utils.grading import every, find
 
 sys.path.append(str(ROOT / "book" / "_ext"))
 from course_book import chapters, engine, graph, heads
@@ -130,6 +130,17 @@ def test_every_chapter_is_on_its_part_and_every_exercise_on_the_list(html: Path)
     table = links.read(html / "book" / "exercises.html").links
     linked = [link.partition("#exercise-")[2] for link in table if "#exercise-" in link]
     assert [*dict.fromkeys(linked)] == keys  # later rows also link to what they build on
+
+
+def test_an_exercise_builds_on_earlier_ones_that_its_solution_uses() -> None:
+    found = engine.built_on()
+    assert [*found] == [*every()]
+    assert found["ddp.DistributedDataParallel"] == (
+        "ddp.broadcast_parameters",
+        "ddp.GradientBuckets",
+    )
+    assert found["gpt2.Block"] == ("gpt2.MLP", "gpt2.CausalSelfAttention")
+    assert found["strides.flat_index"] == ()
 
 
 def test_the_table_says_what_an_exercise_builds_on(html: Path) -> None:

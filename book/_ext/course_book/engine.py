@@ -191,8 +191,27 @@ def prepare_kernels() -> None:
 
 @lru_cache
 def built_on() -> dict[str, tuple[str, ...]]:
-    """For each exercise the earlier ones that the book's solution of it uses."""
-    from course_utils.authoring import needs
+    """For each exercise the earlier ones that the book's solution of it uses, itself or through helpers.
+
+    What those build on in turn is not repeated.
+    """
+    from course_utils.classroom.release.needs import Graph
+    from course_utils.classroom.release.reach import Taken
     from course_utils.grading import every
 
-    return needs.built_on(every())
+    files = (package() / "reference").glob("*.py")
+    graph = Graph({f"course_utils/reference/{file.name}": file.read_bytes() for file in files})
+    parts = {
+        key: [Taken(part.__module__, part.__name__) for part in one.parts]
+        for key, one in every().items()
+    }
+    owners = {part: key for key, own in parts.items() for part in own}
+    answers: dict[str, list[str]] = {}
+    for part in owners:
+        answers.setdefault(part.module, []).append(part.name)
+    found: dict[str, tuple[str, ...]] = {}
+    for key, own in parts.items():
+        start = {used for part in own for used in graph.used_by(part)}
+        called = {owners[what] for what, _ in graph.ways(start, answers)}
+        found[key] = tuple(earlier for earlier in found if earlier in called)
+    return found

@@ -226,24 +226,15 @@ class CourseExercises(SphinxDirective):
         self, docname: str, chapter: Chapter, task: Task, by_key: dict[str, Task]
     ) -> nodes.row:
         besides = _with_code("; ".join(task.besides) or "–")
-        others = [by_key[key] for key in engine.built_on().get(task.key, ()) if key in by_key]
-        built = [
-            _paragraph(
-                "builds on ",
-                *_separated(
-                    [
-                        [pages.anchor_link(other.anchor, nodes.Text(other.number))]
-                        for other in others
-                    ]
-                ),
-            )
+        links = [
+            [pages.anchor_link(by_key[key].anchor, nodes.Text(by_key[key].number))]
+            for key in engine.built_on()[task.key]
+            if key in by_key
         ]
+        built = [_paragraph("builds on ", *_separated(links))] if links else []
         row = _table_row(
             [
-                [
-                    _paragraph(nodes.Text(f"{task.number} "), _exercise(task)),
-                    *(built if others else []),
-                ],
+                [_paragraph(nodes.Text(f"{task.number} "), _exercise(task)), *built],
                 [_paragraph(pages.page_link(docname, nodes.Text(chapter.title)))],
                 [_paragraph(_stars(task))],
                 [_paragraph(str(task.minutes))],

@@ -43,6 +43,7 @@ class Graph:
         }
         self.imports = cache(self._imports)
         self.definitions = cache(self._definitions)
+        self.used_by = cache(self._used_by)
 
     def _imports(self, module: str) -> Imports:
         source = self.sources[module]
@@ -57,7 +58,7 @@ class Graph:
                     found.setdefault(name, []).append(node)
         return found
 
-    def used_by(self, one: Taken) -> set[Taken]:
+    def _used_by(self, one: Taken) -> set[Taken]:
         """What a definition uses; a module as such uses what runs when it is imported."""
         if one.module not in self.known:
             return set()
