@@ -264,7 +264,7 @@ quiz = Quiz(
             [
                 Choice(
                     "The logits are moved to the CPU, where the product is computed",
-                    "Torch never moves a tensor with axes for you: a hidden copy would be too dear.",
+                    "In arithmetic torch never moves a tensor with axes for you: a hidden copy would be too dear.",
                 ),
                 Choice(
                     "An error: two devices",
@@ -272,7 +272,7 @@ quiz = Quiz(
                 ),
                 Choice(
                     "It works: a 0-dim CPU tensor counts as a number",
-                    "In arithmetic, tensors without axes are the one exception to the rule of one device.",
+                    "In arithmetic, CPU tensors without axes are the one exception to the rule of one device.",
                     right=True,
                 ),
             ],

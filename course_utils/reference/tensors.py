@@ -81,9 +81,9 @@ def gather_log_probs(
     """Log-probability, in nats, that the softmax of the logits gives to each target.
 
     logits: unnormalised, of any finite size. targets: int64, 0 ≤ targets < V. B may be
-    0. Logits in half precision are counted in float32, and so is the result; float64
-    stays float64. The negative of its mean is the cross-entropy loss of a language
-    model.
+    0. Logits in half precision are converted to float32, which is then also the dtype
+    of the result; float64 stays float64. The negative of its mean is the cross-entropy
+    loss of a language model.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     log_sum_exp = logits.logsumexp(dim=-1)

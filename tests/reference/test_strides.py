@@ -166,3 +166,34 @@ def test_cache_lines_and_misses():
     assert strides.cache_misses(x, lines=16) == 64
     assert strides.cache_misses(x.T, lines=16) == 32 * 32
     assert strides.cache_misses(x.T, lines=64) == 64
+
+
+# What the chapter says of torch in words, and no cell of it shows
+
+
+def test_a_matmul_into_its_own_argument_is_wrong_and_raises_nothing():
+    a = torch.arange(9.0).reshape(3, 3)
+    right = a @ a.T
+    assert not torch.equal(torch.mm(a, a.T, out=a), right)
+
+
+def test_the_memory_format_that_comes_out():
+    last = torch.channels_last
+    x, weight = torch.randn(2, 8, 5, 5), torch.randn(4, 8, 3, 3)
+    for one in (x, x.to(memory_format=last)):
+        for other in (weight, weight.to(memory_format=last)):
+            y = torch.nn.functional.conv2d(one, other)
+            either = one.is_contiguous(memory_format=last) or other.is_contiguous(
+                memory_format=last
+            )
+            assert y.is_contiguous(memory_format=last) == either
+    pixels = x.to(memory_format=last)
+    assert (pixels + 1).is_contiguous(memory_format=last)
+    assert pixels.softmax(1).is_contiguous()
+    assert torch.nn.functional.layer_norm(pixels, (5,)).is_contiguous()
+
+
+def test_a_result_may_keep_the_order_of_a_transpose():
+    x = torch.zeros(3, 4)
+    assert (x.T + 1).stride() == x.T.stride() == (1, 4)
+    assert x.flip(0).stride() == (4, 1)  # a view would need -4

@@ -1,10 +1,12 @@
 """The book's chapter 1 against torch's own functions, on drawn inputs."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from course_utils.reference import tensors as ref
 
@@ -135,3 +137,41 @@ def test_xavier_uniform_draws_what_torch_draws(fan_out, fan_in, seed):
 def test_xavier_uniform_keeps_the_variance_halfway():
     w = ref.xavier_uniform(600, 400, generator=seeded(0))
     assert abs(w.var().item() / (2 / 1000) - 1) < 0.02
+
+
+# What the chapter says of torch in words, and no cell of it shows
+
+
+def test_a_matmul_of_two_dtypes_raises_where_arithmetic_converts():
+    whole, real = torch.tensor([1, 2]), torch.tensor([0.5, 0.5])
+    for both in (whole + real, torch.cat([whole, real]), torch.stack([whole, real])):
+        assert both.dtype == torch.float32
+    with pytest.raises(RuntimeError, match="same dtype"):
+        whole @ real
+
+
+def test_assigning_floats_to_integers_cuts_or_raises():
+    x = torch.tensor([1, 2, 3])
+    x[0], x[1:] = 0.9, torch.tensor([0.9, 1.9])
+    assert x.tolist() == [0, 0, 1]
+    with pytest.raises(RuntimeError, match="dtypes match"):
+        x[[0, 1]] = torch.tensor([0.9, 0.9])
+
+
+def test_only_an_index_in_brackets_may_be_on_the_cpu():
+    elsewhere = torch.ones(3, device="meta")
+    assert elsewhere[torch.tensor([0])].device.type == "meta"
+    with FakeTensorMode():
+        on_gpu = torch.ones(3, device="cuda")
+        for forbidden in (
+            lambda: on_gpu.gather(0, torch.tensor([0])),
+            lambda: on_gpu.masked_fill(torch.ones(3, dtype=torch.bool), 0.0),
+        ):
+            with pytest.raises(RuntimeError, match="same device"):
+                forbidden()
+
+
+def test_reshape_exchanges_neighbours_of_which_one_has_size_1():
+    assert torch.equal(torch.arange(6).view(1, 6).reshape(6, 1), torch.arange(6).view(1, 6).mT)
+    apart = torch.arange(6).view(1, 2, 3)
+    assert not torch.equal(apart.reshape(3, 2, 1), apart.transpose(0, 2))
