@@ -72,6 +72,8 @@ def _run(path: Path, place: Path) -> tuple[nbformat.NotebookNode, str]:
     from nbclient import NotebookClient
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
+    from course_utils.processes import kernel_ports
+
     own = place / "own package"
     own.mkdir(exist_ok=True)
     (own / "sitecustomize.py").write_text(ITS_OWN_PACKAGE, encoding="utf-8")
@@ -81,6 +83,7 @@ def _run(path: Path, place: Path) -> tuple[nbformat.NotebookNode, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # the kernel is the one of this Python
+    kernel_ports.set_apart()
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.append(nbformat.v4.new_code_cell(WHOSE))
     client = NotebookClient(
