@@ -1127,7 +1127,8 @@ mfu.slips(
         ): "You leave out attention: 12 · n_layer · n_embd · context for a token.",
         replace(
             "12 *", "6 *"
-        ): "You halve attention for the causal mask. By the definition it is counted whole.",
+        ): "Your attention is half of it. A token costs 12 · n_layer · n_embd · context there, and a causal "
+        "mask takes nothing off.",
         replace(
             "6 * n_parameters + 12 * n_layer * n_embd * context",
             "6 * (n_parameters + 12 * n_layer * n_embd * context)",

@@ -1747,9 +1747,15 @@ online_softmax.slips(
             "(maximum - shift).exp()", "(shift - maximum).exp()"
         ): "Your factor is the wrong way round. "
         "The maximum can only grow, and old sums get smaller: exp(old − new).",
-        replace(
-            "torch.maximum(maximum, scores.amax(dim=-1))", "scores.amax(dim=-1)"
-        ): "Your maximum is that of the new keys alone. It is the largest of all keys so far.",
+        **{
+            replace(
+                "torch.maximum(maximum, scores.amax(dim=-1))", new
+            ): "Your maximum is that of the new keys alone. It is the largest of all keys so far."
+            for new in (
+                "scores.amax(dim=-1)",
+                "torch.where((top := scores.amax(dim=-1)) == -math.inf, maximum, top)",
+            )
+        },
         replace(
             "new.masked_fill(new == -math.inf, 0.0)", "new"
         ): "A row that has seen nothing becomes NaN: −inf − (−inf). Subtract 0 there.",
@@ -1930,6 +1936,9 @@ def in_tiles(made, case, large):
 @flash_attention_forward.edge
 def _():
     yield from in_tiles(qkv, call, large=60)
+    ones = torch.ones(400, 1).bfloat16()
+    many = call(0 * ones[:1], ones, ones, block_k=1)
+    yield many, "bfloat16, and a query that sees 400 tiles: a sum that bfloat16 cannot hold"
 
 
 LONG = {"T": 32, "S": 32, "d": 16, "e": 16}
@@ -2049,6 +2058,10 @@ flash_attention_forward.slips(
             "torch.promote_types(q.dtype, torch.float32)", "q.dtype"
         ): "You compute in the inputs' dtype. With "
         "bfloat16 the state is kept in float32, and so is the second result.",
+        replace(
+            "-math.inf, dtype=wide)", "-math.inf)"
+        ): "Your second result is rounded to q's dtype. It is float32 where q is bfloat16: backward "
+        "takes all weights from it.",
         replace(
             "torch.promote_types(q.dtype, torch.float32)", "torch.float32"
         ): "You compute in float32, also "
@@ -2251,6 +2264,17 @@ flash_attention_backward.slips(
             DS, "p * (dp - row_sums[..., rows, :])"
         ): "The scale is missing in the gradient of q and k. The "
         "scores are scale · q kᵀ, so ds is multiplied by it too.",
+        **{
+            replace(
+                DS, "p * (dp - row_sums[..., rows, :])", other, f"{other} * scale"
+            ): f"The scale is missing in the gradient of {name}. The scores are scale · q kᵀ, so both "
+            "gradients are multiplied by it."
+            for name, other in (("k", "ds @ k_j"), ("q", "ds.transpose(-2, -1) @ q_i"))
+        },
+        replace(
+            DS, "p * (dp - (p * dp).sum(dim=-1, keepdim=True)) * scale"
+        ): "Your row sum is over the keys of one tile. Σ p · dp is over all keys of the row, and that "
+        "is Σ grad_out · out.",
         replace(
             DS, "p * dp * scale"
         ): "You leave out the row's sum. Raising one score lowers the other weights of "

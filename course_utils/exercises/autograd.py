@@ -336,6 +336,10 @@ softmax_vjp.mistake(
     replace("(grad * y).sum(", "grad.mean("),
 )
 softmax_vjp.mistake(
+    "You take the mean of grad · y over the classes. It is their sum: the weights y add up to 1 already.",
+    replace("(grad * y).sum(", "(grad * y).mean("),
+)
+softmax_vjp.mistake(
     "You treat y as x and take its softmax again. y is the result of the forward pass already.",
     replace("inner =", "y = y.softmax(-1)\n    inner ="),
 )
@@ -490,6 +494,12 @@ cross_entropy_backward.contract(
 cross_entropy_backward.mistake(
     "You divide by N. Rows with ignore_index do not count, neither in the sum nor in the number.",
     replace("counts.sum().clamp(min=1)", "max(len(targets), 1)"),
+)
+cross_entropy_backward.mistake(
+    "You divide one count by another, and the quotient is float32, whatever dtype the logits have: float64 loses half of its digits. Divide the gradient itself by the count.",
+    replace(
+        ".div_(counts.sum().clamp(min=1))", ".mul_(counts[:, None] / counts.sum().clamp(min=1))"
+    ),
 )
 cross_entropy_backward.mistake(
     "This is the gradient of the sum. The loss is a mean over the rows that count: divide by their number, or the step grows with the batch.",
@@ -1470,6 +1480,10 @@ gradient_accumulation.mistake(
 gradient_accumulation.mistake(
     "You divide by the size of a micro-batch. Each piece's mean counts len(piece) / N.",
     replace("(len(rows) / len(x))", "(1 / micro_batch)"),
+)
+gradient_accumulation.mistake(
+    "You weigh every piece by micro_batch / N. The last one may have fewer rows: weigh each by len(piece) / N.",
+    replace("(len(rows) / len(x))", "(micro_batch / len(x))"),
 )
 gradient_accumulation.mistake(
     "The gradient is right; the loss you return is the sum of the pieces' means, not their weighted mean.",

@@ -212,15 +212,18 @@ def _():
     yield call(normal(1, 4).expand(3, 4), (1, 4)), "grad is broadcast: its rows share their memory"
 
 
+_IN_FRONT = "You sum only over axes that `shape` lacks. One of size 1 was repeated as well."
 _LONGER = (
     "You sum where grad is longer than `shape`. A 1 may have been broadcast to size 0 as well: sum wherever "
     "`shape` has 1."
 )
 broadcast_vjp.slips(
     {
+        replace("(*range(missing), *repeated)", "tuple(range(missing))"): _IN_FRONT,
         replace(
-            "(*range(missing), *repeated)", "tuple(range(missing))"
-        ): "You sum only over axes that `shape` lacks. One of size 1 was repeated as well.",
+            "axis=(*range(missing), *repeated), keepdims=True).reshape(shape)",
+            "axis=tuple(range(missing)))",
+        ): _IN_FRONT,
         replace(
             "(*range(missing), *repeated)", "tuple(repeated)"
         ): "You sum only over axes of size 1 in "
@@ -279,6 +282,19 @@ def _(grad, shape):
     while grad.ndim > len(shape):
         grad = grad.sum(axis=0)
     return grad
+
+
+@broadcast_vjp.mistake(
+    "You sum one axis after the other, and without keepdims each sum takes its axis away: the next one has "
+    "another number then. Keep them, or sum over all in one call."
+)
+def _(grad, shape):
+    while grad.ndim > len(shape):
+        grad = grad.sum(axis=0)
+    for axis, size in enumerate(shape):
+        if size == 1:
+            grad = grad.sum(axis=axis)
+    return grad.reshape(shape)
 
 
 @broadcast_vjp.mistake(
@@ -576,6 +592,10 @@ _AXES_IN_FRONT = (
 )
 _LACKING_A = "da.sum(axis=tuple(range(da.ndim - a.ndim)))"
 _LACKING_B = "db.sum(axis=tuple(range(db.ndim - b.ndim)))"
+_TRANSPOSED_B = (
+    "You return the transpose of b's gradient, which is right for a weight that is stored transposed. "
+    "Here db = aᵀ grad."
+)
 _MEAN = "You take the mean over the batch. Each entry of it adds its gradient: sum."
 _MEAN_A = "broadcast_vjp(da, a.shape) / max(da.size // max(a.size, 1), 1)"
 _MEAN_B = "broadcast_vjp(db, b.shape) / max(db.size // max(b.size, 1), 1)"
@@ -606,10 +626,13 @@ matmul_vjp.slips(
         replace(
             "a.swapaxes(-1, -2) @ grad", "a @ grad"
         ): "The shapes of a @ grad do not fit, or fit by chance: db = aᵀ grad.",
+        replace("a.swapaxes(-1, -2) @ grad", "(grad.swapaxes(-1, -2) @ a)"): _TRANSPOSED_B,
         replace(
-            "a.swapaxes(-1, -2) @ grad", "(grad.swapaxes(-1, -2) @ a)"
-        ): "You return the transpose of b's "
-        "gradient, which is right for a weight that is stored transposed. Here db = aᵀ grad.",
+            "a.swapaxes(-1, -2) @ grad",
+            "(grad.swapaxes(-1, -2) @ a)",
+            "broadcast_vjp(db, b.shape)",
+            "broadcast_vjp(db, (*b.shape[:-2], b.shape[-1], b.shape[-2]))",
+        ): _TRANSPOSED_B,
         replace(
             "grad @ b.swapaxes(-1, -2)", "(b @ grad.swapaxes(-1, -2))"
         ): "You return the transpose of a's gradient: da = grad bᵀ.",
@@ -740,6 +763,9 @@ def _():
     )
 
 
+_CUT_AT_INF = (
+    "You set the gradient to 0 where y is -inf. exp(y) is 0 there, and grad itself still arrives."
+)
 _AXIS_1 = "You sum over axis 1, which is the last one of a matrix only. The last is axis=-1."
 log_softmax_vjp.slips(
     {
@@ -788,7 +814,10 @@ log_softmax_vjp.slips(
         replace(
             "return grad - np.exp(y) * grad.sum(axis=-1, keepdims=True)",
             "return np.where(np.isneginf(y), 0, grad - np.exp(y) * grad.sum(axis=-1, keepdims=True))",
-        ): "You set the gradient to 0 where y is -inf. exp(y) is 0 there, and grad itself still arrives.",
+        ): _CUT_AT_INF,
+        replace(
+            "return grad", "grad = np.where(np.isneginf(y), 0, grad)\n    return grad"
+        ): _CUT_AT_INF,
         replace("grad.sum", "grad.mean"): "You take the mean of the row. It is the sum.",
         replace(
             "grad - np.exp(y) * ", "grad - "
@@ -1209,7 +1238,7 @@ _COUNTED_ONCE = (
 )
 
 
-def by_users(root, uses=list, take=-1):
+def by_users(root, uses=list, take=-1, done=list):
     """Count the users of each node, and take those whose users are done."""
     users, ahead = {root: 0}, [root]
     while ahead:
@@ -1224,7 +1253,7 @@ def by_users(root, uses=list, take=-1):
     while ready:
         node = ready.pop(take)
         order.append(node)
-        for below in node.inputs:
+        for below in done(node.inputs):
             if below is not None:
                 users[below] -= 1
                 if users[below] == 0:
@@ -1243,20 +1272,24 @@ def _(root):
 
 
 @topological_order.mistake(
+    "You count every use of a node, and take one off for each user. A node that is an input twice never "
+    "comes to 0, and is missing with all behind it: take off every use."
+)
+def _(root):
+    return by_users(root, done=set)
+
+
+@topological_order.mistake(
     "You take the nodes level by level, as they are met from root. One that is used again further down "
     "comes too early: it must wait for all of its users."
 )
 def _(root):
-    order, seen, queue = [], {root}, [root]
-    while queue:
-        node, queue = queue[0], queue[1:]
-        order.append(node)
+    order, seen = [root], {root}
+    for node in order:  # it grows on the way
         for below in node.inputs:
             if below is not None and below not in seen:
                 seen.add(below)
-                queue.append(below)
-        if len(order) > 10_000:
-            raise RecursionError
+                order.append(below)
     return order
 
 
@@ -1397,6 +1430,11 @@ def _():
     yield call([[[1, 2], []], [[], []], [[], []]], g), "an operation that saved nothing"
     yield call([[[2], [2.0]], [[2], [3.0]], [[], []]], g, roots=[0, 1]), "two losses, one leaf"
     yield call(W, g, roots=[0, 0]), "backward a second time"
+    shared = [[[2], [2.0]], [[2], [3.0]], [[3], [5.0]], [[], []]]
+    yield (
+        call(shared, g, roots=[0, 1]),
+        "two losses that share a node, which is used up by the first",
+    )
     yield (
         call(W, g, before={"1": normal(3, seed=1), "2": normal(3, seed=2)}),
         ".grad is there already",
@@ -1431,6 +1469,14 @@ backward.slips(
             "arrived.pop(node)", "arrived[node]"
         ): "You keep the gradients of nodes that are done. Take "
         "each out of the dict when its turn comes.",
+        replace(
+            "if node.saved is None:", "if node is root and node.saved is None:"
+        ): "You look only at root whether backward has passed. Another graph may have used up a node further "
+        "down: look at each when its turn comes.",
+        replace(
+            "if node.saved is None:", "if False:"
+        ): "You do not look whether `saved` is there still, and hand None to the vjp. Where backward has passed "
+        "already, raise RuntimeError.",
         replace(
             "raise RuntimeError(", "raise ValueError("
         ): "A second backward raises RuntimeError, as torch's does.",
@@ -1700,6 +1746,10 @@ mlp_backward.slips(
         replace(
             "np.where(h > 0, dlogits @ w2.T, 0)", "dlogits @ w2.T"
         ): "You let every gradient through the ReLU. Where h is 0 it stops, and h is never below 0: the condition is h > 0.",
+        replace(
+            '"b1": dh.sum(axis=0)', '"b1": (dlogits @ w2.T).sum(axis=0)'
+        ): "Your b1 gets the gradient from before the ReLU's backward. The bias is added inside the ReLU: sum "
+        "what has passed it.",
         replace(
             "np.where(h > 0, dlogits @ w2.T, 0)", "h * (dlogits @ w2.T)"
         ): "You multiply by h. The ReLU's derivative is 1 where h is above 0.",
@@ -2013,6 +2063,23 @@ def _(f, vjp, inputs, directions, grad, eps=1e-6):
     if [g.shape for g in gradients] != [x.shape for x in inputs]:
         raise ValueError("shapes")
     return abs(found - float((gradients[0] * directions[0]).sum()))
+
+
+@vjp_error.mistake(
+    "You move one input after the other, with two calls of f for each. Move all of them at once, each along "
+    "its direction: two calls in all."
+)
+def _(f, vjp, inputs, directions, grad, eps=1e-6):
+    points = [np.asarray(x, dtype=np.float64) for x in inputs]
+    gradients = vjp(np.asarray(grad, dtype=np.float64), *points)
+    if [g.shape for g in gradients] != [x.shape for x in points]:
+        raise ValueError("shapes")
+    error = 0.0
+    for i, (g, u) in enumerate(zip(gradients, directions)):
+        above = f(*points[:i], points[i] + eps * u, *points[i + 1 :])
+        below = f(*points[:i], points[i] - eps * u, *points[i + 1 :])
+        error += float(np.sum(grad * (above - below))) / (2 * eps) - float(np.sum(g * u))
+    return abs(error)
 
 
 @vjp_error.mistake("You change the inputs in place. Work with new arrays: x + eps * u.")

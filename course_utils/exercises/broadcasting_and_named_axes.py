@@ -1172,8 +1172,8 @@ split_and_merge.slips(
         "it raises. reshape copies where it must.",
         replace(
             MERGE, "heads.transpose(1, 2).reshape(heads.size(0), heads.size(2), -1)"
-        ): "Your merge leaves C to be inferred (-1), which fails for a tensor without elements. C is "
-        "H · D: say so, or flatten(2).",
+        ): "You leave a size to be inferred (-1), which fails for a tensor without elements. Say it: D is "
+        "C // n_head where you split, C is H · D where you merge.",
         replace(
             MERGE, "heads.transpose(1, 2)"
         ): "Your merge exchanges time and heads and stops there. "

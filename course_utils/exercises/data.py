@@ -148,6 +148,11 @@ collate_padded.slips(
             "torch.full((len(sequences), T), pad, dtype=sequences[0].dtype)",
         ): "Your inputs have the dtype of the sequences. int64 is asked for.",
         replace(
+            "targets[row, :n] = sequence[1:]",
+            "targets[row, :n] = sequence[1:]\n        targets[row, n:] = targets[row, n:].to(sequence.dtype)",
+        ): "You fill the targets in the sequence's own dtype. A byte cannot hold −100, and makes 156 of it: "
+        "convert to int64 first, then fill.",
+        replace(
             "return inputs, targets", "return targets, inputs"
         ): "You return the targets first. The inputs come first.",
         replace(

@@ -1427,6 +1427,9 @@ token_weighted_backward.slips(
             "    loss = F", "    model.zero_grad()\n    loss = F"
         ): "You empty the gradients first. The caller decides when: here they add up.",
         replace(
+            f"    {BACKWARD}\n", f"    model.zero_grad()\n    {BACKWARD}\n"
+        ): "You empty the gradients before backward. The caller decides when: here they add up.",
+        replace(
             f"    {BACKWARD}\n",
             f"    {BACKWARD}\n"
             "    for p in model.parameters():\n"

@@ -561,9 +561,10 @@ def _():
 WRITTEN = "return cache.scatter(2, place[:, None, :, None].expand(B, H, T, d), new)"
 SEEN = "return (torch.arange(capacity, device=device) <= place[:, :, None])[:, None]"
 IN_PYTHON = (
-    "Python goes through the rows or the tokens one by one, or makes numbers of the positions (`.tolist()`, `int`). "
-    "The graph then has as many steps as the example has rows or tokens, or none, as a position is not known. Compute "
-    "all places as one tensor, and write to all of them at once."
+    "Python goes through the rows or the tokens one by one, makes numbers of the positions (`.tolist()`, `int`), or "
+    "calls what needs sizes as numbers (`torch.take_along_dim`). The graph then has as many steps as the example has "
+    "rows or tokens, or holds for its sizes alone, or there is none, as a position is not known. Compute all places as "
+    "one tensor, and write to all of them at once, or gather."
 )
 ONE_FOR_ALL = "You use the first row's position for all rows. Each row has its own."
 ELSEWHERE = "Your code makes a tensor on the default device. Make it where `position` is."
@@ -598,6 +599,12 @@ static_cache.slips(
             WRITTEN,
             "out = cache.clone()\n    for t in range(T):\n        index = place[:, None, t : t + 1, None]\n"
             "        out = out.scatter(2, index.expand(B, H, 1, d), new[:, :, t : t + 1])\n    return out",
+        ): IN_PYTHON,
+        replace(
+            WRITTEN,
+            "nth = torch.arange(cache.shape[2], device=cache.device) - position[:, None]\n"
+            "    given = torch.take_along_dim(new, nth.clamp(min=0).remainder(T)[:, None, :, None], 2)\n"
+            "    return torch.where(((nth >= 0) & (nth < T))[:, None, :, None], given, cache)",
         ): IN_PYTHON,
         replace(
             WRITTEN, WRITTEN.replace("scatter(", "scatter_(")
@@ -2097,6 +2104,17 @@ paged_kv_blocks.slips(
         ): "A free block that is shared is still among the free ones, so that another table gets it, "
         "too. Take it out.",
         replace(
+            "dict.fromkeys(range(n_blocks))",
+            "list(range(n_blocks))",
+            MARKED,
+            MARKED + "            self._free.remove(block)\n",
+            SHARED,
+            "",
+            BACK,
+            "            self._free.append(block)",
+        ): "A free block that is shared is still among the free ones, so that another table gets it, "
+        "too. Take it out.",
+        replace(
             "        self.uses[block] += 1\n", "        self.uses[block] = 1\n"
         ): "A second table that has the block does not count. Each use adds 1.",
         replace(
@@ -2416,6 +2434,12 @@ paged_attention.slips(
             "((q.transpose(1, 2) @ k.mT / q.size(-1) ** 0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v).transpose(1, 2)",
         ): ITSELF,
         replace(
+            VISIBLE,
+            "seen = token < positions[:, None, :, None]",
+            ATTENDED,
+            "((q.transpose(1, 2) @ k.mT / q.size(-1) ** 0.5).masked_fill(~seen, torch.finfo(q.dtype).min).softmax(-1) @ v).transpose(1, 2)",
+        ): ITSELF,
+        replace(
             VISIBLE, "seen = token >= positions[:, None, :, None]"
         ): "Your mask is True for the future. It is True where a query may attend.",
         replace(
@@ -2477,7 +2501,7 @@ paged_attention.slips(
         replace(
             ATTENDED,
             "F.scaled_dot_product_attention(q.transpose(1, 2) / q.size(-1) ** 0.5, k, v, seen).transpose(1, 2)",
-        ): "You divide by √d, and scaled_dot_product_attention does so again.",
+        ): "Your scores are divided by d in all. It is √d, once: scaled_dot_product_attention divides by it itself.",
         replace(
             ATTENDED,
             "F.scaled_dot_product_attention(q.transpose(1, 2), k, v, is_causal=True).transpose(1, 2)",
@@ -2926,6 +2950,14 @@ BlockTables.slips(
         ): "The last full block is not known in your code.",
         replace(
             KEPT, "if True:"
+        ): "A beginning that is known already gets another block. It stays with the one that it "
+        "has.",
+        replace(
+            KEPT,
+            "if True:",
+            FORGETS,
+            "old = self._holds.pop(block, ())\n"
+            "            if self._known.get(old) == block:\n                del self._known[old]",
         ): "A beginning that is known already gets another block. It stays with the one that it "
         "has.",
         replace(

@@ -303,6 +303,10 @@ bytes_per_rank.mistake(
     replace("share(numel, world_size)", "numel // world_size"),
 )
 bytes_per_rank.mistake(
+    "You add one element also where nothing is left over: 100 elements on 4 ranks are 25 for each. Round up.",
+    replace("share(numel, world_size)", "(numel // world_size + 1)"),
+)
+bytes_per_rank.mistake(
     "Your stage 1 shards the gradients. That is stage 2; stage 1 shards the optimizer's state alone.",
     replace("stage >= 2", "stage >= 1"),
 )
@@ -1184,6 +1188,10 @@ def _():
     )
     yield built(1, vectors(2), compute_dtype=BF16), "one rank"
     yield built(2, vectors(2), units=BLOCKS[::-1]), "units in another order than the model's"
+    yield (
+        built(2, lambda r: (vectors(2)(r), vectors(2, 1)(r)), compute_dtype=BF16),
+        "a model of two arguments, in bfloat16",
+    )
 
 
 WIDE = [f"inner.blocks.{i}" for i in range(3)]
@@ -1259,6 +1267,9 @@ ShardedModel.slips(
         ): "The inputs stay in their own dtype, and the first layer computes with two dtypes: cast those that are "
         "floating-point.",
         replace(
+            "self._cast(x) for x in args", "x if i else self._cast(x) for i, x in enumerate(args)"
+        ): "You cast the first argument only. Every argument that is a floating-point tensor is cast.",
+        replace(
             "floating = isinstance(x, Tensor) and x.is_floating_point()",
             "floating = isinstance(x, Tensor)",
         ): "You cast ids too. An embedding wants whole numbers: cast floating-point arguments only.",
@@ -1274,6 +1285,12 @@ ShardedModel.slips(
         replace(
             "{name: found[name] for name in self.order}", "found"
         ): "The names come unit by unit, the root's last. They are to come in the order of `module.named_parameters()`.",
+        replace(
+            "in self.units.items()",
+            'in [("", self.root), *self.units.items()]',
+            "{name: found[name] for name in self.order}",
+            "found",
+        ): "The names come with all of the root's first. They are to come in the order of `module.named_parameters()`.",
         replace(
             "{name: found[name] for name in self.order}",
             "{name: found[name] for name in sorted(found)}",

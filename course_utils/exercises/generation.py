@@ -122,6 +122,10 @@ BELOW = "logits.masked_fill(logits < least, -math.inf)"
 top_k_filter.slips(
     {
         replace(
+            "values[..., -1:]", "values[:, -1:]"
+        ): "You take the k-th value with `[:, -1:]`, which is the last axis where there are two. There may be one, "
+        "or three: `[..., -1:]`.",
+        replace(
             "min(k, logits.size(-1))", "min(k, logits.numel())"
         ): "Your code raises for k above the size of the vocabulary. Such a k keeps all tokens.",
         replace(
@@ -297,6 +301,13 @@ top_p_filter.slips(
         ): "You sum logits. Sum probabilities: a softmax first.",
         replace(
             "logits.to(wide).softmax(-1)", "logits.softmax(-1)"
+        ): "You compute probabilities in the "
+        "logits' own dtype. In half precision a sum over many tokens stops growing; use float32.",
+        replace(
+            "logits.to(wide).softmax(-1)",
+            "logits.softmax(-1)",
+            "ordered.cumsum(-1) - ordered",
+            "torch.cat((0 * ordered[..., :1], ordered.cumsum(-1)[..., :-1]), -1)",
         ): "You compute probabilities in the "
         "logits' own dtype. In half precision a sum over many tokens stops growing; use float32.",
         replace(
@@ -577,6 +588,13 @@ repetition_penalty.slips(
         replace(
             f"logits.scatter(-1, ids, {PENALISED})",
             "logits.scatter_add(-1, ids, " + PENALISED + " - here)",
+        ): "You "
+        "penalise a token once for each time it occurs. It is once, however often it occurs.",
+        replace(
+            f"return logits.scatter(-1, ids, {PENALISED})",
+            "times = torch.zeros_like(logits).scatter_add(-1, ids, torch.ones_like(here))\n"
+            "    factor = penalty**times\n"
+            "    return torch.where(logits > 0, logits / factor, logits * factor)",
         ): "You "
         "penalise a token once for each time it occurs. It is once, however often it occurs.",
         replace(
@@ -935,7 +953,7 @@ def _():
         "some are forgotten and written over",
     )
     yield call(SIZES, appended(2), ("truncate", 0), appended(1, seed=1)), "all are forgotten"
-    yield call(SIZES, appended(2), ("truncate", 2), ("truncate", 3)), "there are not so many"
+    yield call(SIZES, appended(3), ("truncate", 2), ("truncate", 3)), "there are not so many"
     yield call(SIZES, appended(2), ("truncate", -1), appended(1)), "less than none"
     yield call(SIZES, appended(2, batch=1)), "keys of one row for a cache of two"
     yield call(SIZES, appended(1, head_dim=1)), "features that would broadcast"
@@ -1362,6 +1380,10 @@ generate.slips(
             "torch.where(done, stops[0] if len(stops) else 0, sample",
         ): "You fill a row that is done with the first of the stop tokens. It repeats the one that it has drawn.",
         replace(
+            "torch.where(done, ids[:, -1], sample",
+            "torch.where(done, next(iter(stop), 0), sample",
+        ): "You fill a row that is done with the first of the stop tokens. It repeats the one that it has drawn.",
+        replace(
             "    read = ids\n    for _",
             "    if not max_new_tokens:\n"
             "        new = sample_token(next_token_probs(model(ids, model.new_cache(B, T, padding)),"
@@ -1579,7 +1601,8 @@ def _():
     yield call(certain, q, ints(0, 1, 2), high), "target is certain of what was drafted"
     yield call(certain, q, ints(0, 4, 2), low), "target excludes a token, and u = 0"
     yield call(p[:1], q[:0], ints(0, 1)[:0], low[:0]), "nothing was drafted"
-    yield call(p.double(), q.double(), ints(4, 3, 2), high.double()), "float64"
+    p64, q64 = (x.double() / x.double().sum(-1, keepdim=True) for x in (p, q))
+    yield call(p64, q64, ints(4, 3, 2), high.double()), "float64"
     yield (
         call(p, q, ints(4, 0, 3), torch.tensor([0.0, 0.9999, 0.0])),
         "the second fails, the third would pass",
@@ -2177,6 +2200,9 @@ pass_at_k.slips(
             COMB, "1 - (1 - c / n) ** k"
         ): "You put each sample back before you draw the next: that is "
         "biased, too low. Draw k different ones of the n samples.",
+        replace(
+            COMB, "1 - math.prod(1 - k / i for i in range(n - c + 1, n)) if n - c >= k else 1.0"
+        ): "Your product leaves out its last factor, that of i = n. It has c factors: range(n − c + 1, n + 1).",
         replace(COMB, "c / n"): "That is pass@1. With k samples one right one is enough.",
         replace(
             COMB, "math.comb(n - c, k) / math.comb(n, k)"

@@ -1225,6 +1225,9 @@ for says, edit in {
     "scale 0, and one of very small numbers its own.": replace(
         LARGEST, f"{LARGEST}.clamp(min=1e-8)"
     ),
+    "You return the 1 by which you divide a block of zeros. Its scale is 0.": replace(
+        f"{BYTE}, scales", f"{BYTE}, {SAFE}"
+    ),
     "An odd last code is paired with code 0, which stands for −1. Zero's code is 7.": replace(
         CUT, "code = F.pad(code[: x.numel()], (0, x.numel() % 2))"
     ),
@@ -1836,7 +1839,11 @@ for says, edit in {
     dpo_loss.mistake(says, edit)
 
 
-for unstable in ("-margins.sigmoid().log().mean()", "(1 + (-margins).exp()).log().mean()"):
+for unstable in (
+    "-margins.sigmoid().log().mean()",
+    "(1 + (-margins).exp()).log().mean()",
+    "(-margins).exp().log1p().mean()",
+):
     dpo_loss.mistake(
         "Of a very negative margin the loss is infinite and its gradient NaN: σ rounds to 0, and exp overflows. "
         "F.logsigmoid computes the logarithm in one.",

@@ -687,6 +687,15 @@ amp_step.mistake(
     replace("    scaler.unscale_(optimizer)\n", ""),
 )
 amp_step.mistake(
+    "You return the norm of the scaled gradients. That of the true ones is asked for: divide it by the scale, or unscale before you clip.",
+    replace(
+        "    scaler.unscale_(optimizer)\n",
+        "",
+        "(params, max_norm)",
+        "(params, max_norm * scaler.get_scale())",
+    ),
+)
+amp_step.mistake(
     "Your clipping also scales small gradients up to max_norm. It may only shorten: the factor max_norm / norm must never exceed 1.",
     replace(
         "norm = torch.nn.utils.clip_grad_norm_(params, max_norm)",

@@ -344,6 +344,10 @@ linear.mistake(
     replace("def extra_repr", "def forgotten"),
 )
 linear.mistake(
+    "`extra_repr` gives the sizes without their names; in_features=3, out_features=2, bias=True is due.",
+    replace("in_features={d_in}, out_features={d_out}", "{d_in}, {d_out}"),
+)
+linear.mistake(
     "The values are right, but x[..., None, :] * weight is an (N, out, in) tensor before it is summed: "
     "for 1,024 tokens and a 4,096 × 4,096 weight 69 GB. A matmul makes N × out.",
     replace("x @ self.weight.T", "(x[..., None, :] * self.weight).sum(-1)"),
@@ -540,6 +544,10 @@ embedding.mistake(
 embedding.mistake(
     "The table starts with a standard deviation of 0.02, as GPT-2's; 1 is asked for.",
     replace("torch.randn", "0.02 * torch.randn"),
+)
+embedding.mistake(
+    "The table starts with a standard deviation of 1/√embedding_dim; 1 is asked for.",
+    replace("torch.randn", "embedding_dim**-0.5 * torch.randn"),
 )
 
 

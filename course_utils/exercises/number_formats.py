@@ -943,7 +943,8 @@ kahan_sum.slips(
     {
         replace(
             "wanted = term + lost", "wanted = term"
-        ): "You compute what is lost, and never hand it on: this is the plain running sum.",
+        ): "This is the plain running sum: nothing of what is lost reaches the next term. Hand it on, and "
+        "compute it as wanted - (grown - total); (total + wanted) - grown is always 0.",
         replace(
             "wanted - (grown - total)", "wanted - grown - total"
         ): "The brackets matter: grown - total is what has arrived, and that is taken from wanted.",
@@ -1457,6 +1458,10 @@ quantize_mxfp8.slips(
         replace(
             "blocks.abs().amax(-1)", "blocks.amax(-1).abs()"
         ): "You take the largest number, not the largest |x|: a block's largest may be negative.",
+        replace(
+            "blocks.abs().amax(-1)", "blocks.amax(-1).clamp(min=0.0)"
+        ): "You leave out abs: negative numbers do not count for your scale, and a block of nothing else "
+        "gets the smallest. It follows from the largest |x|.",
         replace(
             ".clamp(-448.0, 448.0)", ".clamp(-256.0, 256.0)"
         ): "You clamp to ±256. The elements reach up to 448.",

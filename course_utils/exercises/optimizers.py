@@ -408,10 +408,19 @@ SGD.mistake(
     "dampening it must raise ValueError.",
     replace("momentum <= 0 or dampening != 0", "False"),
 )
+FIRST_GRADIENT = (
+    "Your buffer *is* the first gradient, not a copy of it: what is written into one appears in the other, "
+    "and the next `backward` overwrites both. Clone it."
+)
+SGD.mistake(FIRST_GRADIENT, replace("grad.clone()", "grad"))
 SGD.mistake(
-    "Your buffer *is* the first gradient, not a copy of it: what you add to one appears in the other, "
-    "and the next `backward` overwrites both. Clone it.",
-    replace("grad.clone()", "grad"),
+    FIRST_GRADIENT,
+    replace(
+        "grad.clone()",
+        "grad",
+        'buffer = state["momentum_buffer"].mul_(momentum)',
+        'buffer = state["momentum_buffer"] = momentum * state["momentum_buffer"]',
+    ),
 )
 SGD.mistake(
     "You do without `torch.no_grad()` and work around the error with `p.data`. The decay then enters "

@@ -1653,10 +1653,14 @@ zigzag_positions.mistake(
     "You take chunks r and r + n: both are later for a later rank, so its work is more. The second is counted from the end.",
     replace("chunks[2 * world_size - 1 - rank]", "chunks[world_size + rank]"),
 )
-zigzag_positions.mistake(
-    "You count one too few from the end: the mirror of chunk r among 2n is 2n − 1 − r.",
-    replace("2 * world_size - 1 - rank", "(2 * world_size - rank) % (2 * world_size)"),
-)
+for mirrored in (  # with rank 0's at the beginning, or after the end
+    "chunks[(2 * world_size - rank) % (2 * world_size)]",
+    "chunks[rank] + 2 * (world_size - rank) * len(chunks[rank])",
+):
+    zigzag_positions.mistake(
+        "You count one too few from the end: the mirror of chunk r among 2n is 2n − 1 − r.",
+        replace("chunks[2 * world_size - 1 - rank]", mirrored),
+    )
 zigzag_positions.mistake(
     "Your second chunk runs backwards. Positions inside a chunk keep their order.",
     replace("chunks[2 * world_size - 1 - rank]])", "chunks[2 * world_size - 1 - rank].flip(0)])"),

@@ -108,7 +108,7 @@ estimate_loss.slips(
         replace("@torch.no_grad()\n", ""): "A graph is recorded for nothing, and takes memory.",
         replace(
             "    with precision:\n", "    if True:\n"
-        ): "You do not use `precision`: run the forward within it.",
+        ): "Your forward does not run within `precision`.",
         replace(
             MEAN, f"({MEAN}).item()"
         ): "You return a float. A tensor without axes is asked for.",
@@ -270,6 +270,9 @@ training_step.slips(
         replace(
             "clip or math.inf", "clip"
         ): "clip = 0 makes every gradient 0. It means that there is no limit.",
+        replace(
+            "return total, norm", "return total, norm * bool(clip)"
+        ): "For clip = 0 you return a norm of 0. There is no limit then, but the norm is asked for all the same.",
         replace(
             CLIPPED + STEP, STEP + CLIPPED
         ): "You clip after the step, which has used the gradients as they were.",
@@ -525,6 +528,12 @@ minhash.slips(
         "always that of the smallest shingle.",
         replace(
             HASHES, "(a[:, None] * shingles) % PRIME + b[:, None]"
+        ): "You add b after the modulo, so hashes reach beyond 2³¹ − 2.",
+        replace(
+            HASHES,
+            "(a[:, None] * shingles) % PRIME + b[:, None]",
+            "torch.cat((hashes, hashes.new_full((len(a), 1), PRIME)), dim=1).amin(dim=1)",
+            "hashes.amin(dim=1) if len(shingles) else hashes.new_full((len(a),), PRIME)",
         ): "You add b after the modulo, so hashes reach beyond 2³¹ − 2.",
         replace(HASHES, "(a[:, None] * shingles) % PRIME"): "You leave b out.",
         replace(
@@ -1001,6 +1010,9 @@ fit_power_law.slips(
             "x.double().log(), y.double().log()", "x.log(), y.log()"
         ): "You compute in the dtype of the arguments. Convert to float64 before the logarithm.",
         replace(
+            "x.double().log(), y.double().log()", "x.log().double(), y.log().double()"
+        ): "You take logarithms in the dtype of the arguments. Convert to float64 before the logarithm.",
+        replace(
             "b = (du * (v - v.mean())).sum() / du.square().sum()",
             "b = (u * v).sum() / (u * u).sum()",
         ): "Your slope is that of a line through the origin. Subtract the means of log x and log y first.",
@@ -1173,6 +1185,12 @@ isoflop_minimum.slips(
         ): "You take logarithms to base 10, and exp, to base e, does not undo them.",
         replace(
             "losses.double()[:, None]", "losses.double().log()[:, None]"
+        ): "You take the logarithm of the loss, too. The parabola is one of the loss.",
+        replace(
+            "losses.double()[:, None]",
+            "losses.double().log()[:, None]",
+            "c + b * best / 2",
+            "torch.tensor(c + b * best / 2, dtype=torch.float64).exp().item()",
         ): "You take the logarithm of the loss, too. The parabola is one of the loss.",
     }
 )

@@ -490,6 +490,9 @@ median_interval.slips(
             "2 * beyond / 2**n", "beyond / 2**n"
         ): "You leave the whole of 1 − confidence to one end. It is for both together: half to each.",
         replace(
+            "2 * beyond / 2**n", "2 * (beyond + math.comb(n, k + 1)) / 2**n"
+        ): "You count the outcomes with exactly k heads as well. It is fewer than k: comb(n, i) for i < k.",
+        replace(
             "k, beyond = 0, 1 ", "k, beyond = 0, 0 "
         ): "You forget the outcome without any head: comb(n, 0) is 1.",
         replace(
@@ -729,6 +732,14 @@ def _(communication, compute):
 def _(communication, compute):
     one = united(communication)
     return max(0.0, sum(e - s for s, e in one) - hidden(one, compute))
+
+
+@exposed_time.mistake(
+    "A moment in which several compute kernels run is subtracted several times: join them first."
+)
+def _(communication, compute):
+    pieces = ((end - start, [(start, end)]) for start, end in united(communication))
+    return float(sum(max(0.0, length - hidden(piece, compute)) for length, piece in pieces))
 
 
 def joined_by(kernels, key, end_of):
@@ -1852,6 +1863,9 @@ online_softmax.mistake(
 )(contiguous_first, book.merge_statistics)
 
 MERGED = "one[1] * (one[0] - shift).exp() + other[1] * (other[0] - shift).exp()"
+NEITHER = (
+    "Where neither side has seen anything you compute −∞ − −∞, which is NaN. Subtract 0 there."
+)
 online_softmax.slips(
     {
         replace(
@@ -1869,7 +1883,7 @@ online_softmax.slips(
         "overflows.",
         replace(
             "shift = maximum.masked_fill(maximum == -math.inf, 0.0)", "shift = maximum"
-        ): "Where neither side has seen anything you compute −∞ − −∞, which is NaN. Subtract 0 there.",
+        ): NEITHER,
         replace(
             "top.masked_fill(top == -math.inf, 0.0)[..., None]", "top[..., None]"
         ): "In a block that is masked out you compute −∞ − −∞, which is NaN. Subtract 0 there.",
@@ -1945,6 +1959,12 @@ def merged_by_logs(one, other):
     return maximum, (factors * torch.stack((one[1], other[1]))).sum(0)
 
 
+def merged_bare(one, other):
+    maximum = torch.maximum(one[0], other[0])
+    return maximum, one[1] * (one[0] - maximum).exp() + other[1] * (other[0] - maximum).exp()
+
+
+online_softmax.mistake(NEITHER)(one_element_at_a_time, merged_bare)
 online_softmax.alternative("a running total, and merges of stacks")(
     one_element_at_a_time, merged_by_logs
 )

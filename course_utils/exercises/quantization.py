@@ -980,6 +980,12 @@ fake_quantize.slips(
         ): "You ask whether x itself lies in the range. What rounds into it was not clamped: ask the rounded "
         "level.",
         replace(
+            "inside = (level >= qmin) & (level <= qmax)",
+            "at = x.float() / spread(scale, x.shape) + spread(zero_point, x.shape)\n"
+            "        inside = (at >= qmin) & (at <= qmax)",
+        ): "You ask whether x itself lies in the range. What rounds into it was not clamped: ask the rounded "
+        "level.",
+        replace(
             "level = (x.float() / spread(scale, x.shape)).round() + spread(zero_point, x.shape)",
             "level = (x.float() / spread(scale, x.shape)).round()",
             "inside = (level >= qmin) & (level <= qmax)",
@@ -1645,6 +1651,9 @@ pack_int4.slips(
             "return (halves ^ 8) - 8", "return halves"
         ): "Your numbers come back as 0 to 15. From 8 on they stand for −8 to −1.",
         replace(
+            "return (halves ^ 8) - 8", "return torch.where(halves > 8, halves - 16, halves)"
+        ): "0x8 comes back as 8. It stands for −8: what is 8 or more is negative.",
+        replace(
             "return (halves ^ 8) - 8", "return halves - 8"
         ): "You subtract 8 from all. Two's complement: "
         "0 to 7 stay as they are, 8 to 15 are −8 to −1.",
@@ -1885,6 +1894,9 @@ gptq.slips(
         replace(
             DAMPED, "add_(damp * H.diagonal().max())"
         ): "You damp by the largest element of the diagonal. It is the mean.",
+        replace(
+            DAMPED, "add_(damp * H.mean())"
+        ): "You damp by the mean of all elements of the Hessian. It is that of its diagonal.",
         replace(
             "weight.double().clone()", "weight.double()"
         ): "You write over the caller's weight where it is "

@@ -562,6 +562,12 @@ clip_grad_norm.slips(
         ): "You go through `parameters` twice. An iterator is empty the second time, so nothing is scaled. Keep a "
         "list of the gradients.",
         replace(
+            "    by_dtype = defaultdict(list)\n",
+            "    if all(p.grad is None for p in parameters):\n        return torch.zeros(())\n"
+            "    by_dtype = defaultdict(list)\n",
+        ): "You go through `parameters` to see whether there is a gradient at all. What an iterator has given by then is "
+        "gone, and that gradient is neither counted nor scaled. Keep a list of the gradients.",
+        replace(
             "torch._foreach_mul_(grads, factor)", "torch._foreach_mul(grads, factor)"
         ): "The gradients are as they were: multiply in place, with `_foreach_mul_`.",
         replace(
@@ -1205,6 +1211,12 @@ accumulate_on_ranks.slips(
         replace(
             "return total / tokens", "return total"
         ): "You return the sum of the losses. Divide it by the number of all targets.",
+        replace(
+            SUMS,
+            "    own = sums[0].item()\n" + SUMS,
+            "return total / tokens",
+            "return own / tokens",
+        ): "You return this rank's share of the loss. Add up the losses of all ranks, as you do the numbers of targets.",
         replace(
             "return total / tokens", "return total / dist.get_world_size()"
         ): "You divide the sum of the losses by the number of ranks. Divide by the number of all targets.",

@@ -80,6 +80,12 @@ flat_index.slips(
         "them.",
         replace("offset + sum", "offset + offset + sum"): "You counted the offset twice.",
         replace(
+            "    return offset + sum(i * s for i, s in zip(index, stride, strict=True))",
+            "    position = 0\n    for i, s in zip(index, stride):\n        position = position * s + i\n"
+            "    return offset + position",
+        ): "You multiply what you have so far by the next stride and add the index, as one does with sizes "
+        "(Horner's scheme). A stride counts elements: each index is multiplied by its own.",
+        replace(
             "sum(i * s for i, s in zip(index, stride, strict=True))",
             "int(sum(Tensor([i]) * Tensor([s]) for i, s in zip(index, stride)))",
         ): "You add the steps up in float32, which has 24 bits: beyond 16,777,216 it leaves numbers out. "
@@ -775,6 +781,7 @@ def _():
     yield call(GRID[1:, 1:2], (2, 2, 5)), "a slice begins in the middle of its storage"
     yield call(GRID, (3, 4)), "nothing to repeat"
     yield call(torch.zeros(2), (3,)), "2 does not grow to 3"
+    yield call(torch.zeros(3), (1,)), "3 does not shrink to 1"
     yield call(torch.zeros(4), (2, 8)), "4 does not grow to 8, though it divides it"
     yield call(torch.zeros(3), (3, 2)), "axes match from the right"
     yield call(torch.zeros(1, 3), (3,)), "more axes than the shape asked for"
@@ -809,6 +816,10 @@ broadcast_view.slips(
             "old not in (1, size)", "1 != old < size", "old == size else 0", "old >= size else 0"
         ): "You refuse only what would have to grow: an axis that is longer than `shape` asks for is cut. "
         "Raise ValueError there too.",
+        replace(
+            "old not in (1, size)", "1 not in (old, size) and old != size"
+        ): "You go by the rule for two operands, where either may have the 1. Only x is repeated here: "
+        "where `shape` has 1 and x has more, raise ValueError.",
         replace(
             "old not in (1, size)", "old != size and not (old == 1 and size > 1)"
         ): "You refuse to make 0 of an axis of size one. It may take any size, 0 as well: the view then has "
@@ -939,6 +950,10 @@ sliding_windows.slips(
             "(length - size) // step", "-((size - length) // step)"
         ): "You round the number of windows up, so the last one hangs over the end. There are (L - "
         "size) // step + 1.",
+        replace(
+            "(length - size) // step + 1", "(length - size + 1) // step"
+        ): "You add the 1 before you divide, and may lose the last window. It is added to the quotient: "
+        "(L - size) // step + 1.",
         replace("(length - size) // step + 1", "length // step"): "L // step counts starts, also "
         "those from which no whole window fits. There are (L - size) // step + 1.",
         replace(
@@ -1046,6 +1061,10 @@ diagonal_view.slips(
         ): "A diagonal that misses the matrix has length 0 in torch; yours is negative. Raise it to 0.",
         replace("max(-offset, 0), max(offset, 0)", "0, offset"): "A negative offset begins "
         "-offset rows further down. Yours begins columns to the left, outside of the matrix.",
+        replace(
+            "top * row + left * column", "(top + left) * column"
+        ): "For a negative offset you move along the columns as well. It lies -offset rows down: that is "
+        "-offset steps of the row's stride.",
         replace(
             "(*batch, length), (*outer, row + column)", "(length,), (row + column,)"
         ): "The axes of the batch are lost: this is the diagonal of the first matrix.",

@@ -98,6 +98,11 @@ bytes_per_block.mistake(
     "tokens of the batch.",
     replace("share(tokens * n_embd", "share(share(tokens, world_size) * n_embd"),
 )
+bytes_per_block.mistake(
+    "You divide the tokens by the number of ranks. In tensor parallelism every rank has the activations of all "
+    "tokens of the batch.",
+    replace("share(tokens * n_embd", "share(tokens // world_size * n_embd"),
+)
 for missing, says in (
     (13, "The biases and the norms are missing from the parameters: 13 D of them."),
     (9, "The biases are missing from the parameters: 3 D, D, 4 D and D of them."),
@@ -178,6 +183,18 @@ bytes_per_block.mistake(
         "share(12 * n_embd**2 + 13 * n_embd, world_size)",
         "sum(times * share(numel, world_size) for times, numel in ((6, n_embd), (1, 3 * n_embd), (1, 4 * n_embd), "
         "(1, n_embd**2), (1, 3 * n_embd**2), (2, 4 * n_embd**2)))",
+    ),
+)
+bytes_per_block.mistake(
+    "You cut bytes, and round a chunk up to a whole byte. Elements are cut: round up to a whole element, then multiply by "
+    "the bytes of one.",
+    replace(
+        "share(tokens * n_embd, world_size)",
+        "share(tokens * n_embd * element_bytes, world_size)",
+        "share(12 * n_embd**2 + 13 * n_embd, world_size)",
+        "share((12 * n_embd**2 + 13 * n_embd) * element_bytes, world_size)",
+        "chunks[0] * element_bytes, chunks[1] * element_bytes",
+        "chunks",
     ),
 )
 ALL_AT_ONCE = (
@@ -813,6 +830,13 @@ ColumnParallelLinear.mistake(
     replace(
         "part_of(full.out_features, group)",
         "slice(*[-(-full.out_features // dist.get_world_size(group)) * (dist.get_rank(group) + i) for i in (0, 1)])",
+    ),
+)
+ColumnParallelLinear.mistake(
+    "You refuse a layer whose inputs n does not divide. The outputs are cut: n need only divide them.",
+    replace(
+        "mine = part_of(full.out_features, group)",
+        "part_of(full.in_features, group)\n        mine = part_of(full.out_features, group)",
     ),
 )
 ColumnParallelLinear.mistake(
@@ -2008,13 +2032,11 @@ VocabParallelEmbedding.mistake(
         "        self.start, self.stop = mine.start, mine.stop",
     ),
 )
-VocabParallelEmbedding.mistake(
-    "You change the caller's ids: `-=`, `ids[…] =` and names that end in `_` work in place. Write to a new tensor.",
-    replace(
-        LOCAL,
-        "ids.sub_(self.start).masked_fill_(~mine, 0)",
-    ),
-)
+for filled in ("masked_fill", "masked_fill_"):
+    VocabParallelEmbedding.mistake(
+        "You change the caller's ids: `-=`, `ids[…] =` and names that end in `_` work in place. Write to a new tensor.",
+        replace(LOCAL, f"ids.sub_(self.start).{filled}(~mine, 0)"),
+    )
 VocabParallelEmbedding.mistake(
     KEPT_AS_A_PART, replace("self.group = group", "self.group, self.table = group, full")
 )

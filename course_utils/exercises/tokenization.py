@@ -931,11 +931,17 @@ train_bpe.slips(
             "                where[new].add(i)\n", ""
         ): "You count the pairs that a merge makes, but do not note where they stand, so they are "
         "never merged there.",
-        replace(
-            "            continue  # its count has changed; the heap has it again with the new one",
-            "            pass",
-        ): "You take a pair at the "
-        "count that it once had. Its count has changed since: throw such an entry away.",
+        **{
+            replace(*edit): "You take a pair at the "
+            "count that it once had. Its count has changed since: throw such an entry away."
+            for edit in (
+                (
+                    "            continue  # its count has changed; the heap has it again with the new one",
+                    "            pass",
+                ),
+                ("if -count != pairs[pair]:", "if not pairs[pair]:"),
+            )
+        },
         replace(
             "if pairs[other]:", "if 255 + len(merges) in other:"
         ): "You push the pairs with the new token alone. Counts of others have fallen: push these, too.",

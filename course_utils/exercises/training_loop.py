@@ -231,6 +231,10 @@ BY_RECALL = (
     "gained * (found / called)",
 )
 SQUASHED = "A sigmoid makes large logits equal, and so ties where there are none. Rank the scores themselves."
+TRAPEZOIDS = (
+    "You join the points by straight lines (trapezoids), which is too optimistic for precision. A step counts with the "
+    "precision at its end."
+)
 TIES = "    last[:-1] = ranked[1:] != ranked[:-1]\n"
 average_precision.slips(
     {
@@ -251,8 +255,11 @@ average_precision.slips(
         replace(
             "gained * found / called",
             "gained * (found + found.roll(1).index_fill(0, torch.tensor(0), 0.0)) / 2 / called",
-        ): "You join the points by straight lines (trapezoids), which is too optimistic for precision. A step counts with "
-        "the precision at its end.",
+        ): TRAPEZOIDS,
+        replace(
+            "gained * found / called",
+            "gained * (found / called + (found / called).roll(1).index_fill(0, torch.tensor(0), 1.0)) / 2",
+        ): TRAPEZOIDS,
         replace(
             "/ hits[-1]", "/ len(scores)"
         ): "Recall is of the positive rows: divide by their number, not by that of all rows.",
@@ -439,6 +446,12 @@ best_threshold.slips(
             "positive.sum() - positive.cumsum(0)",
             "positive.sum() - positive.cumsum(0) + positive.long()",
         ): "A row whose score is the threshold is called positive (at least): you count it as missed.",
+        replace(
+            "positive.sum() - positive.cumsum(0)",
+            "(positive & (ranked <= ranked[:, None])).sum(1)",
+            "(~positive).cumsum(0)",
+            "(~positive & (ranked > ranked[:, None])).sum(1)",
+        ): "You call only the rows above the threshold. Those whose score equals it are called positive, too: `>=`.",
         replace(
             "nobody = miss * positive.sum().double()",
             "nobody = positive.new_tensor(inf, dtype=torch.float64)",
@@ -982,6 +995,7 @@ def _():
     yield call(1.0, 0.5, 0.75, "restore", patience=3), "the best is not the last"
 
 
+EXACTLY = "A loss that is better by exactly min_delta, or by nothing, is not better: by more than min_delta is asked for."
 PARAMETERS_ONLY = "You keep the parameters only. BatchNorm's running statistics are buffers: they belong to the epoch, too."
 NAN_EPOCH = "You pass over an epoch whose loss is NaN. It is an epoch, and one that was not better: it counts."
 IN_PLACE = (
@@ -1029,9 +1043,8 @@ EarlyStopping.slips(
             "        self._waited += 1\n",
             "        if loss != loss:\n            self._epochs += 1\n            return False\n        self._waited += 1\n",
         ): NAN_EPOCH,
-        replace(
-            "loss < self.best - self.min_delta", "loss <= self.best - self.min_delta"
-        ): "A loss that is better by exactly min_delta, or by nothing, is not better: `<`.",
+        replace("loss < self.best - self.min_delta", "loss <= self.best - self.min_delta"): EXACTLY,
+        replace("loss < self.best - self.min_delta", "self.best - loss >= self.min_delta"): EXACTLY,
         replace(
             "loss < self.best - self.min_delta", "loss < self.best"
         ): "You forget min_delta: an epoch has to be better by more than that.",

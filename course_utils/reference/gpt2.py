@@ -132,7 +132,7 @@ class Block(nn.Module):
     """
 
     def __init__(self, config: GPT2Config, parts: Parts = Parts()) -> None:
-        """config: the sizes, and the norms' epsilon. parts: what to build from."""
+        """config: the sizes, and the norms' layer_norm_epsilon. parts: what to build from."""
         super().__init__()
         self.ln_1 = parts.layer_norm(config.n_embd, config.layer_norm_epsilon)
         self.attn = parts.attention(config)
@@ -155,7 +155,7 @@ class Transformer(nn.Module):
     """
 
     def __init__(self, config: GPT2Config, parts: Parts = Parts()) -> None:
-        """config: the sizes, and the norms' epsilon. parts: what to build from."""
+        """config: the sizes, and the norms' layer_norm_epsilon. parts: what to build from."""
         super().__init__()
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.n_positions, config.n_embd)
@@ -234,7 +234,7 @@ class GPT2(Pretrained):
     def forward(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T V"]:
-        """Logits after each position. mask: False where a token is padding, to which nobody attends.
+        """Logits after each position. mask: False where a token is padding, seen by itself alone.
 
         Raises ValueError for more positions than embeddings, IndexError for ids < 0, ≥ V.
         """

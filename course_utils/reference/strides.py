@@ -116,8 +116,8 @@ def broadcast_view(x: Shaped[Tensor, "..."], shape: tuple[int, ...]) -> Shaped[T
     """View of x with `shape`, repeating its elements without storing them again.
 
     Axes are matched from the right; new axes, and axes of size one that grow, get
-    stride 0. Raises ValueError where an axis of another size would have to grow, or x
-    has more axes than `shape`. Source: `inferExpandGeometry`,
+    stride 0. Raises ValueError where an axis of another size would have to grow or
+    shrink, or x has more axes than `shape`. Source: `inferExpandGeometry`,
     aten/src/ATen/ExpandUtils.cpp.
     """
     new = len(shape) - x.ndim  # axes in front, as if x had them with size one

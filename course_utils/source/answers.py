@@ -8,7 +8,7 @@ import __future__
 
 import ast
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -78,7 +78,16 @@ def answers(texts: list[str]) -> dict[str, WrittenAnswer]:
             found[key] = WrittenAnswer(
                 key, problem=f"code cell {number}, or what it needs: {_TOO_DEEP}"
             )
-    return found
+    unwritten = {key for key, answer in found.items() if answer.stubs and all(answer.stubs)}
+    return {key: _marked(answer, unwritten - {key}) for key, answer in found.items()}
+
+
+def _marked(answer: WrittenAnswer, unwritten: set[str]) -> WrittenAnswer:
+    """The answer with what it needs of exercises that are still stubs marked as that."""
+    marked = (
+        replace(one, unwritten=True) if one.key in unwritten else one for one in answer.statements
+    )
+    return replace(answer, statements=tuple(marked))
 
 
 class _Needs:
@@ -185,18 +194,26 @@ def _in_order(statements: list[Statement], keep: set[int]) -> list[int]:
 
 
 def build(
-    answer: WrittenAnswer, notebook: str = "notebook", names: Sequence[str] = ()
+    answer: WrittenAnswer,
+    notebook: str = "notebook",
+    names: Sequence[str] = (),
+    instead: Callable[[str], Mapping[str, Any]] = lambda _key: {},
 ) -> tuple[Any, ...]:
     """Run an answer's statements in a namespace of their own; the objects it defines.
 
-    names: what the exercise asks for, by default whatever the answer's cells define. Line numbers and
-    sources are those of the cells. Whatever the statements raise is raised here; and NameError if
-    one of the names is not defined.
+    names: what the exercise asks for, by default whatever the answer's cells define. instead: what the
+    names of another exercise, which is still the stub, stand for, by name; without them it is the stub.
+    Line numbers and sources are those of the cells. Whatever the statements raise is raised here; and
+    NameError if one of the names is not defined.
     """
     space: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
     space["get_ipython"] = NoShell
     flags = 0
     for statement in answer.statements:
+        if statement.unwritten and (others := instead(statement.key or "")):
+            name = getattr(statement.node, "name", "")
+            space |= others if name in others else {name: next(iter(others.values()))}
+            continue
         filename = f"<{notebook}, code cell {statement.cell + 1}>"
         source = answer.sources[statement.cell]
         linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)

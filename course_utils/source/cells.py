@@ -34,13 +34,15 @@ class Cell:
 class Statement:
     """A statement of a cell. spellings: what `exercise` is called in the notebook.
 
-    doubtful: it is run only because it may change something that is needed.
+    doubtful: it is run only because it may change something that is needed. unwritten: it belongs to an
+    exercise that is still the stub.
     """
 
     cell: int
     node: ast.stmt
     spellings: frozenset[str] = PLAIN
     doubtful: bool = False
+    unwritten: bool = False
 
     @cached_property
     def key(self) -> str | None:

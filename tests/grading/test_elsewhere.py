@@ -12,7 +12,7 @@ import toys
 from course_utils.authoring import proofs
 from course_utils.grading import contracts, find, grade
 from course_utils.grading.comparing.signatures import description, signature_problem
-from course_utils.grading.declaring.cells import solution_cell
+from course_utils.grading.declaring.cells import solution_cell, stub_cell
 from course_utils.grading.driving.case import call
 from course_utils.grading.driving.describe import described
 from course_utils.grading.expecting.recent import Recent
@@ -197,6 +197,16 @@ def test_pairs_get_the_same_verdict(what):
     here, there = both(toys.digits, *DIGITS[what])
     assert told(here) == told(there)
     assert (there.outcome == "passed") == (what == "the book's")
+
+
+def test_what_is_unwritten_has_no_version_there_and_the_verdict_says_so():
+    cells = ["import torch", stub_cell("accounting.days_to_train")]
+    cells.append(solution_cell("accounting.plan_training"))
+    exercise = find("accounting.plan_training")
+    verdict = judge(exercise, RemoteSubmission(near(), cells).answer(exercise))
+    assert verdict.outcome == "failed"
+    said = " ".join(str(verdict).split())
+    assert "accounting.days_to_train, which your notebook leaves unwritten" in said, said
 
 
 def test_the_random_cases_are_those_of_the_seed():

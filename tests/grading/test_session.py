@@ -5,7 +5,7 @@ import json
 import pytest
 import toy_references as ref
 
-from course_utils.grading import UnknownKey, VerdictError, stub_cell
+from course_utils.grading import UnknownKey, VerdictError, solution_cell, stub_cell
 from course_utils.grading import check_notebook as check
 
 HEAD = '@exercise("toys.temperature_softmax")\ndef temperature_softmax(x, temperature=1.0):\n'
@@ -284,6 +284,20 @@ def test_check_notebook_runs_only_what_an_answer_needs(tmp_path):
     )
     (verdict,) = check(path)
     assert verdict.outcome == "passed", verdict
+
+
+def test_check_notebook_takes_the_books_version_of_what_is_unwritten(tmp_path):
+    """As the notebook does: an exercise that is still the stub stands for the book's."""
+    stub = stub_cell("accounting.days_to_train")
+    answer = solution_cell("accounting.plan_training")
+    assert "days_to_train(" in answer
+    path = write_notebook(tmp_path / "mine.ipynb", "import torch", stub, answer)
+    untouched, verdict = check(path)
+    assert untouched.outcome == "not attempted"
+    assert verdict.outcome == "passed", verdict
+    wrong = stub.replace('raise NotImplementedError("your turn")', "return 0.0")
+    path = write_notebook(tmp_path / "wrong.ipynb", "import torch", wrong, answer)
+    assert [verdict.outcome for verdict in check(path)] == ["failed", "failed"]
 
 
 def test_check_notebook_says_where_a_syntax_error_is(tmp_path):

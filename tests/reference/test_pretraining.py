@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.run import get_args_parser
 
 from course_utils.meters import measure
 from course_utils.reference import pretraining
@@ -555,3 +556,10 @@ def test_help_gives_each_setting_its_meaning_and_default(capsys):
         assert re.search(rf"{how} {re.escape(meaning + default)}", said), one.name
     assert arguments([]) == Settings()
     assert arguments(["--min-lr", "0", "--eval-every", "3"]) == Settings(min_lr=0.0, eval_every=3)
+
+
+def test_torchrun_leaves_settings_alone_behind_two_dashes():
+    ours = ["course", "train", "--log", "log.jsonl"]
+    parser = get_args_parser()
+    ran = parser.parse_args(["--nproc-per-node=2", "--no-python", "--", *ours])
+    assert [ran.training_script, *ran.training_script_args] == ours

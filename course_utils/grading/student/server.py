@@ -75,7 +75,7 @@ class StudentSide:
             answer = self.found[key]
             with quiet(), time_limit(limit_s):
                 install(given)
-                objects = build(answer, names=names)
+                objects = build(answer, names=names, instead=_nobodys)
                 tree = [described(obj, m) for obj, m in zip(objects, methods, strict=True)]
         except BaseException as error:  # anything a student's cell may do
             problem = Observation(None, raised_by(error)).as_tree()
@@ -140,6 +140,18 @@ class StudentSide:
             return {"runs": [], "ended": runs.as_tree(), "changed": []}
         told = [run.as_tree(results) for run in runs]
         return {"runs": told, "ended": None, "changed": self.before.changed()}
+
+
+def _nobodys(key: str) -> dict[str, Any]:
+    """What an exercise stands for that the notebook leaves unwritten: a class whose objects cannot be made."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise NotImplementedError(
+            f"your answer uses {key}, which your notebook leaves unwritten: here no version of the book stands in for it"
+        )
+
+    name = key.partition(".")[2]
+    return {name: type(name, (), {"__init__": refuse, "__doc__": "Still the stub."})}
 
 
 def in_a_process_of_its_own() -> StudentSide:

@@ -321,7 +321,10 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Ids or vectors in, logits of 5 out: a table or a layer, blocks, a head that may share the table."""
+    """Ids or vectors in, logits of 5 out: a table or a layer, blocks, a head that may share the table.
+
+    shift: if there is one, it is added to the vectors.
+    """
 
     def __init__(self, width: int, blocks: int, ids: bool = False) -> None:
         super().__init__()
@@ -332,8 +335,8 @@ class Stack(nn.Module):
         if ids:
             self.head.weight = self.inner.first.weight
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.inner.first(x)
+    def forward(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
+        x = self.inner.first(x if shift is None else x + shift)
         for block in self.inner.blocks:
             x = block(x)
         y: Tensor = self.head(x)
@@ -355,7 +358,7 @@ def sharded_model(subject: Any, case: Case) -> dict[str, Any]:
 
     Of each rank's call: model, a name of STACKS; units; compute_dtype; like, a tensor of the
     model's dtype; each positional argument is the input of one step, or a list of inputs whose gradients
-    add up. Seen are the parameters by name at the start and after each step of SGD, outputs, and
+    add up; an input is a tensor, or a tuple of the model's arguments. Seen are the parameters by name at the start and after each step of SGD, outputs, and
     dtypes.
     """
     return run_on_ranks(subject, case, sharded_model_there)
@@ -378,7 +381,7 @@ def sharded_model_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
         optimizer.zero_grad()
         for x in inputs if isinstance(inputs, list) else [inputs]:
             with counted():
-                y = model(x)
+                y = model(*x) if isinstance(x, tuple) else model(x)
                 (y.double() * torch.arange(y.numel()).view(y.shape)).sum().div(y.numel()).backward()
             seen[f"output in step {number}"] = y.detach().clone()
         optimizer.step()
@@ -430,7 +433,8 @@ def _called_sharded_model(name: str, case: Case) -> str:
     text = f"{name}(model, {first['units']}{more}) on {case.world} ranks, where model is: {first['model']}"
     text += ", float64" if first["like"].dtype == torch.float64 else ""
     steps = len(case.calls[0].args)
-    return f"{text}; {steps} step{'s' if steps > 1 else ''}"
+    text = f"{text}; {steps} step{'s' if steps > 1 else ''}"
+    return f"{text} on two arguments" if isinstance(case.calls[0].args[0], tuple) else text
 
 
 sharded_model.called = _called_sharded_model

@@ -234,10 +234,29 @@ def injected(subject: Any, case: Case) -> dict[str, Any]:
                 part.fill_(1.0)
             base = layer.base_layer
             x = torch.ones(1, layer.lora_A.size(1))
-            seen[f"{name}: in train mode"] = [module.training for module in layer.modules()]
+            seen[f"{name}: in train mode"] = [layer.training, base.training]
+            seen |= {f"{name}: {what}": p for what, p in _shares_dropped(layer, base).items()}
             seen[f"{name}: what ones everywhere add"] = layer.eval()(x) - base(x)
-            seen[f"{name}: dropout"] = [m.p for m in layer.modules() if isinstance(m, nn.Dropout)]
     return seen
+
+
+def _shares_dropped(layer: Any, base: nn.Module) -> dict[str, float]:
+    """The p of the adapter's dropout, from what it adds: nn.Dropout is one way of several to have it."""
+    x = torch.zeros(_ROWS, layer.lora_A.size(1))
+    x[:, 0] = 1.0
+
+    def added() -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return (layer(x) - base(x))[:, 0].abs()
+
+    as_it_is, alone, trained = added(), layer.eval() and added().mean(), layer.train() and added()
+
+    def share(adds: Tensor) -> float:
+        kept = adds[adds > alone / 2]  # what is kept is divided by 1 − p
+        return round(1 - (alone / kept.mean()).item(), 3) + 0.0 if len(kept) else 1.0
+
+    return {"dropped as it is": share(as_it_is), "dropped in train mode": share(trained)}
 
 
 def _outcome(made: nn.Module, before: dict[int, tuple[str, Tensor]]) -> dict[str, Any]:
