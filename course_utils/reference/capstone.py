@@ -168,19 +168,25 @@ def trained_on(folder: Path, stamp: dict[str, Any]) -> tuple[list[Document], lis
 
 
 def judged_by(documents: Sequence[Document], tokenizer: Tokenizer, context: int) -> Text:
-    """Windows of the documents, some `MOST` characters of them, for `bits_by_file`.
+    """Windows of the middle of the documents, some `MOST` characters of them, for `bits_by_file`.
 
-    context: the longest window. There are 8 windows at least, so that their spread can be told. Raises
+    A file often begins with text of another kind. context: the longest window. There are 8 windows at least, so that their spread can be told. Raises
     ValueError for too little text.
     """
     each = max(MOST // max(1, len(documents)), 2000)
-    few = [replace(one, text=one.text[:each]) for one in documents[: -(-MOST // each)]]
+    few = [replace(one, text=middle(one.text, each)) for one in documents[: -(-MOST // each)]]
     tokens = stream(few, tokenizer).long()
     length = min(context, (len(tokens) - 1) // 8)
     if length < 8:
         raise ValueError(f"{len(tokens)} held-out tokens: 65 are the least to judge by")
     rows = tokens.unfold(0, length + 1, length)
     return Text(rows, len(predicted(rows, tokenizer)))
+
+
+def middle(text: str, length: int) -> str:
+    """So many characters from the middle of a text, or all of a shorter one."""
+    start = max(0, len(text) - length) // 2
+    return text[start : start + length]
 
 
 def predicted(rows: Tensor, tokenizer: Tokenizer) -> bytes:

@@ -15,11 +15,19 @@ from typer.testing import CliRunner
 from course_utils.cli import app
 from course_utils.reference import adapting, capstone
 from course_utils.reference.capstone import ABSENT, BAD, GOOD, Finding, Work
+from course_utils.reference.exporting import hf_state_dict
 from course_utils.reference.gpt2 import GPT2
 from course_utils.reference.pretrained import MODEL, course_model, course_tokenizer
 from course_utils.reference.pretraining import main as train
-from course_utils.reference.quantization import pack_int4, quantize, unpack_int4
-from course_utils.reference.quantized_gpt2 import Text, block_linears, group_scale, hessians
+from course_utils.reference.quantization import dequantize, gptq, pack_int4, quantize, unpack_int4
+from course_utils.reference.quantized_gpt2 import (
+    Text,
+    block_linears,
+    group_scale,
+    hessians,
+    limits,
+    with_weights,
+)
 from course_utils.reference.serving import BlockTables
 from course_utils.reference.serving_engine import Engine
 
@@ -114,6 +122,12 @@ def test_the_command_says_what_is_missing_and_what_comes_next(tmp_path):
     assert "→ in the folder: course train" in done.output
 
 
+def test_the_commands_status_is_0_once_all_holds(whole, monkeypatch):
+    monkeypatch.setattr(capstone, "examine", lambda work: iter(whole[1]))
+    done = CliRunner().invoke(app, ["capstone", str(whole[0].folder)])
+    assert done.exit_code == 0 and done.output.endswith("12 of 12 hold: your model is done\n")
+
+
 def test_a_piece_waits_for_one_that_cannot_be_used(copied, work):
     (copied / "adapter" / "adapter_model.safetensors").write_bytes(b"no tensors")
     (one,) = looked_at("quantized", replace(work, merged=None), copied)
@@ -148,8 +162,6 @@ def edited(file: Path, **values) -> None:
 def untrained(place: Path) -> None:
     torch.manual_seed(0)
     fresh = GPT2(course_model().config)
-    from course_utils.reference.exporting import hf_state_dict
-
     save_file(hf_state_dict(fresh.state_dict()), place / "model.safetensors")
 
 
@@ -386,8 +398,6 @@ def test_codes_that_do_better_than_the_nearest_hold(copied, work):
 
 def replace_first_block(model: GPT2, found: dict[str, torch.Tensor]) -> GPT2:
     """A copy whose first block has GPTQ's weights, by these Hessians; the others are as they were."""
-    from course_utils.reference.quantization import dequantize, gptq
-    from course_utils.reference.quantized_gpt2 import limits, with_weights
 
     def change(name: str, weight: torch.Tensor) -> torch.Tensor:
         if name not in found:
