@@ -15,12 +15,18 @@ _STUDENTS = (
     "train",
     "sample",
     "serve",
+    "capstone",
     "doctor",
 )
 AUTHORS = ("normalise", "percent", "solve", "record")
 INSTRUCTORS = ("release", "grade")
 """The verbs, by who needs them. An edition holds only the first."""
-_SCRIPTS = {"train": "pretraining", "sample": "sampling", "serve": "serving_http"}
+_SCRIPTS = {
+    "train": "pretraining",
+    "sample": "sampling",
+    "serve": "serving_http",
+    "capstone": "capstone",
+}
 """Verbs that an edition has only with the module of the reference that does their work."""
 
 
@@ -180,6 +186,29 @@ def serve(
         )
     except ValueError as error:
         raise _stop(f"course serve: {error}") from None
+
+
+@app.command()
+def capstone(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="With model/, adapter/ and adapter_text/, quantized.safetensors, served/: what there is of them."
+        ),
+    ] = Path(),
+) -> None:
+    """Check a model of your own: trained, adapted, quantized, served; says what to do next."""
+    if not folder.is_dir():
+        raise _stop(f"course capstone: no such folder: {folder}")
+    typer.echo("loading PyTorch and the course", err=True)  # which takes seconds
+    from course_utils.reference.capstone import GOOD, Work, examine, summary
+
+    findings = []
+    for finding in examine(Work(folder)):
+        typer.echo(str(finding))
+        findings.append(finding)
+    typer.echo(summary(findings))
+    raise typer.Exit(int(any(finding.mark != GOOD for finding in findings)))
 
 
 @app.command()
