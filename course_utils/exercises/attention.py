@@ -1936,9 +1936,9 @@ def in_tiles(made, case, large):
 @flash_attention_forward.edge
 def _():
     yield from in_tiles(qkv, call, large=60)
-    ones = torch.ones(400, 1).bfloat16()
-    many = call(0 * ones[:1], ones, ones, block_k=1)
-    yield many, "bfloat16, and a query that sees 400 tiles: a sum that bfloat16 cannot hold"
+    query, keys = [[16.0, 2, 0, 0]], [[37.5, 0, 0, 0], [37.5, 1, 0, 0]]
+    close = (torch.tensor(rows).bfloat16() for rows in (query, keys, [[1.0], [-1.0]]))
+    yield call(*close), "bfloat16, and scores of 300 and 301, which it cannot tell apart"
 
 
 LONG = {"T": 32, "S": 32, "d": 16, "e": 16}

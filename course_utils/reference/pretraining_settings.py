@@ -55,10 +55,7 @@ class Settings:
     log_every: int = setting(10, "steps from one report to the next")
     save: str = setting("", "checkpoint file; resumed from if it is there")
     save_every: int = setting(100, "steps from one checkpoint to the next")
-    log: str = setting(
-        "",
-        "file that gets one line of JSON for each report (under torchrun, write -- before the program, or it takes --log for its own)",
-    )
+    log: str = setting("", "file that gets one line of JSON for each report")
     data: tuple[str, ...] = setting(
         (), "text files, and folders of them, to train on; if not given, Python's own library"
     )
