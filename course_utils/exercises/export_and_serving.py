@@ -2104,17 +2104,6 @@ paged_kv_blocks.slips(
         ): "A free block that is shared is still among the free ones, so that another table gets it, "
         "too. Take it out.",
         replace(
-            "dict.fromkeys(range(n_blocks))",
-            "list(range(n_blocks))",
-            MARKED,
-            MARKED + "            self._free.remove(block)\n",
-            SHARED,
-            "",
-            BACK,
-            "            self._free.append(block)",
-        ): "A free block that is shared is still among the free ones, so that another table gets it, "
-        "too. Take it out.",
-        replace(
             "        self.uses[block] += 1\n", "        self.uses[block] = 1\n"
         ): "A second table that has the block does not count. Each use adds 1.",
         replace(
@@ -2212,10 +2201,19 @@ class _Twice(_Listed):
             self._free.append(block)
 
 
-paged_kv_blocks.mistake(
-    "A free block that is shared stays among the free ones until it is taken, so that another table gets it, too. Take it "
-    "out."
-)(serving.paged_kv_blocks, _StillFree)
+class _StillFreeAndOne(_StillFree):
+    def take(self, n):
+        blocks = super().take(n)
+        for block in blocks:
+            self.uses[block] = 1
+        return blocks
+
+
+for _pool in (_StillFree, _StillFreeAndOne):
+    paged_kv_blocks.mistake(
+        "A free block that is shared stays among the free ones until it is taken, so that another table gets it, too. Take "
+        "it out."
+    )(serving.paged_kv_blocks, _pool)
 paged_kv_blocks.mistake(
     "You release a block that is free already, so that it is among the free ones twice. Raise ValueError."
 )(serving.paged_kv_blocks, _Twice)

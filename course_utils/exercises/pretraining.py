@@ -944,7 +944,9 @@ def _():
         call(torch.tensor([1e30, 2e30, 8e30]), torch.tensor([1e-6, 3e-6, 2e-6])),
         "float32, large and small",
     )
-    near = f64(1e8, 1.1e8, 1.2e8)  # nearer ones ask for a formula, of several that are right on paper
+    near = f64(
+        1e8, 1.1e8, 1.2e8
+    )  # nearer ones ask for a formula, of several that are right on paper
     yield call(near, f64(2.0, 2.2, 2.4)), "x that lie close together"
     yield (
         call(f64(1, 2, 3, 4, 5, 6)[::2], f64(4, 0, 5, 0, 6, 0)[::2]),
@@ -1334,6 +1336,11 @@ near_duplicates.equivalent(
     "near_duplicates: `signatures.chunk(bands, dim=1)` → `signatures.chunk(bands, dim=-1)`",
     because=LAST_AXIS,
 )
+for change in ("`v - v.mean()` → `v + v.mean()`", "`v.mean()` → `v.sum()` [#1]"):
+    fit_power_law.equivalent(
+        f"fit_power_law: {change}",
+        because="the du sum to 0: what is added to all of v does not count",
+    )
 STACK = "torch.stack((torch.ones_like(u), u, u.square()), dim=1)"
 SOLVED = "torch.linalg.lstsq(columns, losses.double()[:, None]).solution[:, 0]"
 isoflop_minimum.equivalent(
