@@ -72,9 +72,12 @@ def page_png(html: Path) -> bytes:
     """The built landing page as a window of 1,280 by 860 pixels shows it."""
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as playwright, playwright.chromium.launch(
-        executable_path=browser.find(), args=browser.ARGUMENTS
-    ) as chromium:
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(
+            executable_path=browser.find(), args=browser.ARGUMENTS
+        ) as chromium,
+    ):
         page = chromium.new_page(viewport={"width": 1280, "height": 860})
         page.goto((html / "book" / "index.html").resolve().as_uri())
         page.wait_for_load_state("networkidle")

@@ -2201,7 +2201,8 @@ pass_at_k.slips(
         ): "You put each sample back before you draw the next: that is "
         "biased, too low. Draw k different ones of the n samples.",
         replace(
-            COMB, "1 - math.prod(1 - k / i for i in range(n - c + 1, n)) if n - c >= k else 1.0"
+            COMB,
+            "1.0 - math.prod(1 - k / i for i in range(n - c + 1, n)) if n - c >= k else 1.0",
         ): "Your product leaves out its last factor, that of i = n. It has c factors: range(n − c + 1, n + 1).",
         replace(COMB, "c / n"): "That is pass@1. With k samples one right one is enough.",
         replace(

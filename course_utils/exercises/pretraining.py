@@ -944,9 +944,8 @@ def _():
         call(torch.tensor([1e30, 2e30, 8e30]), torch.tensor([1e-6, 3e-6, 2e-6])),
         "float32, large and small",
     )
-    near = f64(
-        1e8, 1.1e8, 1.2e8
-    )  # nearer ones ask for a formula, of several that are right on paper
+    # nearer ones would ask for one formula of several that are right on paper
+    near = f64(1e8, 1.1e8, 1.2e8)
     yield call(near, f64(2.0, 2.2, 2.4)), "x that lie close together"
     yield (
         call(f64(1, 2, 3, 4, 5, 6)[::2], f64(4, 0, 5, 0, 6, 0)[::2]),

@@ -1834,6 +1834,7 @@ IN_SINGLE = (
     "You compute in float32. The Hessian may be nearly singular, and its inverse then has no digit right, or "
     "is not positive: compute in float64."
 )
+DAMP_ALL = "You damp by the mean of all elements of the Hessian. It is that of its diagonal."
 DAMP_ITSELF = "You add damp itself. It is relative: times the mean of the diagonal."
 DAMPED = "add_(damp * H.diagonal().mean())"
 LOSE = "left[:, j:] -= error[:, None] * U[j, j:]"
@@ -1894,9 +1895,13 @@ gptq.slips(
         replace(
             DAMPED, "add_(damp * H.diagonal().max())"
         ): "You damp by the largest element of the diagonal. It is the mean.",
+        replace(DAMPED, "add_(damp * H.mean())"): DAMP_ALL,
         replace(
-            DAMPED, "add_(damp * H.mean())"
-        ): "You damp by the mean of all elements of the Hessian. It is that of its diagonal.",
+            DAMPED,
+            "add_(damp * H.mean())",
+            "torch.cholesky_inverse(torch.linalg.cholesky(H))",
+            "torch.linalg.inv(H)",
+        ): DAMP_ALL,
         replace(
             "weight.double().clone()", "weight.double()"
         ): "You write over the caller's weight where it is "

@@ -153,10 +153,11 @@ def fake_quantize(
     """x as it comes back from its integers, in x's dtype, with a gradient that passes the rounding.
 
     Values are exactly those of dequantize(quantize(x)), with integers of a dtype that has
-    room for [qmin, qmax]: up to 16 bits. The gradient with respect to x is the incoming
-    one where the rounded level, zero point included, lies in [qmin, qmax], ends included,
-    and zero where it was clamped. scale and zero_point get no gradient. The result is on
-    x's device. The arguments are not changed. Source: Bengio et al. (2013), as in chapter 6.
+    room for [qmin, qmax]: up to 16 bits. Shapes and errors are quantize's. The gradient
+    with respect to x is the incoming one where the rounded level, zero point included,
+    lies in [qmin, qmax], ends included, and zero where it was clamped. scale and
+    zero_point get no gradient. The result is on x's device. The arguments are not changed.
+    Source: Bengio et al. (2013), as in chapter 6.
     """
     with torch.no_grad():
         level = (x.float() / spread(scale, x.shape)).round() + spread(zero_point, x.shape)

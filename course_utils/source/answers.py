@@ -7,6 +7,7 @@ cell that was split, moved, copied or stripped of its metadata is found just the
 import __future__
 
 import ast
+import builtins
 import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -152,8 +153,9 @@ class _Needs:
 
     def above(self, name: str, place: int) -> Iterator[tuple[int, bool]]:
         """Upwards from a place: what binds the name until one does so surely, and what may change it."""
-        ways, first = frozenset(How), 0
         mine, any_name = self.binders.get(name, []), self.binders.get(EVERYTHING, [])
+        unchangeable = hasattr(builtins, name) and not mine and not any_name
+        ways, first = frozenset(() if unchangeable else How), 0
         for i in sorted((i for i in {*mine, *any_name} if i < place), reverse=True):
             yield i, False
             if name in self.statements[i].binds and self.statements[i].effects.surely:

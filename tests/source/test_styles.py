@@ -219,6 +219,14 @@ def test_what_only_looks_at_a_name_is_not_run():
     assert [statement.cell for statement in answer.statements] == [0, 0, 0, 0, 3]
 
 
+def test_a_method_of_a_builtin_changes_it_for_nobody():
+    """`dict.fromkeys` is no change of `dict`, unless the notebook has a `dict` of its own."""
+    cells = ["slow = dict.fromkeys([1])", f"{IMPORT}\n{ANSWER}dict(a=x)['a']"]
+    assert [statement.cell for statement in answers(cells)[KEY].statements] == [1]
+    own = ["class dict(dict):\n    log = []", "dict.log.append(1)", cells[1]]
+    assert [statement.cell for statement in answers(own)[KEY].statements] == [0, 1, 2]
+
+
 def test_lines_are_those_of_the_cell_after_a_command_over_several():
     cells = [IMPORT, f'!true \\\n  and \\\n  more\n@exercise("{KEY}")\ndef f(x):\n    return x / 0']
     (answer,) = build(answers(cells)[KEY])
