@@ -17,7 +17,7 @@ from course_utils import update
 from course_utils.authoring import notebooks as form
 from course_utils.classroom import release
 from course_utils.classroom.marks.plan import plan_of
-from course_utils.cli import app
+from course_utils.cli import app, chapters
 from course_utils.grading import solution_cell, stub_cell
 from course_utils.source.answers import answers
 from course_utils.source.cells import read_cells
@@ -573,6 +573,7 @@ def test_a_chapter_of_the_book_with_every_answer_carried_by_the_command(tmp_path
     again = CliRunner().invoke(app, ["update", "--from", "newer", "--check"])
     assert again.exit_code == 0
     assert "up to date" in again.output
+    assert [path.name for path in chapters(None)] == ["02_strides.ipynb"], "the copy is none"
     assert stub_cell(keys[0]) not in made.values()
 
 
