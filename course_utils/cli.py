@@ -66,7 +66,8 @@ def _stop(message: str) -> typer.Exit:
 
 
 def chapters(paths: list[Path] | None) -> list[Path]:
-    """The given notebooks, or all chapters of the course whose folder we are in."""
+    """The given notebooks, or all chapters of the course whose folder we are in, copies that an update
+    kept aside."""
     if paths:
         absent = [str(path) for path in paths if not path.is_file()]
         if absent:
@@ -77,6 +78,10 @@ def chapters(paths: list[Path] | None) -> list[Path]:
         raise _stop(
             "no notebooks/*.ipynb here: run this in the course's folder, or name a notebook"
         )
+    if any(".before-" in path.name for path in found):
+        from course_utils.update.folders import BEFORE
+
+        found = [path for path in found if not BEFORE.search(path.stem)]
     return found
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import sys
 from types import ModuleType
 from typing import Any, TypeVar, get_origin
 
@@ -34,7 +35,8 @@ def capture(obj: Any) -> tuple[str, list[str]]:
             for used in sorted(names_used(source) - {name}):
                 if used in home:
                     add(used, home[used])
-            blocks[name] = source
+            del blocks[name]
+            blocks[name] = source  # after what it uses: bases, annotations, defaults are run first
         elif get_origin(value) is not None:  # `Rows = Iterable[Tensor]` says nothing when code runs
             imports["from typing import Any"] = None
             blocks[name] = f"{name} = Any"
@@ -106,6 +108,7 @@ def rebuild(source: str, name: str) -> Any:
 
     filename = f"<your answer: {name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    space: dict[str, Any] = {"__name__": f"answers.{name}"}
-    exec(compile(source, filename, "exec"), space)
-    return space[name]
+    home = f"answers.{name}"
+    module = sys.modules[home] = ModuleType(home)  # where a dataclass looks for its module
+    exec(compile(source, filename, "exec"), vars(module))
+    return vars(module)[name]

@@ -11,6 +11,7 @@ old edition that the new one does not hold is left to the copy, changed by the s
 
 ``stamp``     digests of cells; ``notebook``: notebooks read and written
 ``pieces``    the parts of a notebook that answer exercises; ``fit``: do they fit the new stub?
+``lost``      names that an answer uses and the new notebook does not define
 ``merge``     one notebook
 ``folders``   what an update would do; ``writing``: an update done
 """

@@ -61,12 +61,20 @@ def _listed(node: ast.FunctionDef) -> str:
 
 
 def reworded(answer: Sequence[Piece], stub: Cell) -> bool:
-    """Does the new stub say something else than the answer's docstrings and annotations?"""
+    """Does the new stub say something else in its docstrings, methods' included, than the answer does?"""
     key = answer[0].key
     given = {n: d for p in answer for n, d in (definitions(p.source, key) or {}).items()}
     wanted = definitions(stub["source"], key) or {}
     return any(
         ast.get_docstring(node) != ast.get_docstring(given[name])  # type: ignore[arg-type]
+        or any(told != _told(given[name]).get(method) for method, told in _told(node).items())
         for name, node in wanted.items()
         if name in given
     )
+
+
+def _told(node: ast.stmt) -> dict[str, str]:
+    """The docstrings of a class's methods by name, of those that have one."""
+    methods = node.body if isinstance(node, ast.ClassDef) else []
+    found = {m.name: ast.get_docstring(m) for m in methods if isinstance(m, ast.FunctionDef)}
+    return {name: text for name, text in found.items() if text is not None}

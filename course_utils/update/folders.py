@@ -1,11 +1,11 @@
 """What an update of a folder would do, notebook by notebook, and to the package beside them."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .merge import Merge
+from .merge import CARRIED, Merge
 from .notebook import Notebook, Unreadable, read
 from .pieces import Piece, answers_in, keys_in
 from .stamp import MARK, STAMP, digest
@@ -158,7 +158,7 @@ def files_of(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def report(found: Iterable[Change], copies: dict[Path, Path], *, done: bool) -> str:
+def report(found: Sequence[Change], copies: dict[Path, Path], *, done: bool) -> str:
     """What was done, or would be, notebook by notebook, as text for a terminal."""
     lines = []
     for change in found:
@@ -169,4 +169,6 @@ def report(found: Iterable[Change], copies: dict[Path, Path], *, done: bool) -> 
         copy = copies.get(change.path)
         lines.append(f"{change.path}: {what}" + (f"; yours is kept as {copy.name}" if copy else ""))
         lines += [f"  {note}" for note in change.notes]
+    if done and any(CARRIED in note for change in found for note in change.notes):
+        lines.append("some checks may be stricter now: `course check` says which answers pass")
     return "\n".join(lines)

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .fit import misfit, reworded
+from .lost import lost
 from .notebook import Notebook, tags
 from .pieces import Piece, answers_in, attempted, pieces
 from .stamp import Cell, digest
 
+CARRIED = "your answer is carried over"
 _KEPT = "kept"
 _MADE_BY_A_PROGRAM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{8}|.*[A-Z].*")
 """Ids that JupyterLab, nbformat and Colab give to new cells; an edition's ids are words, in small letters."""
@@ -27,6 +29,7 @@ class Merge:
     after: dict[int, list[Cell]] = field(default_factory=dict)
     in_place: dict[int, Cell] = field(default_factory=dict)
     left_out: int = 0
+    carried: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.places = {cell["id"]: i for i, cell in enumerate(self.new.cells)}
@@ -50,10 +53,16 @@ class Merge:
         cells: list[Cell] = list(self.after.get(-1, []))
         for i, cell in enumerate(self.new.cells):
             cells += [*before.get(i, []), self.in_place.get(i, cell), *self.after.get(i, [])]
+        for key in self.carried:
+            self.notes += [
+                f"{key}: your answer uses {what}; this edition's notebook does not define it"
+                for what in lost(answers[key], cells)
+            ]
         if self.left_out:
             self.notes.append(
                 f"{self.left_out} cells of the older edition are not in the newer one; if you had "
-                "changed one, it is in the copy"
+                "changed one, it is in the copy: with --older, and the edition that you began with, "
+                "such changes are carried too"
             )
         _identify(cells, {cell["id"] for cell in self.new.cells})
         return Notebook(cells, {**self.mine.metadata, **self.new.metadata})
@@ -157,7 +166,8 @@ class Merge:
             if reworded(answer, stub)
             else ""
         )
-        self.notes.append(f"{key}: your answer is carried over{more}{said}")
+        self.notes.append(f"{key}: {CARRIED}{more}{said}")
+        self.carried.append(key)
         *first, last = answer
         self.in_place[place] = {**stub, **_ran(last), "source": last.source}
         return [

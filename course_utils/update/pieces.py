@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from course_utils.source.cells import DECORATED, MAGIC, key_of
 from course_utils.source.stub import is_empty
@@ -13,12 +13,13 @@ from .stamp import Cell, digest
 
 @dataclass(frozen=True)
 class Piece:
-    """A cell, or a part of one, that belongs to one exercise."""
+    """A cell, or a part of one, that belongs to one exercise. among: the cells of its notebook."""
 
     key: str
     source: str
     cell: Cell
     whole: bool
+    among: Sequence[Cell] = field(default=(), compare=False, repr=False)
 
 
 def pieces(cell: Cell) -> list[Piece]:
@@ -77,7 +78,7 @@ def answers_in(notebook: Notebook) -> dict[str, list[Piece]]:
     found: dict[str, list[Piece]] = {}
     for cell in notebook.cells:
         for piece in pieces(cell):
-            found.setdefault(piece.key, []).append(piece)
+            found.setdefault(piece.key, []).append(replace(piece, among=notebook.cells))
     known = notebook.handed_out
     return {
         key: _without_stubs(answer, known)

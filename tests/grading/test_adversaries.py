@@ -940,6 +940,10 @@ KEPT = {
         "from collections.abc import Iterable\nRows = Iterable[torch.Tensor]\n",
         HEAD + BODY.format("").replace("(x, temp", "(x: Rows, temp", 1),
     ),
+    "a function in a default": (
+        "def one():\n    return 1.0\n",
+        HEAD + BODY.format("").replace("=1.0", "=one()", 1),
+    ),
     "a cached function": ("import functools\n", HEAD + "@functools.cache\n" + BODY.format("")),
     "another name": ("", HEAD + BODY.format("").replace("temperature_softmax", "mine_own", 1)),
 }

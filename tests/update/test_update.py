@@ -17,7 +17,7 @@ from course_utils import update
 from course_utils.authoring import notebooks as form
 from course_utils.classroom import release
 from course_utils.classroom.marks.plan import plan_of
-from course_utils.cli import app
+from course_utils.cli import app, chapters
 from course_utils.grading import solution_cell, stub_cell
 from course_utils.source.answers import answers
 from course_utils.source.cells import read_cells
@@ -218,6 +218,53 @@ def test_a_method_that_the_new_edition_asks_for(desk):
     desk.put(answered(edition(), exercise_shapes_area=old + "self.w = w"), edition(area=new))
     said = "kept as text: shapes.area: `area` has a method `grow` now"
     assert said in desk.update()["01_shapes.ipynb"].notes
+
+
+@pytest.mark.parametrize(
+    ("was", "uses", "says"),
+    [
+        ("from math import prod as times", "times((w, h))", "was `from math import prod as times`"),
+        ("def times(w, h):\n    return w * h", "times(w, h)", "is in the copy"),
+    ],
+)
+def test_what_an_answer_uses_and_the_newer_edition_does_not_define_is_named(desk, was, uses, says):
+    mine = f"{AREA}    return {uses}"
+    desk.put(answered(edition(example=was), exercise_shapes_area=mine), edition())
+    notes = desk.update()["01_shapes.ipynb"].notes
+    said = "this edition's notebook does not define it"
+    assert f"shapes.area: your answer uses `times`, which {says}; {said}" in notes
+    assert mine in desk.sources()
+    assert all(change.text is None for change in desk.update().values())
+
+
+def test_what_an_answer_that_moved_uses_is_named_too(desk):
+    newer = edition()
+    moved = [c for c in newer["cells"] if c["id"] == "exercise-shapes-area"]
+    newer["cells"] = [c for c in newer["cells"] if c not in moved]
+    mine = answered(edition(example="import math"), exercise_shapes_area=AREA + "    return math.e")
+    desk.put(mine, newer)
+    (desk.newer / "notebooks/02_more.ipynb").write_text(json.dumps(notebook(*moved)))
+    notes = desk.update()["02_more.ipynb"].notes
+    assert any("your answer uses `math`, which was `import math`" in note for note in notes)
+
+
+@pytest.mark.parametrize("keeps", ["from math import *", "import math", "own"])
+def test_what_is_still_defined_is_not_named(desk, keeps):
+    mine = answered(edition(example="import math"), exercise_shapes_area=AREA + "    return math.e")
+    if keeps == "own":
+        mine = with_cells(mine, "shapes-cell-2", cell("code", "import math  # mine", "0a1b2c3d"))
+    desk.put(mine, edition(prose="New.", example="x = 1" if keeps == "own" else keeps))
+    assert not any("uses" in note for note in desk.update()["01_shapes.ipynb"].notes)
+
+
+@pytest.mark.parametrize(("now", "changed"), [("Wider.", False), ("Wider, by 1 at least.", True)])
+def test_a_methods_docstring_counts_as_description(desk, now, changed):
+    stub = '@exercise("shapes.area")\nclass area:\n    """It."""\n\n    def grow(self):\n        """{}"""\n'
+    mine = stub.format("Wider.") + "        return 1"
+    newer = stub.format(now) + f"    {TURN}"
+    desk.put(answered(edition(), exercise_shapes_area=mine), edition(area=newer))
+    (note,) = desk.update()["01_shapes.ipynb"].notes
+    assert ("its description has changed" in note) is changed
 
 
 # ------------------------------------------------------------------------------ damage
@@ -526,6 +573,7 @@ def test_a_chapter_of_the_book_with_every_answer_carried_by_the_command(tmp_path
     again = CliRunner().invoke(app, ["update", "--from", "newer", "--check"])
     assert again.exit_code == 0
     assert "up to date" in again.output
+    assert [path.name for path in chapters(None)] == ["02_strides.ipynb"], "the copy is none"
     assert stub_cell(keys[0]) not in made.values()
 
 
