@@ -1,6 +1,6 @@
 """The README's two pictures: a verdict, drawn from what the grader says, and the landing page as built.
 
-python -m course_utils.authoring.pictures _build/html
+python tools/pictures.py _build/html
 """
 
 import io
