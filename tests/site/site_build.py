@@ -49,14 +49,10 @@ def build_languages(english: Built) -> Built:
 
 
 def _python(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python as `make book` does: without what the suite sets for itself.
-
-    But threads of torch that wait do not spin: the suite's other worker needs the core.
-    """
+    """Run Python as `make book` does: without what the suite sets for itself."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     env = os.environ | {"PYTHONPATH": path, "NO_COLOR": "1"} | environment
     env.pop("OMP_NUM_THREADS", None)
-    env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return subprocess.run(
         [sys.executable, *command],
         env=env,
