@@ -22,7 +22,7 @@ from course_utils.files import write_whole
 LEDGER, PROVE, SEED = "COURSE_LEDGER", "COURSE_PROVE", "COURSE_SEED"
 """Variables: another file; "all" or "stale" for what is to be proved and written; the sample's seed."""
 
-SHARE = 0.05
+SHARE = 0.02
 """Of the exercises that stand by the ledger, so many are proved all the same: one at least."""
 
 PROOFS = ("course_utils.authoring.proofs",)

@@ -54,12 +54,12 @@ def test_the_versions_are_those_that_run():
 
 def test_a_sample_is_drawn_by_its_seed_and_reaches_everything():
     keys = [f"chapter.{i}" for i in range(100)]
-    assert len(ledger.sample(keys, 1)) == 5
+    assert len(ledger.sample(keys, 1)) == 2
     assert ledger.sample(keys, 1) == ledger.sample(reversed(keys), 1)
     assert ledger.sample(keys, 1) != ledger.sample(keys, 2)
     assert len(ledger.sample(keys[:3], 1)) == 1
     assert ledger.sample([], 1) == set()
-    assert set().union(*(ledger.sample(keys, seed) for seed in range(400))) == set(keys)
+    assert set().union(*(ledger.sample(keys, seed) for seed in range(1000))) == set(keys)
 
 
 def test_what_a_run_proves():
