@@ -4,8 +4,8 @@ python tools/pictures.py _build/html
 """
 
 import io
+import re
 import sys
-import textwrap
 from pathlib import Path
 
 from rich.console import Console
@@ -22,14 +22,9 @@ FOLDER = ROOT / "book" / "pictures"
 VERDICT, PAGE = FOLDER / "verdict.svg", FOLDER / "page.png"
 WIDTH = 100  # columns
 
-ANSWER = textwrap.dedent(
-    '''
-    @exercise("strides.flat_index")
-    def flat_index(index: tuple[int, ...], stride: tuple[int, ...], offset: int = 0) -> int:
-        """Position in storage of the element at `index`."""
-        return sum(i * s for i, s in zip(index, stride, strict=True))
-    '''
-).strip()
+CELLS = re.compile(r"^```\{code-cell\} python\n(.*?)^```", re.M | re.S)
+LANDING = (ROOT / "book" / "index.md").read_text(encoding="utf-8")
+(ANSWER,) = (cell.strip() for cell in CELLS.findall(LANDING) if cell.startswith("@exercise"))
 """The answer of the landing page: nearly right."""
 
 FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">

@@ -21,7 +21,7 @@ import pytest
 
 from course_utils import needs
 from course_utils.authoring import counts, ledger
-from course_utils.processes import kernel_ports
+from course_utils.processes import kernels
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[NOTEBOOKS] = {}
     os.environ.setdefault(ledger.SEED, str(secrets.randbelow(10**6)))  # workers inherit it
     os.environ["COURSE_HOME"] = str(config.stash[HOME])
-    kernel_ports.set_apart()
+    kernels.set_apart()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -118,16 +118,14 @@ def run(solved: NotebookNode, folder: Path) -> NotebookNode:
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-    from course_utils.processes import kernel_ports
+    from course_utils.processes import kernels
 
     solved = nbformat.from_dict(solved)
     for cell in solved.cells:
         if cell.cell_type == "code":
             cell.outputs = []
     solved.cells.insert(0, nbformat.v4.new_code_cell(CHECK_CUDA))
-    os.environ.pop("JUPYTER_PATH", None)  # the kernel is the one of this Python
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
-    kernel_ports.set_apart()
+    kernels.of_this_python()
     with tempfile.TemporaryDirectory(prefix="course-record-") as place:
         paths = [str(code.PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
         env = lab.environment() | {

@@ -31,6 +31,7 @@ from .corpus import (
 from .generation import CachedGPT2, generate
 from .gpt2 import GPT2
 from .lora import lora_layers, lora_state_dict, merge, unload, unmerge, weight_of
+from .modules import count_parameters
 from .quantization import dequantize, quantize, spread, unpack_int4
 from .quantized_gpt2 import Text, bits_by_file, block_linears, gap
 from .serving import paged_kv_blocks
@@ -170,8 +171,8 @@ def trained_on(folder: Path, stamp: dict[str, Any]) -> tuple[list[Document], lis
 def judged_by(documents: Sequence[Document], tokenizer: Tokenizer, context: int) -> Text:
     """Windows of the middle of the documents, some `MOST` characters of them, for `bits_by_file`.
 
-    A file often begins with text of another kind. context: the longest window. There are 8 windows at least, so that their spread can be told. Raises
-    ValueError for too little text.
+    A file often begins with text of another kind. context: the longest window. There are 8 windows at
+    least, so that their spread can be told. Raises ValueError for too little text.
     """
     each = max(MOST // max(1, len(documents)), 2000)
     few = [replace(one, text=middle(one.text, each)) for one in documents[: -(-MOST // each)]]
@@ -214,7 +215,7 @@ def check_model(work: Work) -> Iterator[Finding]:
     model = GPT2.from_pretrained(place)
     config, size = model.config, (place / "model.safetensors").stat().st_size
     said = (
-        f"{config.n_layer} layers, {config.n_embd} wide, {numbers(model):,} parameters; "
+        f"{config.n_layer} layers, {config.n_embd} wide, {count_parameters(model)[0]:,} parameters; "
         f"{size / 1e6:.2f} MB"
     )
     if not all_finite(model):
@@ -255,11 +256,6 @@ def _tokenizer(tokenizer: Tokenizer, judged: Sequence[Document], vocab_size: int
     )
 
 
-def numbers(model: nn.Module) -> int:
-    """How many numbers a model's parameters hold; shared ones count once."""
-    return sum(p.numel() for p in model.parameters())
-
-
 def all_finite(model: nn.Module) -> bool:
     """Is no parameter infinite or NaN?"""
     return all(bool(p.isfinite().all()) for p in model.parameters())
@@ -297,7 +293,7 @@ def check_adapter(work: Work) -> Iterator[Finding]:
 def _trained(adapted: GPT2, base: GPT2) -> Finding:
     """Has each layer an update, and how large is it?"""
     layers, tensors = dict(lora_layers(adapted)), list(lora_state_dict(adapted).values())
-    share = sum(x.numel() for x in tensors) / numbers(base)
+    share = sum(x.numel() for x in tensors) / count_parameters(base)[0]
     sizes = [
         (layer.delta().norm() / weight_of(layer.base_layer).norm()).item()
         for layer in layers.values()
@@ -348,15 +344,19 @@ class Layer:
     packed: bool
 
     @property
+    def zero_point(self) -> Tensor:
+        """Zeros: code 0 stands for 0."""
+        return torch.zeros_like(self.step, dtype=torch.int32)
+
+    @property
     def weight(self) -> Float[Tensor, "out in"]:
         """What the codes stand for; float32."""
-        return dequantize(self.codes, self.step, torch.zeros_like(self.step, dtype=torch.int32))
+        return dequantize(self.codes, self.step, self.zero_point)
 
     def nearest(self, weight: Float[Tensor, "out in"]) -> "Layer":
         """The same steps with codes that are nearest to this weight."""
         low, high = (-8, 7) if self.packed else (-128, 127)
-        none = torch.zeros_like(self.step, dtype=torch.int32)
-        return replace(self, codes=quantize(weight, self.step, none, low, high))
+        return replace(self, codes=quantize(weight, self.step, self.zero_point, low, high))
 
 
 def read_layer(state: dict[str, Tensor], name: str, weight: Tensor) -> Layer:
@@ -403,7 +403,7 @@ def check_quantized(work: Work) -> Iterator[Finding]:
     what = "the model with its adapter" if work.merged else "the model"
     file = work.within("quantized.safetensors", f"quantize {what}, and save codes and scales there")
     state = load_file(file)
-    weights = {f"transformer.h.{name}": layer.weight for name, layer in block_linears(original)}
+    weights = weights_of(original)
     layers = {name: read_layer(state, name, weight) for name, weight in weights.items()}
     held, size = sum(x.n_bytes for x in layers.values()), sum(x.numel() for x in weights.values())
     float_file = (work.folder / "model" / "model.safetensors").stat().st_size
@@ -443,7 +443,7 @@ def _half_a_step(
     if share == 1:
         return Finding("quantized", GOOD, said)
     assert work.base is not None
-    plain = {f"transformer.h.{name}": layer.weight for name, layer in block_linears(work.base)}
+    plain = weights_of(work.base)
     if work.merged and close(layers, plain) == 1:
         advice = "load_adapter and unload first, then quantize what comes back"
         return Finding("quantized", BAD, "these are codes of model/ without adapter/", advice)
@@ -455,6 +455,11 @@ def _half_a_step(
         f"{said}; {bits:.3f} bits a byte, rounded to the nearest with these scales {rounded:.3f}",
         "scales and codes do not belong together, or are of another model",
     )
+
+
+def weights_of(model: GPT2) -> dict[str, Tensor]:
+    """The weights that are quantized, by the names of their layers in the model."""
+    return {f"transformer.h.{name}": layer.weight for name, layer in block_linears(model)}
 
 
 def close(layers: dict[str, Layer], weights: dict[str, Tensor]) -> float:

@@ -185,11 +185,9 @@ def _homes() -> str:
 
 def prepare_kernels() -> None:
     """Let kernels be the ones of the Python that builds the site, with ports that nothing else takes."""
-    from course_utils.processes import kernel_ports
+    from course_utils.processes import kernels
 
-    os.environ.pop("JUPYTER_PATH", None)
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
-    kernel_ports.set_apart()
+    kernels.of_this_python()
 
 
 @lru_cache

@@ -1,6 +1,5 @@
 """An edition's notebooks, run from top to bottom as a student would who has answered nothing."""
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,7 +71,7 @@ def _run(path: Path, place: Path) -> tuple[nbformat.NotebookNode, str]:
     from nbclient import NotebookClient
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
-    from course_utils.processes import kernel_ports
+    from course_utils.processes import kernels
 
     own = place / "own package"
     own.mkdir(exist_ok=True)
@@ -82,8 +81,7 @@ def _run(path: Path, place: Path) -> tuple[nbformat.NotebookNode, str]:
         "PYTHONPATH": str(own),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # the kernel is the one of this Python
-    kernel_ports.set_apart()
+    kernels.of_this_python()
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.append(nbformat.v4.new_code_cell(WHOSE))
     client = NotebookClient(

@@ -1,10 +1,11 @@
-"""Ports for the kernels of notebooks, out of the range from which the system serves all programs.
+"""The kernels of notebooks that this process starts: which Python they are of, and on which ports.
 
-jupyter_client looks for a free port and lets go of it; a second or two later the kernel binds it. In
+Their ports lie out of the range from which the system serves all programs. jupyter_client looks for a free port and lets go of it; a second or two later the kernel binds it. In
 between the system may give it to a program that asks for any port, as gloo, browsers and servers do,
 and the kernel ends with "Address already in use".
 """
 
+import os
 import random
 import socket
 
@@ -26,6 +27,16 @@ class PortsApart(LocalPortCache):
                 self.currently_used_ports.add(port)
                 return port
         raise OSError(f"no port from {PORTS.start} to {PORTS.stop - 1} is free at {ip}")
+
+
+def of_this_python() -> None:
+    """From now on ``python3`` is a kernel of the Python that runs, with ports of PORTS.
+
+    A kernel of that name in a home folder or on JUPYTER_PATH would otherwise shadow it.
+    """
+    os.environ.pop("JUPYTER_PATH", None)
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    set_apart()
 
 
 def set_apart() -> None:
