@@ -770,6 +770,10 @@ _AXIS_1 = "You sum over axis 1, which is the last one of a matrix only. The last
 log_softmax_vjp.slips(
     {
         replace(
+            "np.exp(y)", "np.exp(y - y.max(axis=-1, keepdims=True))"
+        ): "You divide the softmax by its largest element. y is the logarithm of the softmax itself, at most 0: "
+        "exp(y) is all there is to take.",
+        replace(
             "np.exp(y) * ", "y * "
         ): "You multiply the sum with y. The derivative of the logarithm is the softmax: exp(y).",
         replace(

@@ -1015,6 +1015,12 @@ fit_power_law.slips(
         ): "You take logarithms in the dtype of the arguments. Convert to float64 before the logarithm.",
         replace(
             "b = (du * (v - v.mean())).sum() / du.square().sum()",
+            "b = (v[-1] - v[0]) / (u[-1] - u[0])",
+            "v.mean() - b * u.mean()",
+            "v[0] - b * u[0]",
+        ): "You draw the line through the first and the last point. Least squares takes all points into account.",
+        replace(
+            "b = (du * (v - v.mean())).sum() / du.square().sum()",
             "b = (u * v).sum() / (u * u).sum()",
         ): "Your slope is that of a line through the origin. Subtract the means of log x and log y first.",
         replace(

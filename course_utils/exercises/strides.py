@@ -797,6 +797,9 @@ broadcast_view.contract(
 )
 broadcast_view.slips(
     {
+        replace(
+            "    new =", "    if x.shape == shape:\n        return x.clone()\n    new ="
+        ): "Where nothing is repeated you return a copy. A view is asked for there, too: x itself will do.",
         replace("x.storage_offset())", "x.storage_offset()).clone()"): "The elements are right, "
         "but you stored every repetition. With stride 0 they share one slot.",
         replace(
