@@ -44,17 +44,18 @@ LONGEST = (
     "authoring/test_ledger.py",
     "repo/test_authors_page.py",
     "ranks/test_faults.py",
-    "site/test_languages.py",
-    "site/test_figures_on_pages.py",
 )
 """Modules of a minute and more, which begin first: one that begins last keeps one worker waiting for
 the other. (Each module is one worker's: it builds or loads something for all of its tests.) The site
-is built for the first; what needs it as well comes when it stands, and nobody waits."""
+is built for the first."""
+SITE = TESTS / "site"
+"""What else visits the site comes last: it stands by then, and no worker waits for the other's build."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {TESTS / name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path, len(place)))
+    after = len(place)
+    items.sort(key=lambda item: place.get(item.path, after + (item.path.parent == SITE)))
 
 
 def stays_here(address: Any) -> bool:

@@ -2,6 +2,7 @@
 
 ``markdown``      portable Markdown of a cell → MyST
 ``notebooks``     a notebook as committed → the notebook a page is made of (``source-read``)
+``ahead``         notebooks that the cache lacks, run two at a time before the pages are read
 ``directives``    the box that announces an exercise
 ``api``           the package's names, from its sources
 ``moved``         the lists of what moved, from the rows that the suite runs
@@ -23,6 +24,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 from . import (
+    ahead,
     api,
     code,
     directives,
@@ -46,6 +48,7 @@ def setup(app: Sphinx) -> dict[str, bool | str]:
         api,
         moved,
         notebooks,
+        ahead,
         heads,
         overview,
         symbols,

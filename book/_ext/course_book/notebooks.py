@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +37,27 @@ def setup(app: Sphinx) -> None:
 
 def rewrite(app: Sphinx, docname: str, source: list[str]) -> None:
     """Sphinx's ``source-read``: replace the notebook's text by its page's."""
+    source[0] = page_text(app, docname, source[0])
+    engine.fresh_home()
+
+
+@lru_cache
+def page_text(app: Sphinx, docname: str, committed: str) -> str:
+    """The text that the page is made of; warns, once, of what is wrong with the notebook."""
     path = Path(app.env.doc2path(docname))
     chapter = re.sub(r"^\d+_", "", path.stem)
     if path.suffix == ".ipynb":
-        notebook = json.loads(source[0])
+        notebook = json.loads(committed)
         warn = _warner(docname)
         solutions = app.config.course_solutions
         notebook["cells"] = with_head(
             page_cells(notebook["cells"], solutions=solutions, warn=warn), path, warn
         )
         add_digest(notebook["cells"], chapter, engine.package())
-        source[0] = json.dumps(notebook)
-    elif path.suffix == ".md":
-        source[0] = with_digest(source[0], chapter, engine.package())
-    engine.fresh_home()
+        return json.dumps(notebook)
+    if path.suffix == ".md":
+        return with_digest(committed, chapter, engine.package())
+    return committed
 
 
 def with_head(cells: list[Cell], path: Path, warn: Callable[[str], None]) -> list[Cell]:
