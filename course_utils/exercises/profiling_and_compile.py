@@ -1822,7 +1822,7 @@ online_softmax.contract(
             call("online_softmax", draws.scattered(normal(4, 6144, dtype=BF16)), 256),
         ],
         limit=4 * 256 * 4 + 64,
-        says="no tensor is made that is larger than a block, rows × block_size elements, in float32",
+        says="no tensor is made that is larger than a block, rows × block_size elements, in the dtype in which it is computed",
         prepare=driving_pairs.one_called,
     )
 )
@@ -2145,7 +2145,7 @@ tiled_matmul.contract(
             ),
         ],
         limit=4 * 16 * 64,
-        says="no tensor is made that is larger than the largest tile in float32, the result aside",
+        says="no tensor is made that is larger than the largest tile, in the dtype in which it is computed, the result aside",
     )
 )
 

@@ -166,13 +166,13 @@ def assert_onnx_parity(
     """Raises AssertionError unless the two give the same on every case; the largest difference there was.
 
     model: called with a case's tensors, gives one tensor; no gradient is recorded. session:
-    an onnxruntime.InferenceSession of one output, or what behaves so: `get_inputs()` lists
+    an onnxruntime.InferenceSession of one output, or an object like it: `get_inputs()` lists
     its inputs, in the order of the model's arguments, each with a `name`; `run(None,
     feeds)`, with NumPy arrays by these names, gives a list of arrays. Model and session
     are called once for each case. If one of them writes into what it gets, neither the
     other nor the cases change.
 
-    The outputs are the same if they have one shape and one dtype, and for each element
+    The outputs are the same if shape and dtype are the same, and for each element
     |model's − session's| ≤ atol + rtol · |model's|, computed in float64 whatever their dtype,
     integers too. An infinity equals only an infinity of its own sign. NaN equals nothing,
     not even another NaN. The result is the largest |model's −

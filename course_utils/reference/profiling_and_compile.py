@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def self_times(spans: Sequence[tuple[str, float, float]]) -> dict[str, float]:
-    """How long each name took itself: the time of its spans less that of the spans right inside them.
+    """How long each name took itself: the time of its spans less that of the spans directly inside.
 
     spans: (name, start, end) of one thread, in any order. Two of them are disjoint, or one
     lies inside the other; two that only touch are disjoint. Of two with the same start and
@@ -117,8 +117,8 @@ def count_kernels(trace: Sequence[Mapping[str, Any]], annotation: str) -> dict[s
     trace: `traceEvents` of a profile, in any order; ts and dur are microseconds. Annotations
     are events of cat "user_annotation", with their name; one may occur many times, and all
     count, but a launch inside two of them counts once. A launch is an event of cat
-    "cuda_runtime" or "cuda_driver", inside if the host began it in ts ≤ t < ts + dur, on
-    whatever thread and whenever it ended. Kernels have cat "kernel". They run later, perhaps
+    "cuda_runtime" or "cuda_driver"; it is inside if its own ts is at least the annotation's
+    ts and less than the annotation's ts + dur, on whatever thread and whenever it ended. Kernels have cat "kernel". They run later, perhaps
     after the annotation has ended, and belong to the launch with the same
     args["correlation"]; the launch of a CUDA graph has many of them. Events of other cats
     count nothing, and may lack dur, cat and args.
@@ -177,8 +177,8 @@ def remove_graph_break(
     The norm is that of all elements together, without axes, in float32, or in float64 for
     float64. If it is larger than max_norm the update is multiplied by max_norm / norm. The
     result has the update's dtype and device; the argument is not changed. max_norm is
-    positive. torch.compile, without fullgraph, makes one graph of it: no value is read on
-    the host.
+    positive. torch.compile makes one graph of it, and no value is read on the host: neither
+    by a break, nor by what fullgraph=True takes into the graph, such as `.item()`.
     """
     wide = torch.promote_types(update.dtype, torch.float32)
     norm = update.to(wide).square().sum().sqrt()
@@ -198,8 +198,8 @@ def recompiles(
     takes that one. Else it is compiled, until there are `limit` compilations; from then on
     such a call runs uncompiled, which is False here. dynamic is None or False. None: an
     axis is dynamic if the sizes with which the function was compiled, this call's included,
-    differ there; 0 and 1 count among them. But where this call's size is 0 or 1 its own
-    axis is compiled for just that size; the other axes follow the rule. False: no axis is
+    differ there; 0 and 1 count among them. But an axis on which this call's size is 0 or 1
+    is compiled for just that size; the other axes follow the rule. False: no axis is
     dynamic.
     """
     guards: list[tuple[int | None, ...]] = []  # None: dynamic
@@ -280,8 +280,8 @@ def tiled_matmul(
     A tile of the result is a sum over products of (block_m, block_k) of a with (block_k,
     block_n) of b, in float32, or in float64 for float64; it is rounded to a's dtype once,
     at the end. The last tiles of each axis may be smaller. Every tile of the result reads
-    its tiles of a and b anew, so elements count as often as they are read; where a size is 0
-    nothing is. a and b have one dtype, any strides, and are not changed; the result is on
+    its tiles of a and b anew, so elements count as often as they are read; where a size is 0,
+    none is read. a and b have one dtype, any strides, and are not changed; the result is on
     a's device. Raises ValueError for a block below 1.
     """
     if min(block_m, block_n, block_k) < 1:

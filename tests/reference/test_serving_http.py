@@ -277,7 +277,7 @@ def test_who_goes_away_is_forgotten(small, streamed):
     with live(small) as (server, client):
         engine, step, slow = server.runner.engine, server.runner.engine.step, threading.Event()
         engine.step = lambda: (slow.wait(0.02), step())[1]
-        body = {"prompt": "a", "max_tokens": 120}
+        body = {"prompt": "a", "max_tokens": 120, "temperature": 0.0}  # greedy, it never ends
         if streamed:
             assert len(stream(client, body, most=3).times) == 3
         else:
@@ -290,7 +290,7 @@ def test_who_goes_away_is_forgotten(small, streamed):
 
 def test_who_never_reads_keeps_no_slot(small):
     with live(small, slots=1) as (server, client):
-        with client.stream("POST", PATH, json={"prompt": "a", "max_tokens": 100, "stream": True}):
+        with client.stream("POST", PATH, json={"prompt": "a", "max_tokens": 100, "stream": True, "seed": 1}):
             answer = client.post(PATH, json={"prompt": "b", "max_tokens": 5})
             assert answer.status_code == 200
         until(lambda: nothing_left(server))
@@ -372,7 +372,7 @@ def _answers(client) -> bool:
 
 def test_terminated_it_finishes_what_runs_and_refuses_what_comes():
     with process("--grace", "50") as (served, client):
-        body = {"prompt": "def f", "max_tokens": 200, "stream": True}
+        body = {"prompt": "def f", "max_tokens": 200, "stream": True, "temperature": 0.0}
         with client.stream("POST", PATH, json=body) as response:
             lines = filter(None, response.iter_lines())
             first = next(lines)
@@ -390,7 +390,7 @@ def test_terminated_it_finishes_what_runs_and_refuses_what_comes():
 def test_grace_has_an_end_and_a_second_signal_ends_it_now():
     for arguments, signals in ((("--grace", "0.2"), 1), (("--grace", "600"), 2)):
         with process(*arguments) as (served, client):
-            body = {"prompt": "def f", "max_tokens": 256 - 10, "stream": True, "temperature": 2.0}
+            body = {"prompt": "def f", "max_tokens": 256 - 10, "stream": True, "temperature": 2.0, "seed": 1}
             with client.stream("POST", PATH, json=body) as response:
                 lines = filter(None, response.iter_lines())
                 next(lines)
