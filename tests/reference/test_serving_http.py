@@ -290,7 +290,9 @@ def test_who_goes_away_is_forgotten(small, streamed):
 
 def test_who_never_reads_keeps_no_slot(small):
     with live(small, slots=1) as (server, client):
-        with client.stream("POST", PATH, json={"prompt": "a", "max_tokens": 100, "stream": True, "seed": 1}):
+        with client.stream(
+            "POST", PATH, json={"prompt": "a", "max_tokens": 100, "stream": True, "seed": 1}
+        ):
             answer = client.post(PATH, json={"prompt": "b", "max_tokens": 5})
             assert answer.status_code == 200
         until(lambda: nothing_left(server))
@@ -390,7 +392,13 @@ def test_terminated_it_finishes_what_runs_and_refuses_what_comes():
 def test_grace_has_an_end_and_a_second_signal_ends_it_now():
     for arguments, signals in ((("--grace", "0.2"), 1), (("--grace", "600"), 2)):
         with process(*arguments) as (served, client):
-            body = {"prompt": "def f", "max_tokens": 256 - 10, "stream": True, "temperature": 2.0, "seed": 1}
+            body = {
+                "prompt": "def f",
+                "max_tokens": 256 - 10,
+                "stream": True,
+                "temperature": 2.0,
+                "seed": 1,
+            }
             with client.stream("POST", PATH, json=body) as response:
                 lines = filter(None, response.iter_lines())
                 next(lines)
