@@ -7,7 +7,7 @@ a file count, those inside of functions too; a module named by a string does not
 
 import ast
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -110,9 +110,8 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 def _imported(module: str, root: Path) -> frozenset[str]:
     file = _file(module, root)
     tree = _tree(file)
-    running = ast.Module([node for node in tree.body if not _for_types(node)], [])
     found: set[str] = set()
-    for one in _imports(running, module, file):
+    for one in _imports(module, file, running=True):
         home = _home(one.module, one.name, root)
         if home not in LISTS and not (_is_package(file) and not _loads(tree, one.bound)):
             as_a_whole = home == one.dotted
@@ -120,9 +119,13 @@ def _imported(module: str, root: Path) -> frozenset[str]:
     return frozenset(found - {module})
 
 
-def _imports(tree: ast.AST, module: str, file: Path) -> Iterator[Import]:
-    """The imports of the course's in a module."""
-    return imports_in(tree, f"{module}.__init__" if _is_package(file) else module, PACKAGE)
+@cache
+def _imports(module: str, file: Path, *, running: bool = False) -> tuple[Import, ...]:
+    """The imports of the course's in a module. running: but for those for a type checker."""
+    tree = _tree(file)
+    if running:
+        tree = ast.Module([node for node in tree.body if not _for_types(node)], [])
+    return tuple(imports_in(tree, f"{module}.__init__" if _is_package(file) else module, PACKAGE))
 
 
 def _home(source: str, name: str, root: Path) -> str:
@@ -134,11 +137,10 @@ def _home(source: str, name: str, root: Path) -> str:
     file = _file(source, root)
     if not _is_package(file):
         return source
-    tree = _tree(file)
-    for one in _imports(tree, source, file):
+    for one in _imports(source, file):
         if one.bound == name:
             return _home(one.module, one.name, root)
-    if name in _defined(tree) or name.startswith("__"):
+    if name in _defined(_tree(file)) or name.startswith("__"):
         return source
     raise ImportError(
         f"{source} does not say in an import from where its {name} comes", name=source
@@ -169,7 +171,7 @@ def _behind(tree: ast.Module, bound: str, home: str, root: Path) -> set[str]:
         return {home}
     attributes = _attributes(tree, bound)
     if len(attributes) < _loads(tree, bound):  # handed on as a whole
-        passed_on = _imports(_tree(file), home, file)
+        passed_on = _imports(home, file)
         return {home} | {_home(one.module, one.name, root) for one in passed_on}
     return {_home(home, attribute, root) for attribute in attributes} or {home}
 

@@ -75,6 +75,9 @@ linear_flops.slips(
         ): "You count the first axis only. All axes "
         "in front of the last one are rows: multiply them.",
         replace(
+            "prod(batch)", "(batch[-1] if batch else 1)"
+        ): "You count only the axis before the last one. All axes in front of the last one are rows: multiply them.",
+        replace(
             "prod(batch)", "sum(batch)"
         ): "You add the axes in front. A batch of 2 × 5 has ten rows, not seven.",
         replace(
@@ -1437,6 +1440,10 @@ communication_bytes.slips(
         replace(
             "raise ValueError(", "assert False, ("
         ): "An assert raises AssertionError, and python -O drops it. Raise ValueError.",
+        replace(
+            *("world_size < 1", "world_size <= 1"),
+            *('raise ValueError(f"a world of {world_size} ranks")', "return 0"),
+        ): "You return 0 for fewer than one rank as well. One rank sends nothing; below 1 raise ValueError.",
     }
 )
 

@@ -939,6 +939,13 @@ grouped_query_attention.slips(
         ): "You split the mask's heads as (G, kv), and the queries' as (kv, G). Query head h has head h of "
         "the mask.",
         replace(
+            "mask.expand(B, H, T, S).reshape(B, kv, H // kv * T, S)",
+            "(mask.unsqueeze(-3) & mask.new_ones(B, kv, H // kv, T, S)).reshape(B, -1, H // kv * T, S)",
+            ".reshape(B, H, T, v.size(-1))",
+            ".reshape(B, -1, T, v.size(-1))",
+        ): "You put a new axis into the mask before T, so a mask of the H query heads meets the kv key heads. Split "
+        "its heads as the queries' are split: (kv, H // kv).",
+        replace(
             "q.reshape(B, kv, H // kv * T, q.size(-1))",
             "q.unflatten(1, (kv, H // kv)).transpose(2, 3).reshape(B, kv, H // kv * T, q.size(-1))",
             ".reshape(B, H, T, v.size(-1))",
@@ -1135,6 +1142,7 @@ PAIRS = "torch.stack(turned, dim=-1).flatten(-2)"
 HALVES = "torch.cat(turned, dim=-1)"
 SPLIT = "(x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)"
 BOTH = f"{PAIRS} if interleaved else {HALVES}"
+IN_SINGLE = "You make the angles in float32, also where x is float64: half of its digits are lost."
 apply_rope.slips(
     {
         replace(", device=x.device", ""): DEVICE,
@@ -1179,9 +1187,13 @@ apply_rope.slips(
             "torch.promote_types(x.dtype, torch.float32)", "x.dtype"
         ): "You make the angles in x's dtype. "
         "bfloat16 has 8 bits for a number, so late positions are rounded to others. float32 is the least.",
+        replace("torch.promote_types(x.dtype, torch.float32)", "torch.float32"): IN_SINGLE,
         replace(
-            "torch.promote_types(x.dtype, torch.float32)", "torch.float32"
-        ): "You make the angles in float32, also where x is float64: half of its digits are lost.",
+            "torch.promote_types(x.dtype, torch.float32)",
+            "torch.float32",
+            SPLIT,
+            SPLIT.replace("x[", "x.float()[").replace("x.chunk", "x.float().chunk"),
+        ): IN_SINGLE,
         replace(
             "cos, sin = angle.cos(), angle.sin()",
             "cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)",
@@ -1355,6 +1367,7 @@ pairs_to_halves.contract(
     )
 )
 MOVED = "weight.unflatten(0, (n_head, -1, 2)).transpose(1, 2).flatten(0, 2)"
+BY_STEPS = MOVED, "torch.cat([t for h in weight.chunk(n_head) for t in (h[::2], h[1::2])])"
 pairs_to_halves.slips(
     {
         replace(
@@ -1381,10 +1394,13 @@ pairs_to_halves.slips(
             "weight.size(0) % (2 * n_head)", "False"
         ): "You take any number of rows. Where they are not "
         "n_head heads of an even size raise ValueError.",
-        replace(
-            "weight.size(0) % (2 * n_head)", "weight.size(0) % n_head"
-        ): "You ask for whole heads alone. A "
-        "head of an odd size has a feature without a partner: raise ValueError.",
+        **{
+            replace(
+                "weight.size(0) % (2 * n_head)", "weight.size(0) % n_head", *moved
+            ): "You ask for whole heads alone. A "
+            "head of an odd size has a feature without a partner: raise ValueError."
+            for moved in ((), BY_STEPS)
+        },
         **{
             replace(
                 "weight.size(0) % (2 * n_head)",
@@ -1392,10 +1408,7 @@ pairs_to_halves.slips(
                 *moved,
             ): "You ask whether the number of rows is even. Each head's has to be: two heads of three "
             "features have 6 rows, and raise ValueError."
-            for moved in (
-                (),
-                (MOVED, "torch.cat([t for h in weight.chunk(n_head) for t in (h[::2], h[1::2])])"),
-            )
+            for moved in ((), BY_STEPS)
         },
         replace(
             "weight.size(0) % (2 * n_head)", "weight.size(0) % 2 or weight.size(0) // n_head % 2"

@@ -411,6 +411,10 @@ softmax_vjp.mistake(
     "y multiplies the sum, but not grad. It is y · (grad - sum): both terms carry the factor y.",
     replace("y * (grad - inner)", "grad - y * inner"),
 )
+softmax_vjp.mistake(
+    "This is the rule of the log-softmax, grad - y · Σ grad. That of the softmax is y · (grad - Σ grad · y).",
+    replace("(grad * y).sum(", "grad.sum(", "y * (grad - inner)", "grad - y * inner"),
+)
 
 
 @softmax_vjp.alternative("the kernel that torch's own backward calls")
@@ -900,6 +904,10 @@ silu.mistake(
     replace("(1 + x * (1 - s))", "x * (1 - s)"),
 )
 silu.mistake(
+    "A bracket is in the wrong place: this is s · (1 + x) · (1 - s). Only x is multiplied by 1 - s: s · (1 + x · (1 - s)).",
+    replace("(1 + x * (1 - s))", "(1 + x) * (1 - s)"),
+)
+silu.mistake(
     "This is the derivative of the sigmoid alone. The function is x · sigmoid(x): use the product rule.",
     replace("(1 + x * (1 - s))", "(1 - s)"),
 )
@@ -1043,12 +1051,11 @@ hessian_vector_product.mistake(
     "The graph is cut between the two derivatives (no create_graph=True, or a detach), so the gradient looks like a constant and every product is zero.",
     replace("create_graph=True, ", ""),
 )
-hessian_vector_product.mistake(
-    "You differentiate the sum of the gradient and multiply by v afterwards. That scales each row's sum; v has to go into the dot product *before* the second derivative.",
-    replace(
-        "gradient, x, grad_outputs=v", "gradient.sum(), x", "return product", "return product * v"
-    ),
-)
+for of_the_sum in ("gradient.sum(), x", "gradient, x, grad_outputs=torch.ones_like(v)"):
+    hessian_vector_product.mistake(
+        "You differentiate the sum of the gradient and multiply by v afterwards. That scales each row's sum; v has to go into the dot product *before* the second derivative.",
+        replace("gradient, x, grad_outputs=v", of_the_sum, "return product", "return product * v"),
+    )
 hessian_vector_product.mistake(
     "This is g (g · v), with the outer product of the gradient in the Hessian's place. The two agree on average for some losses at their optimum, not for any f.",
     replace(

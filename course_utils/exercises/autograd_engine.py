@@ -419,8 +419,26 @@ def _():
 
 
 _IN_PLACE = "You multiply grad in place. It may be somebody else's as well: make a new array."
+_SUMMED_FIRST = (
+    "You sum grad over the broadcast axes and then multiply. Along these axes the other factor may differ: multiply "
+    "first, then sum the products."
+)
 mul_vjp.slips(
     {
+        replace(
+            *("(grad * b)", "(broadcast_vjp(grad, a.shape) * b)"),
+            *("(grad * a)", "(broadcast_vjp(grad, b.shape) * a)"),
+        ): _SUMMED_FIRST,
+        replace(
+            *("(grad * b)", "(broadcast_vjp(grad, a.shape) * b)"),
+            *("(grad * a)", "(broadcast_vjp(grad, b.shape) * a)"),
+            *("broadcast_vjp(da, a.shape)", "da", "broadcast_vjp(db, b.shape)", "db"),
+        ): _SUMMED_FIRST,
+        replace(
+            "return broadcast_vjp(da, a.shape), broadcast_vjp(db, b.shape)",
+            "return (broadcast_vjp(da, a.shape), db) if a.ndim < b.ndim else (da, broadcast_vjp(db, b.shape))",
+        ): "You sum for one factor alone, chosen by the number of axes. Both may have been broadcast, along "
+        "different axes: use broadcast_vjp for each.",
         replace(
             "da, db = np.asarray(grad * b), np.asarray(grad * a)",
             "db, da = np.asarray(grad * b), np.asarray(grad * a)",
@@ -950,6 +968,11 @@ def _():
 
 index_vjp.slips(
     {
+        replace(
+            "full, index, grad",
+            "full, index if isinstance(index, slice) else np.asarray(index), grad",
+        ): "You make one array of the index. A tuple has a part for each axis; an array is an index into the "
+        "first axis alone. Hand the index on as it came.",
         replace(
             "np.add.at(full, index, grad)", "full[index] += grad"
         ): "An element that is taken twice "

@@ -1050,6 +1050,12 @@ checkpoint.mistake(
     cost=True,
 )
 checkpoint.mistake(
+    "The tensors that your second run collects have a graph of their own, whose nodes hold the hook that collects, and "
+    "with it the tensors: a circle that nothing ever frees. Collect `t.detach()`.",
+    replace("= t.detach()", "= t", "recomputed.pop(number)", "recomputed[number]"),
+    cost=True,
+)
+checkpoint.mistake(
     "Your closure holds the tensor arguments. Where calls nest, an outer checkpoint cannot drop what an "
     "inner one was given, and all of it stays. Save them through autograd, whose hooks the outer one has "
     "set.",

@@ -534,6 +534,15 @@ pack_documents.slips(
             "enumerate(documents)", "enumerate(filter(len, documents))"
         ): "You leave out empty documents. Each has its `end`, and a number.",
         replace(
+            "for number, document in enumerate(documents):",
+            "number = 0\n    for document in documents:",
+            "numbers += [number] * (len(document) + 1)",
+            "for token in [*document, end]:\n"
+            "            numbers.append(number)\n"
+            "            number += token == end",
+        ): "You count up at every token that equals `end`. A document may contain that token itself, and goes on "
+        "after it.",
+        replace(
             "tokens += [*document, end]",
             "if not document:\n            continue\n        tokens += [*document, end]",
         ): "You leave out empty documents. Each has its `end`, and a number.",
@@ -1584,6 +1593,10 @@ shard_indices.slips(
             "length // world_size if drop_last else", "-(-length // world_size) if drop_last else"
         ): "drop_last "
         "changes nothing: with it the order is cut at the last multiple of world_size.",
+        replace(
+            "else -(-length // world_size)", "else (length // world_size + 1 if length else 0)"
+        ): "You add a round also where world_size divides the length. Nothing is missing there: round up, "
+        "-(-length // world_size).",
         replace(
             "order[i % length] for i in range(rank, each * world_size, world_size)",
             "order[i] for i in range(rank, min(length, each * world_size), world_size)",

@@ -595,6 +595,15 @@ GradientBuckets.mistake(
     replace("setdefault(p.dtype, [])", 'setdefault("any", [])', "pop(p.dtype)", 'pop("any")'),
 )
 GradientBuckets.mistake(
+    "Another dtype closes the bucket that is being filled. It stays open: each dtype fills one of its own, side by side.",
+    replace(
+        "            bucket = filling",
+        "            if filling and p.dtype not in filling:\n"
+        "                self.buckets.append(filling.popitem()[1])\n"
+        "            bucket = filling",
+    ),
+)
+GradientBuckets.mistake(
     "Frozen parameters are in the buckets: they never get a gradient to send.",
     replace(" if p.requires_grad]", "]"),
 )

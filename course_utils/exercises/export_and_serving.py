@@ -81,6 +81,8 @@ def _():
     yield call(draws.scattered(normal(3, 5)), mixed), "not contiguous"
     yield call(normal(3, 5, dtype=F64), mixed), "float64"
     yield call(normal(3, 9, dtype=torch.bfloat16), mixed), "bfloat16"
+    close = torch.tensor([[251.0, 252.0]], dtype=torch.bfloat16)
+    yield call(close, torch.tensor([0.3])), "bfloat16, in which the quotients would be equal"
     yield call(normal(3, 5), mixed.double()), "temperatures in float64"
     filtered = torch.tensor([[0.5, -INF, 2.0], [-INF, 1.0, -INF], [0.0, 0.0, -INF]])
     yield call(filtered, mixed), "tokens that a filter took out"
@@ -159,6 +161,12 @@ per_row_probs.slips(
             "logits.to(torch.promote_types(logits.dtype, torch.float32))", "logits * 1"
         ): "You compute in the logits' own dtype. In half precision the probabilities are rounded to few bits: "
         "use float32.",
+        replace(
+            "logits = logits.to(",
+            "given = logits.dtype\n    logits = logits.to(",
+            "return " + CHOSEN,
+            f"return {CHOSEN}.to(given)",
+        ): "You turn the result back to the logits' dtype. It is float32, unless they are float64.",
         replace(
             "logits.to(torch.promote_types(logits.dtype, torch.float32))", "logits.float()"
         ): "You compute in float32 what came in float64.",
@@ -328,6 +336,7 @@ IN_ITS_MODE = (
     "The model is exported in the mode in which it comes, or only its own flag is set. In train mode the graph drops "
     "features at random, for good: call model.eval() first, which reaches every submodule."
 )
+BEYOND = "Your example may be larger than the maxima: such a size is not in the range of its Dim."
 export_dynamic.slips(
     {
         replace(EXAMPLE, "ids"): ONE_IS_FIXED,
@@ -336,9 +345,12 @@ export_dynamic.slips(
         replace(
             "min(2, max_batch), min(3, max_tokens)", "min(1, max_batch), min(3, max_tokens)"
         ): "Your example has one row. torch.export takes sizes 0 and 1 for constants, and refuses the Dim.",
+        replace("min(2, max_batch), min(3, max_tokens)", "2, 3"): BEYOND,
         replace(
-            "min(2, max_batch), min(3, max_tokens)", "2, 3"
-        ): "Your example may be larger than the maxima: such a size is not in the range of its Dim.",
+            EXAMPLE,
+            "ids[: None if max_batch > 1 else 1, : None if max_tokens > 1 else 1]"
+            ".repeat(min(2, max_batch), min(2, max_tokens))",
+        ): BEYOND,
         replace(
             ", dynamic_shapes=(sizes,)", ""
         ): "Without dynamic_shapes every size of the example is a constant: the program takes no other.",
@@ -971,6 +983,10 @@ assert_onnx_parity.slips(
         replace(
             CHECKED, "if not cases:", "strict=True)))[0])", "strict=False)))[0])"
         ): "A case with more or fewer tensors than the session has inputs is taken: zip stops at the shorter one.",
+        replace(
+            "cases, names = list(cases), [", "names = ["
+        ): "You go through the cases twice. A generator is used up by the first time, and nothing is compared: make "
+        "a list of them.",
         replace(
             "largest = max(largest, float(apart.max()))", "largest = float(apart.max())"
         ): "You return the largest difference of the last case. It is that of all cases.",

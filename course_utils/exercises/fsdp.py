@@ -1300,6 +1300,11 @@ ShardedModel.slips(
             "unshard_flat([self._gather(unit.shard.detach())], unit.shapes)",
         ): "You gather the full parameters in the compute dtype: they are rounded. Gather the shares as they are.",
         replace(
+            "unshard_flat([all_gather_flat(unit.shard)], unit.shapes)",
+            "unshard_flat([self._gather(unit.shard.detach()).to(unit.shard.dtype)], unit.shapes)",
+        ): "You gather the full parameters in the compute dtype and cast them back: the dtype is right, and the values "
+        "are rounded. Gather the shares as they are.",
+        replace(
             "        self.order = [name for name, _ in module.named_parameters()]\n",
             "",
             '        self.units[""] = self.root',

@@ -725,6 +725,8 @@ def _():
         of_logits(torch.tensor([[1.0, 3.0, 3.0], [3.0, 1.0, 3.0]]), temperature=0.0),
         "another tie",
     )
+    nearly = torch.tensor([[1.0, 1.0 + 2**-23, 0.0]])
+    yield of_logits(nearly, temperature=0.0), "temperature 0 and nearly a tie"
     yield of_logits(x, temperature=1.0, top_p=1.0, min_p=0.0), "filters that keep all"
     yield of_logits(x, temperature=-1.0), "a negative temperature"
     yield of_logits(x, top_k=0), "no token would remain"
@@ -753,6 +755,13 @@ next_token_probs.slips(
             "if temperature == 0:", "temperature = max(temperature, 1e-6)\n    if False:"
         ): "In place of temperature 0 you take a tiny one. Equally likely tokens then share the probability; the "
         "one with the smallest id has 1.",
+        replace(
+            "likeliest = logits.max(-1, keepdim=True).indices\n"
+            "        return torch.zeros_like(logits).scatter(-1, likeliest, 1.0)",
+            "likeliest = (logits == logits.amax(-1, keepdim=True)).to(logits.dtype)\n"
+            "        return likeliest / likeliest.sum(-1, keepdim=True)",
+        ): "Equally likely tokens share the probability in your code at temperature 0. The one with the smallest id "
+        "gets all of it.",
         replace(
             "logits = logits.to(torch.promote_types(logits.dtype, torch.float32))",
             "wide = torch.promote_types(logits.dtype, torch.float32)",
@@ -1400,6 +1409,11 @@ generate.slips(
             "done = torch.isin(ids[:, -1], stops)",
         ): "A stop "
         "token at the end of the prompt ends a row in your code. Only what is drawn counts.",
+        replace(
+            "        logits = model(read, cache)\n",
+            "        done = torch.isin(ids, stops).any(1)\n        if done.all():\n            break\n"
+            "        logits = model(read, cache)\n",
+        ): "You look for stop tokens in the prompt, too. Only what is drawn ends a row.",
         replace(
             "ids = torch.cat((ids, new[:, None]), dim=1)",
             "ids = torch.where(torch.isin(new, stops).all(), ids, torch.cat((ids, new[:, None]), 1)) if torch.isin(new, stops).all() else torch.cat((ids, new[:, None]), dim=1)",

@@ -1007,8 +1007,14 @@ def some_ids(B, T, V=11, seed=0):
 @whole.by_hand
 def _():
     """Shapes and ties can be told by hand, the values of a whole model cannot."""
-    config = sizes(vocab_size=5, n_positions=3, n_embd=2, n_layer=0, n_head=1)
-    shapes = {"wte.weight": (5, 2), "wpe.weight": (3, 2), "ln_f.weight": (2,), "ln_f.bias": (2,)}
+    config = sizes(vocab_size=5, n_positions=3, n_embd=2, n_layer=1, n_head=1)
+    shapes = {"wte.weight": (5, 2), "wpe.weight": (3, 2)}
+    for layer, (out, into) in {
+        "attn.c_attn": (6, 2), "attn.c_proj": (2, 2), "mlp.c_fc": (8, 2), "mlp.c_proj": (2, 8),
+    }.items():  # fmt: skip
+        shapes |= {f"h.0.{layer}.weight": (out, into), f"h.0.{layer}.bias": (out,)}
+    for norm in ("h.0.ln_1", "h.0.ln_2", "ln_f"):
+        shapes |= {f"{norm}.weight": (2,), f"{norm}.bias": (2,)}
     parameters = {f"transformer.{name}": shape for name, shape in shapes.items()}
     yield (
         call(config, {}, 0),
@@ -1044,7 +1050,7 @@ def _():
     yield of(("eval", torch.tensor([[0, 11]]))), "an id outside: IndexError"
     yield of(("eval", torch.tensor([[0, -1]]))), "a negative id: IndexError"
     yield of(("eval", ids[:, :1])), "one token"
-    yield of(("train", ids), n_layer=0), "no blocks"
+    yield of(("train", ids), n_layer=1), "one block"
     yield of(("eval", ids), dropout=0.5), "dropout in eval mode"
     block = {**STANDING_IN, "block": "triple"}
     yield of(("eval", ids), parts=block), "another block in place of Block"
@@ -1286,6 +1292,7 @@ def _():
     yield call(x + 10_000.0, ids), "logits far from zero"
     yield call((3 * x).bfloat16(), ids), "bfloat16 logits: the loss is float32"
     yield call((3 * x).half(), ids), "half precision logits: the loss is float32"
+    yield call((3 * x).double(), ids), "float64 logits: the loss is float32"
     yield call(draws.scattered(x), draws.scattered(ids)), "not contiguous"
 
 
@@ -1311,6 +1318,9 @@ for says, edit in {
     ),
     "The loss is computed in the logits' own dtype: in bfloat16 it has three digits. "
     "Cast the logits to float32 before it.": replace(".float()", ""),
+    "Your loss of float64 logits is float64. It is float32, whatever the logits are.": replace(
+        ".float()", ".to(torch.promote_types(logits.dtype, torch.float32))"
+    ),
     "It is cast to float32 at the end, when the digits are lost: cast the logits.": replace(
         WHOLE, f"F.cross_entropy(logits.flatten(0, 1), {AIMS}).float()"
     ),

@@ -274,6 +274,9 @@ for says, edit in {
     "Your scale is α / √r always. That is rsLoRA's; without `rslora` it is α / r.": replace(
         SCALE, "alpha / math.sqrt(r)"
     ),
+    "With `rslora` you take the root of the whole fraction. It is the root of r alone: α / √r.": replace(
+        SCALE, "(math.sqrt(alpha / r) if rslora else alpha / r)"
+    ),
     "You ignore `rslora`: with it the scale is α / √r.": replace(SCALE, "alpha / r"),
     "`forward` does not multiply by the scale, though `delta` does: "
     "merged and not merged are then two different models.": replace(
@@ -1221,10 +1224,6 @@ for says, edit in {
     "its zeros come back as anything once the scale is not exactly 0. Divide by 1 there.": replace(
         SAFE, "scales"
     ),
-    "You keep the scales away from 0 by a bound (clamp, max), and return the bound: a block of zeros has the "
-    "scale 0, and one of very small numbers its own.": replace(
-        LARGEST, f"{LARGEST}.clamp(min=1e-8)"
-    ),
     "You return the 1 by which you divide a block of zeros. Its scale is 0.": replace(
         f"{BYTE}, scales", f"{BYTE}, {SAFE}"
     ),
@@ -1253,6 +1252,13 @@ for says, edit in {
 }.items():
     nf4_quantize.mistake(says, edit)
 
+
+for bound in ("1e-8", "1e-12"):
+    nf4_quantize.mistake(
+        "You keep the scales away from 0 by a bound (clamp, max), and return the bound: a block of zeros has the "
+        "scale 0, and one of very small numbers its own.",
+        replace(LARGEST, f"{LARGEST}.clamp(min={bound})"),
+    )
 
 nf4_quantize.mistake(
     "A block of zeros gives 0 / 0, NaN, and `argmin` of distances that are NaN is 0, the code of −1. "

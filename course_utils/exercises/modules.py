@@ -655,6 +655,19 @@ dropout.mistake(
 dropout.mistake(
     "You divided by p. The share that survives is 1 − p.", replace("/ (1 - self.p)", "/ self.p")
 )
+for ends in (
+    (),
+    ("self.p == 1", "False"),
+    ("self.p == 1", "self.p == 0"),
+    ("self.p == 1", "self.p == 0", "x * 0", "torch.zeros_like(x)"),
+):
+    dropout.mistake(
+        "You take p for the probability of keeping: you keep with p and divide by p. It is the probability of "
+        "dropping: keep with 1 − p, and divide by that.",
+        replace(
+            "bernoulli_(1 - self.p)", "bernoulli_(self.p)", "/ (1 - self.p)", "/ self.p", *ends
+        ),
+    )
 dropout.mistake(
     "Scaled by 1 − p in eval mode, as in 2014; today by 1 / (1 − p) in training instead.",
     replace("return x\n", "return x * (1 - self.p)\n", "x * keep / (1 - self.p)", "x * keep"),
@@ -1339,14 +1352,15 @@ batch_norm.mistake(
     "A batch of one row is refused though its channels have several values each: N · L counts.",
     replace("if n < 2", "if x.size(0) < 2"),
 )
-batch_norm.mistake(
-    "A single value a channel is refused in eval mode too. There the buffers normalise it.",
-    replace(
-        "if self.training:\n",
-        "if x.size(0) > 0 and x.numel() // x.size(1) < 2:\n            raise ValueError(x.shape)\n"
-        "        if self.training:\n",
-    ),
-)
+for none_too in ("x.size(0) > 0 and ", ""):
+    batch_norm.mistake(
+        "A single value a channel is refused in eval mode too. There the buffers normalise it.",
+        replace(
+            "if self.training:\n",
+            f"if {none_too}x.numel() // x.size(1) < 2:\n            raise ValueError(x.shape)\n"
+            "        if self.training:\n",
+        ),
+    )
 batch_norm.mistake(
     "The running statistics are parameters, though not trained ones: due are buffers.",
     replace(
@@ -2154,10 +2168,19 @@ tiny_module.mistake(
     "An ordinary value is stored, and what its name was registered as stays: trained, saved or a child.",
     replace("kind = self.__dict__\n", "self.__dict__[name] = value\n            return\n"),
 )
-tiny_module.mistake(
-    "An ordinary attribute stays when its name is registered, and hides it: take it out of __dict__.",
+for hides in (
     replace("self._children, self.__dict__)", "self._children)"),
-)
+    replace(
+        "self._put(kind, name, value)",
+        "for other in (self._parameters, self._buffers, self._children):\n"
+        "            if other is not kind:\n                other.pop(name, None)\n"
+        "        kind[name] = value",
+    ),
+):
+    tiny_module.mistake(
+        "An ordinary attribute stays when its name is registered, and hides it: take it out of __dict__.",
+        hides,
+    )
 tiny_module.mistake(
     'The prefix has no dot after it. As in torch, named_parameters("m") gives "m.weight".',
     replace('prefix and prefix + "."', "prefix"),

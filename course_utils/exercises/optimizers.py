@@ -823,6 +823,10 @@ FURTHER_OPTIONS = (
     "A checkpoint of torch's brings options into the groups that your function does not know (`amsgrad`, "
     "`differentiable`, …), also into `self.defaults`. Read from the group, by name, what you need."
 )
+EVERY_DEFAULT = (
+    "You look up in the group every option that `self.defaults` names. `load_state_dict` adds `differentiable` "
+    "to them, which your groups lack. Read from the group, by name, what you need."
+)
 OWN_NAMES = (
     "Your state has names of its own, so a checkpoint of torch's brings averages that your step does not "
     "find. Its names are `exp_avg`, `exp_avg_sq` and `step`."
@@ -831,6 +835,7 @@ IN_PLACE = "(v.sqrt_() / sqrt(1 - beta2**t)).add_(eps)"
 HANDED_ON = f"""{GROUPS}
             options = {{name: value for name, value in group.items() if name in self.defaults}}
             (lambda lr, betas, eps, weight_decay, maximize: None)(**options)"""
+LOOKED_UP = f"{GROUPS}\n            [group[name] for name in self.defaults]"
 NO_CORRECTION = (
     "You do not correct the averages for their start at zero. With the default betas m is at first a tenth "
     "of the gradient and √v a thirtieth of its size, so the first steps come out three to six times too "
@@ -922,6 +927,7 @@ def slips_of_adam(ex):
     ex.mistake(IN_FLOAT32, replace(*chain(*single), *averaged, *folded))
     ex.mistake(ROOT_IN_PLACE, replace("v_hat.sqrt().add_(eps)", IN_PLACE))
     ex.mistake(FURTHER_OPTIONS, replace(GROUPS, HANDED_ON))
+    ex.mistake(EVERY_DEFAULT, replace(GROUPS, LOOKED_UP))
     ex.mistake(
         OWN_NAMES,
         replace('state["exp_avg"] =', 'state["m"] =', 't = state["exp_avg"]', 't = state["m"]'),
@@ -1221,6 +1227,12 @@ ForeachAdamW.mistake(
 )
 ForeachAdamW.mistake(DECAY_UPHILL, replace("1 - lr * group", UPHILL_RATE))
 ForeachAdamW.mistake(FURTHER_OPTIONS, replace(GROUPS, HANDED_ON))
+ForeachAdamW.mistake(EVERY_DEFAULT, replace(GROUPS, LOOKED_UP))
+ForeachAdamW.mistake(
+    "Your lists go on from group to group, so parameters of an earlier group are updated again with each "
+    "later one. Begin new lists for every group.",
+    replace(GROUPS, f"params = []\n        {GROUPS}", "params = [p for p", "params += [p for p"),
+)
 EVERY_DECAY = FOREACH_DECAY.replace("params,", 'group["params"],')
 ACTIVE = "params = [p for"
 DECAYS_IDLE = (

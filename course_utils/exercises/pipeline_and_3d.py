@@ -1184,6 +1184,18 @@ pipeline_step.mistake(
     ),
 )
 pipeline_step.mistake(
+    "Inputs and gradients are all received into one tensor, and overwrite what the backward of an earlier input needs: a "
+    "new tensor for each message.",
+    replace(
+        "    alive: dict",
+        "    buffer = torch.empty_like(hidden, memory_format=torch.contiguous_format)\n    alive: dict",
+        "_received(hidden, rank - 1, i).requires_grad_()",
+        "(dist.recv(buffer, rank - 1, tag=i), buffer.detach().requires_grad_())[1]",
+        "_received(hidden, rank + 1, i)",
+        "(dist.recv(buffer, rank + 1, tag=i), buffer)[1]",
+    ),
+)
+pipeline_step.mistake(
     "You drop the gradients that were there. A step of accumulation adds to them; who wants them gone says so.",
     replace(
         "    n_microbatches =",

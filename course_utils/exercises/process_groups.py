@@ -93,6 +93,14 @@ rank_of.mistake(
     replace("< local_world_sizes[node]:", "< sum(local_world_sizes):"),
 )
 rank_of.mistake(
+    "You check the global rank against the size of the job: a local rank that is too large, or negative, comes out as a "
+    "process of another node. Check it against its own node.",
+    replace(
+        "0 <= local_rank < local_world_sizes[node]:",
+        "0 <= sum(local_world_sizes[:node]) + local_rank < sum(local_world_sizes):",
+    ),
+)
+rank_of.mistake(
     "You check the local rank against the largest node, and not against its own.",
     replace("< local_world_sizes[node]:", "< max(local_world_sizes):"),
 )
@@ -381,6 +389,7 @@ def _():
     yield on_ranks(*((torch.tensor(r + 0.5), 2) for r in range(4))), "a tensor without axes"
     xs = [torch.arange(12.0)[rank::3] for rank in range(3)]
     yield on_ranks(*((x, 1) for x in xs)), "every third element"
+    yield on_ranks(*((torch.full((2,), r + 1.0),) for r in range(7))), "seven ranks in three rounds"
 
 
 FINE = [1 + 2.0**-20, 2.0**24 + 1, 1e-30, math.pi]  # numbers that no narrower dtype holds
@@ -452,6 +461,11 @@ tree_broadcast.mistake(
     replace("data = x.contiguous()", "data = x"),
 )
 tree_broadcast.mistake(
+    "`clone()` keeps the strides of a transposed tensor, and messages take contiguous tensors only: `contiguous()` does "
+    "not keep them, nor does `clone(memory_format=torch.contiguous_format)`.",
+    replace("x.contiguous()", "x.clone()"),
+)
+tree_broadcast.mistake(
     "What you receive into is float32, whatever `x` is: its dtype is that of the message.",
     replace(
         "data = x.contiguous()", "data = x.contiguous() if place == 0 else torch.empty(x.shape)"
@@ -475,6 +489,23 @@ tree_broadcast.mistake(
     + replace("place + reached < world_size", "place + 1 < world_size")
     + replace("reached *= 2", "reached += 1"),
 )
+
+
+@tree_broadcast.mistake(
+    "Each rank sends to two others, as in a heap, and then no more: seven ranks take four rounds. Whoever has the data "
+    "goes on sending until all have it."
+)
+def _(x, root=0):
+    n = dist.get_world_size()
+    place = (dist.get_rank() - root) % n
+    data = x.contiguous()
+    if place:
+        dist.recv(data, ((place - 1) // 2 + root) % n)
+    for child in (2 * place + 1, 2 * place + 2):
+        if child < n:
+            dist.send(data, (child + root) % n)
+    if data is not x:
+        x.copy_(data)
 
 
 @tree_broadcast.mistake(
@@ -687,6 +718,11 @@ all_gather_by_p2p.mistake(
 
 
 all_gather_by_p2p.mistake(
+    "Where the shard that you are to pass on is empty you leave out the whole step, and do not take what comes from the "
+    "left. Receive all the same.",
+    replace(EXCHANGE, f"if len(pieces[newest]):\n            {EXCHANGE}"),
+)
+all_gather_by_p2p.mistake(
     "You send `shard` as it is. Messages take contiguous tensors only: send your piece of the result, or "
     "`shard.contiguous()`.",
     replace("exchange(pieces[newest]", "exchange(pieces[newest] if step else shard"),
@@ -835,6 +871,8 @@ def _():
     yield on_ranks(*((fine, [1, 1, 1]) for _ in range(3))), "numbers that need all of float64"
     large = torch.tensor([2**40 + 1, 2**53 + 1])
     yield on_ranks(*((large, [1, 1]) for _ in range(2))), "whole numbers beyond float64's"
+    short = torch.tensor([1, -2, 3], dtype=torch.int32)
+    yield on_ranks(*((short * (r + 1), [2, 1]) for r in range(2))), "whole numbers of 32 bits"
 
 
 SUMMED = [
@@ -892,6 +930,11 @@ reduce_scatter_by_p2p.mistake(
     "You stop a step early: what you return is a sum on its way to your right neighbour. It takes n − 1 "
     "steps.",
     replace("range(world_size - 1)", "range(world_size - 2)"),
+)
+reduce_scatter_by_p2p.mistake(
+    "`sum` makes int64 of whole numbers that are narrower, and a partial sum must keep the dtype of `x`: add with `+` or "
+    "`add_`.",
+    replace("received.add_(mine)", "torch.stack([received, mine]).sum(0)"),
 )
 reduce_scatter_by_p2p.mistake(
     "You send pieces of `x` as they are. Messages take contiguous tensors only: cut `x.contiguous()`.",

@@ -1462,6 +1462,10 @@ def _(update, max_norm):
     return update.clone(), norm
 
 
+OTHER_DTYPE = (
+    "The result has another dtype than the update: a float32 factor makes it float32, or the update was "
+    "converted. Convert back."
+)
 remove_graph_break.slips(
     {
         replace(
@@ -1516,10 +1520,13 @@ remove_graph_break.slips(
         replace(
             "norm = update.to(wide).square().sum().sqrt()", "norm = update.to(wide).square().sum()"
         ): "That is the square of the norm.",
+        replace("return clipped.to(update.dtype), norm", "return clipped, norm"): OTHER_DTYPE,
         replace(
-            "return clipped.to(update.dtype), norm", "return clipped, norm"
-        ): "The result has another dtype than the update: a float32 factor makes it float32, or the update was "
-        "converted. Convert back.",
+            "update * scale",
+            "update.to(wide) * scale",
+            "return clipped.to(update.dtype), norm",
+            "return clipped, norm",
+        ): OTHER_DTYPE,
         replace(
             "return clipped.to(update.dtype), norm", "return clipped.to(update.dtype), norm * scale"
         ): "You return the norm after clipping. Before clipping is asked for: a run's logs show that.",
@@ -1866,6 +1873,7 @@ MERGED = "one[1] * (one[0] - shift).exp() + other[1] * (other[0] - shift).exp()"
 NEITHER = (
     "Where neither side has seen anything you compute −∞ − −∞, which is NaN. Subtract 0 there."
 )
+WRITES = "You write into a total that you were given. Others may still merge with it: return new tensors."
 online_softmax.slips(
     {
         replace(
@@ -1928,7 +1936,13 @@ online_softmax.slips(
         replace(
             "return maximum, one[1] * (one[0] - shift).exp() + other[1] * (other[0] - shift).exp()",
             "return maximum, one[1].mul_((one[0] - shift).exp()).add_(other[1] * (other[0] - shift).exp())",
-        ): "You write into a total that you were given. Others may still merge with it: return new tensors.",
+        ): WRITES,
+        replace(
+            "    return maximum, one[1] * (one[0] - shift).exp() + other[1] * (other[0] - shift).exp()",
+            "    one[1].mul_((one[0] - shift).exp())\n"
+            "    other[1].mul_((other[0] - shift).exp())\n"
+            "    return maximum, one[1] + other[1]",
+        ): WRITES,
         replace(
             "    return state",
             "    return state[0], state[1].log() + state[0]",

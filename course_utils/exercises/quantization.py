@@ -127,6 +127,7 @@ def _():
     )
     yield call(torch.tensor(-0.5), torch.tensor(3.5), 0, 4), "a tie: the zero point is even"
     yield call(torch.tensor(-2.5), torch.tensor(1.5), 0, 4), "another tie"
+    yield call(torch.tensor(-0.5), torch.tensor(3.5), 1, 5), "a tie, and qmin is odd"
     yield (
         call(draws.scattered(-normal(2, 3).abs()), draws.scattered(normal(2, 3).abs()), 0, 15),
         ("not contiguous"),
@@ -171,6 +172,10 @@ affine_qparams.slips(
         replace(
             "(qmin - low / scale).round()", "(qmin - low / scale + 0.5).floor()"
         ): "You round halves up. `torch.round` rounds them to the even integer.",
+        replace(
+            "(qmin - low / scale).round()", "(qmin - (low / scale).round())"
+        ): "You round low / scale by itself. Round the whole, qmin − low / scale: with an odd qmin a half goes the "
+        "other way.",
         replace(
             ".round().clamp(qmin, qmax).int()", ".round().clamp(qmin, qmax)"
         ): "Your zero point is a float. It is an integer, int32.",
@@ -755,6 +760,15 @@ MinMaxObserver.slips(
         replace(
             "if bool((self.low > self.high).any()):", "if False:"
         ): "You give parameters before anything was seen, of an infinite range. Raise ValueError.",
+        replace(
+            "self.axis = axis",
+            "self.axis, self.seen = axis, False",
+            "if x.numel() == 0:",
+            "self.seen = True\n        if x.numel() == 0:",
+            "if bool((self.low > self.high).any()):",
+            "if not self.seen:",
+        ): "A batch without elements counts as seen in your code, and the range is still infinite. Before there was a "
+        "number raise ValueError.",
         replace(
             "affine_qparams(self.low, self.high, qmin, qmax, symmetric)",
             "affine_qparams(self.low, self.high, qmin, qmax)",
@@ -1491,6 +1505,13 @@ smooth_scales.slips(
             "if not 0 <= alpha <= 1:", "if False:"
         ): "You take any alpha. It is from 0 to 1, else raise ValueError.",
         replace(
+            "largest.float()",
+            "largest.float().clamp(min=1e-5)",
+            ".abs().amax(0)",
+            ".abs().amax(0).clamp(min=1e-5)",
+        ): "You put a small number in place of inputs and weights that are 0, and s is made of it. The s of such a "
+        "feature is 1.",
+        replace(
             "if not 0 <= alpha <= 1:", "if not 0 < alpha < 1:"
         ): "You refuse α = 0 and α = 1. Both are allowed: all of the range goes to one side.",
         replace(
@@ -1932,6 +1953,10 @@ gptq.slips(
         ): "You subtract the integer from the column. "
         "Subtract what it stands for: times its scale.",
         replace(
+            ".double().expand(weight.shape)", ".double()"
+        ): "`spread` leaves an axis of size 1 as it is, and there is no column j in it. Give each weight its own "
+        "scale: `.expand(weight.shape)`.",
+        replace(
             "steps = spread(scale, weight.shape)",
             "steps = spread(scale[..., :1] if scale.ndim == 2 else scale, weight.shape)",
         ): "You use the first group's scale for the whole row. Each group has its own.",
@@ -2152,6 +2177,11 @@ QuantizedLinear.slips(
             'self.register_buffer("scale", scale)',
             'self.register_buffer("scale", scale.bfloat16())',
         ): UNROUNDED,
+        replace(
+            "weight.unflatten(1, (-1, group_size)).abs()",
+            "weight.bfloat16().unflatten(1, (-1, group_size)).abs()",
+        ): "You round the weight to bfloat16 before you divide by 7, so the scale is rounded twice. Divide the "
+        "largest of the weight as it is, and round once.",
         replace(
             "largest / 7", "largest / 8"
         ): "Your scale is the largest / 8, so the largest weight would be 8, and is cut to 7.",

@@ -172,6 +172,7 @@ def _():
     yield call(0, warmup_steps=0, total_steps=0), "nothing at all"
 
 
+NO_STEP_LEFT = "With warmup_steps = total_steps no step is left for the cosine: raise ValueError."
 warmup_cosine.slips(
     {
         replace(
@@ -219,9 +220,13 @@ warmup_cosine.slips(
         replace(
             "    if step < warmup_steps:\n        return step / warmup_steps\n", ""
         ): "There is no warm-up: before step warmup_steps the factor is step / warmup_steps.",
+        replace("warmup_steps >= total_steps", "warmup_steps > total_steps"): NO_STEP_LEFT,
         replace(
-            "warmup_steps >= total_steps", "warmup_steps > total_steps"
-        ): "With warmup_steps = total_steps no step is left for the cosine: raise ValueError.",
+            "warmup_steps >= total_steps",
+            "warmup_steps > total_steps",
+            "    progress =",
+            "    if step >= total_steps:\n        return min_ratio\n    progress =",
+        ): NO_STEP_LEFT,
         replace(
             "warmup_steps >= total_steps", "False"
         ): "If the warm-up leaves no step for the cosine, raise ValueError, at every step.",
@@ -557,11 +562,6 @@ clip_grad_norm.slips(
             "if p.grad is not None:", "if True:"
         ): "A parameter without gradient has None there: leave it out.",
         replace(
-            "    for grads in by_dtype.values():\n        torch._foreach_mul_(grads, factor)\n",
-            "    for p in parameters:\n        if p.grad is not None:\n            p.grad.mul_(factor)\n",
-        ): "You go through `parameters` twice. An iterator is empty the second time, so nothing is scaled. Keep a "
-        "list of the gradients.",
-        replace(
             "    by_dtype = defaultdict(list)\n",
             "    if all(p.grad is None for p in parameters):\n        return torch.zeros(())\n"
             "    by_dtype = defaultdict(list)\n",
@@ -605,6 +605,16 @@ for alone, least in ((ALONE, LEAST), (ALONE + ALL_WIDE, LEAST + ALL_WIDE)):
     clip_grad_norm.mistake(
         "You take 1e-6 for the least divisor. It is added to the norm: max_norm / (norm + 1e-6).",
         least,
+    )
+SECOND_PASS = replace(
+    "    for grads in by_dtype.values():\n        torch._foreach_mul_(grads, factor)\n",
+    "    for p in parameters:\n        if p.grad is not None:\n            p.grad.mul_(factor)\n",
+)
+for second_pass in (SECOND_PASS, SECOND_PASS + ALL_WIDE):
+    clip_grad_norm.mistake(
+        "You go through `parameters` twice. An iterator is empty the second time, so nothing is scaled. Keep a "
+        "list of the gradients.",
+        second_pass,
     )
 ONE_DTYPE = "Your norm has the dtype of one gradient. It is the widest of all of them, and float32 at least."
 for first_or_last in ("if 'wide' not in locals():\n                ", ""):

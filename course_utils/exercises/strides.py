@@ -834,6 +834,12 @@ broadcast_view.slips(
         ): "x.contiguous() copies an x that is "
         "not contiguous, and your result is a view of the copy. Take x as it is, with its own strides.",
         replace(
+            "    new =",
+            "    from torch import broadcast_shapes\n    try:\n        shape = broadcast_shapes(x.shape, shape)\n"
+            "    except RuntimeError as error:\n        raise ValueError(shape) from error\n    new =",
+        ): "You broadcast x and `shape` against each other, so `shape` may grow too. Only x may: where an axis "
+        "would have to shrink to 1, or x has more axes, raise ValueError.",
+        replace(
             "    new =", "    x = x[(0,) * max(x.ndim - len(shape), 0)]\n    new ="
         ): "You let a tensor with more axes than `shape` through. Raise ValueError there too, also where "
         "an axis too many has size one.",

@@ -645,6 +645,10 @@ def _():
     yield linear(2, 3, 6, (2,), cut="out", bias=False), "no bias"
     yield linear(3, 2, 6, (), cut="out"), "one row without a batch axis"
     yield linear(4, 3, 4, (2,), cut="out", groups=PAIRS), "two groups that work among themselves"
+    yield (
+        linear(4, 3, 6, (2,), cut="out", groups=PAIRS),
+        "two groups, and outputs that two ranks can share, not four",
+    )
     yield linear(2, 3, 4, (2, 3), cut="out", strided=True), "x and the gradient are not contiguous"
     yield linear(2, 3, 4, (2,), cut="out", dtype=F64), "float64"
     yield linear(2, 3, 4, (2,), cut="out", dtype=BF16), "bfloat16"
@@ -754,6 +758,15 @@ ColumnParallelLinear.mistake(
         "full.weight.detach()[dist.get_rank(group)::dist.get_world_size(group)].clone()",
         ROWS_OF_B,
         "full.bias.detach()[dist.get_rank(group)::dist.get_world_size(group)].clone()",
+    ),
+)
+ColumnParallelLinear.mistake(
+    "Your part goes by the rank in the job. It goes by that in the group: `dist.get_rank(group)`.",
+    replace(
+        "mine = part_of(full.out_features, group)",
+        "part_of(full.out_features, group)\n"
+        "        size = full.out_features // dist.get_world_size(group)\n"
+        "        mine = slice(dist.get_rank() * size, (dist.get_rank() + 1) * size)",
     ),
 )
 ColumnParallelLinear.mistake(
@@ -985,6 +998,10 @@ def _():
     yield linear(2, 6, 3, (2,), cut="in", bias=False), "no bias"
     yield linear(3, 6, 2, (), cut="in"), "one row without a batch axis"
     yield linear(4, 4, 3, (2,), cut="in", groups=PAIRS), "two groups that work among themselves"
+    yield (
+        linear(4, 6, 3, (2,), cut="in", groups=PAIRS),
+        "two groups, and inputs that two ranks can share, not four",
+    )
     yield linear(2, 4, 3, (2, 3), cut="in", strided=True), "x and the gradient are not contiguous"
     yield linear(2, 4, 3, (2,), cut="in", dtype=F64), "float64"
     yield linear(2, 4, 3, (2,), cut="in", dtype=BF16), "bfloat16"
@@ -1161,6 +1178,15 @@ RowParallelLinear.mistake(
 RowParallelLinear.mistake(
     "You deal the columns out like cards, every n-th to a rank. A rank has the r-th of n contiguous parts.",
     replace("[:, mine]", "[:, dist.get_rank(group) :: dist.get_world_size(group)]"),
+)
+RowParallelLinear.mistake(
+    "Your part goes by the rank in the job. It goes by that in the group: `dist.get_rank(group)`.",
+    replace(
+        "mine = part_of(full.in_features, group)",
+        "part_of(full.in_features, group)\n"
+        "        size = full.in_features // dist.get_world_size(group)\n"
+        "        mine = slice(dist.get_rank() * size, (dist.get_rank() + 1) * size)",
+    ),
 )
 RowParallelLinear.mistake(
     "You cut for all ranks of the job, not for those of the group.",
@@ -2216,6 +2242,11 @@ def one_large(z, k):
     z[:, :, 0] += 1000.0  # rank 0 has the largest
 
 
+def nearly_sure(z, k):
+    z.zero_()
+    z[:, :, 0] = 7.0
+
+
 def last_large(z, k):
     z[:, :, -1] += 1000.0
 
@@ -2254,6 +2285,10 @@ def _():
     yield losses(2, 5, 3, 4, strided=True), "logits, targets and gradient are not contiguous"
     yield losses(2, 6, 2, 3, dtype=F64), "float64"
     yield losses(2, 6, 2, 3, dtype=BF16, scale=4.0), "bfloat16: computed in float32"
+    yield (
+        losses(2, 6, 1, 2, dtype=BF16, change=nearly_sure, targets=t([0, 0])),
+        "bfloat16, and losses of nearly 0",
+    )
     yield losses(1, 5, 2, 3), "one rank"
 
 
@@ -2308,6 +2343,7 @@ NOT_DETACHED = (
     "process, and not here: it is a constant, so detach it."
 )
 in_both_forms(NOT_DETACHED, "wide.detach().amax(-1)", "wide.max(-1).values")
+in_both_forms(NOT_DETACHED, "wide.detach().amax(-1)", "wide.amax(-1).clone()")
 in_both_forms(
     NOT_DETACHED,
     MAXIMUM,
@@ -2415,6 +2451,13 @@ for begins in ("vocab_size // n * rank", "vocab_size * rank // n"):
 vocab_parallel_cross_entropy.mistake(
     "You compute in bfloat16. A sum of exp needs float32.",
     replace("logits if logits.dtype == torch.float64 else logits.float()", "logits"),
+)
+vocab_parallel_cross_entropy.mistake(
+    "You bring the losses back to the logits' dtype. They are returned in float32, as they were computed.",
+    replace(
+        "(total.log() - target).masked_fill(targets == -100, 0.0)",
+        "(total.log() - target).masked_fill(targets == -100, 0.0).to(logits.dtype)",
+    ),
 )
 in_both_forms(
     "You compute in bfloat16, and turn only the result into float32. A sum of exp needs float32: turn the logits first.",

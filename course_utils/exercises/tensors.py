@@ -531,6 +531,10 @@ def _():
     yield call(normal(1, 4, 2), gaps), "the kept positions are not the first ones"
 
 
+RESULT_MENDED = (
+    "You put a number wherever the result is NaN, also where a NaN at a kept position made it so. Raise a count of "
+    "0 to 1 before you divide, and leave the result as it is."
+)
 masked_mean.slips(
     {
         replace(
@@ -601,6 +605,13 @@ masked_mean.slips(
             "torch.where(keep[:, :, None], x, 0.0)", "(x.nan_to_num() * keep[:, :, None])"
         ): "NaN vanishes also at positions that are kept, where it belongs to the mean. Choose by the "
         "mask, not by the values: torch.where or masked_fill, and then a plain sum.",
+        replace(
+            ".clamp(min=1)", "", "(total / count)", "(total / count).nan_to_num()"
+        ): RESULT_MENDED,
+        replace(
+            *(".clamp(min=1)", ""),
+            *("(total / count)", "(total / count).nan_to_num(0.0, torch.inf, -torch.inf)"),
+        ): RESULT_MENDED,
         replace(
             "torch.where(keep[:, :, None], x, 0.0)", "x.masked_fill_(~keep[:, :, None], 0.0)"
         ): "You write zeros into the caller's own x. torch.where, or masked_fill without an underscore, "

@@ -736,6 +736,12 @@ for old, new, says in (
         "You let any white space stand before a word, a newline, too. Only a space does.",
     ),
     (
+        r" ?\p{L}+| ?\p{N}+| ?[^\s",
+        r"\s?\p{L}+|\s?\p{N}+|\s?[^\s",
+        "You let any white space stand before letters, numbers and punctuation. Only a space does: a tab or a "
+        "newline is cut off.",
+    ),
+    (
         r" ?\p{L}+|",
         r" ?[\p{L}\p{M}]+|",
         "You take combining marks for letters. They are of category M, and GPT-2 cuts them off.",
@@ -877,6 +883,7 @@ def _():
     yield call(2000, 1, 200), "a large text, in which the work is counted"
 
 
+BEFORE_ONCE = "You stop before pairs that occur once. Merges go on until no pair is left."
 train_bpe.slips(
     {
         replace(
@@ -913,9 +920,11 @@ train_bpe.slips(
         replace(
             "while heap and len(merges) < n_merges:", "while heap and len(merges) <= n_merges:"
         ): "You make one merge too many.",
+        replace("if pairs[other]:", "if pairs[other] > 1:"): BEFORE_ONCE,
         replace(
-            "if pairs[other]:", "if pairs[other] > 1:"
-        ): "You stop before pairs that occur once. Merges go on until no pair is left.",
+            "        changed = set()\n",
+            "        if count == -1:\n            break\n        changed = set()\n",
+        ): BEFORE_ONCE,
         replace(
             "[list(word) for word in words]", "words"
         ): "You change the words of the caller. Copy them first.",
@@ -1675,6 +1684,10 @@ def _():
     yield streamed(["a'", "l", "l b"], LETTERS), "another ending in three chunks"
     yield streamed(["a  ", "  ", " a"], LETTERS), "a run of spaces"
     yield streamed(["a \n", "\n", "a"], LETTERS), "a run of white space that ends in a newline"
+    yield (
+        streamed(["\n\n\na b"], {(10, 10): 256, (256, 10): 257}),
+        "white space that is two pieces, and one by itself",
+    )
     yield streamed(["a a a a a a", "a a"], LETTERS), "a chunk with many pieces"
     yield (
         streamed(["a b c d e f ", "g h i j", " k l m"], {}, take=2),
@@ -1712,6 +1725,11 @@ encode_stream.slips(
         replace(
             '"".join(pieces[-2:])', '" ".join(pieces[-2:])'
         ): "You join the kept pieces with a space. Their own spaces are in them.",
+        replace(
+            "        for piece in pieces[:-2]:\n            yield from encode(piece, merges)\n",
+            '        yield from encode("".join(pieces[:-2]), merges)\n',
+        ): "You join the pieces that are certain, and `encode` cuts them anew, without what follows: three newlines "
+        "before a letter are then one piece in place of two. Encode each piece by itself.",
         replace(
             "in pieces[:-2]", "in pieces"
         ): "What you keep back you give out as well, so it comes twice.",

@@ -794,6 +794,17 @@ BY_LISTS = "Outputs or targets lose their dtype: from a list torch.tensor makes 
 NO_GRAPH = "You record a graph that nobody uses, and its activations take memory: torch.no_grad()."
 NOT_ALL_MODES = "You note the modes of the model and its children only. Their children have modes, too: model.modules()."
 RESTORED = "            module.training = mode\n"
+WITHOUT_FINALLY = (
+    "    try:\n",
+    "    if True:\n",
+    "    finally:\n",
+    "    if True:\n",
+    "            return loss_fn(outputs, targets).item(), outputs, targets\n",
+    "            result = loss_fn(outputs, targets).item(), outputs, targets\n",
+    RESTORED.rstrip("\n"),
+    RESTORED + "        return result",
+)
+NOT_PUT_BACK = "If the model or the loss raises, the modes are not put back. `try: … finally:`."
 evaluate.slips(
     {
         replace(
@@ -826,16 +837,13 @@ evaluate.slips(
         replace(
             ".item(), outputs, targets", ", outputs, targets"
         ): "The loss is a tensor: a float is asked for, `.item()`.",
+        replace(*WITHOUT_FINALLY): NOT_PUT_BACK,
         replace(
-            "    try:\n",
-            "    if True:\n",
-            "    finally:\n",
-            "    if True:\n",
-            "            return loss_fn(outputs, targets).item(), outputs, targets\n",
-            "            result = loss_fn(outputs, targets).item(), outputs, targets\n",
-            RESTORED.rstrip("\n"),
-            RESTORED + "        return result",
-        ): "If the model or the loss raises, the modes are not put back. `try: … finally:`.",
+            *WITHOUT_FINALLY,
+            "            if not done:\n",
+            "            if not done:\n"
+            "                [setattr(module, 'training', modes[module]) for module in modes]\n",
+        ): NOT_PUT_BACK,
         replace("model.modules()}", "model.children()} | {model: model.training}"): NOT_ALL_MODES,
         replace(
             "model.modules()}",
@@ -1409,6 +1417,14 @@ rng_state.slips(
             'state["numpy"][1] = keys.numpy()\n    np.random.set_state(tuple(state["numpy"]))',
         ): "You put NumPy's array into the state that is given, so that it cannot be used again. A copy of the outer dict shares "
         "what is within.",
+        replace(
+            'random.setstate(state["python"])',
+            'random.setstate(state.pop("python"))',
+            'state["numpy"]',
+            'state.pop("numpy")',
+            'torch.set_rng_state(state["torch"])',
+            'torch.set_rng_state(state.pop("torch"))',
+        ): "You take the entries out of the given state with `pop`, so that it cannot be used again. Read them: state[…].",
         replace(
             "torch.from_numpy(keys)", "keys"
         ): "NumPy's state holds an array, which torch.load refuses with weights_only=True. Make a tensor of it.",

@@ -9,7 +9,7 @@ import io
 import pickle
 from typing import Any
 
-import cloudpickle
+from course_utils.processes.by_value import cloudpickle
 
 
 class _Results(cloudpickle.Pickler):

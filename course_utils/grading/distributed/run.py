@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.labels import SURROUNDINGS, on_rank
 from course_utils.grading.observing.errors import Raised, RaisedElsewhere
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.strict import loads
 from course_utils.meters import Cost
+from course_utils.processes.by_value import cloudpickle
 from course_utils.processes.time_limit import ALLOWED
 
 from .ending import ending, never
