@@ -3,7 +3,10 @@
 import copy
 import inspect
 import re
+import sys
+from importlib import import_module
 
+import cloudpickle
 import pytest
 import torch
 import toy_references as ref
@@ -22,6 +25,7 @@ from course_utils.grading.pytrees.strict import loads
 from course_utils.grading.remote import client as elsewhere_module
 from course_utils.grading.remote.client import RemoteSubmission
 from course_utils.grading.student.channel import ChannelLost
+from course_utils.grading.student.modules import install
 from course_utils.grading.student.protocol import name_of
 from course_utils.grading.student.server import StudentSide
 from course_utils.source.answers import answers, build
@@ -295,6 +299,49 @@ def test_a_notebook_finds_what_it_imports_of_the_book_and_no_answer():
         RemoteSubmission(proofs.elsewhere().ask, [cheat]).answer(find("gpt2.Block")),
     )
     assert verdict.outcome == "failed"
+
+
+BY_EXCHANGE = """@exercise("process_groups.all_gather_by_p2p")
+def all_gather_by_p2p(
+    shard: Shaped[Tensor, " own"], sizes: Sequence[int]
+) -> Shaped[Tensor, " all"]:
+    n, me = dist.get_world_size(), dist.get_rank()
+
+    class Held(list):
+        def add(self, part: Tensor) -> None:  # an annotation that only a class body reads
+            self.append(part)
+
+    held = Held()
+    held.add(shard.detach().contiguous())
+    while len(held) < n:
+        arriving = shard.new_empty(sizes[(me - len(held)) % n])
+        exchange(held[-1], (me + 1) % n, arriving, (me - 1) % n)
+        held.add(arriving)
+    return torch.cat([held[(me - rank) % n] for rank in range(n)])"""
+
+
+def test_what_a_notebook_imports_of_the_book_travels_to_the_ranks():
+    key = "process_groups.all_gather_by_p2p"
+    cells = [
+        BY_EXCHANGE if f'@exercise("{key}")' in cell else cell
+        for cell in read_cells("notebooks/16_process_groups.ipynb")
+    ]
+    submission = RemoteSubmission(proofs.elsewhere().ask, cells)
+    verdict = judge(find(key), submission.answer(find(key)))
+    assert verdict.outcome == "passed", verdict
+
+
+def test_a_module_of_the_book_that_needs_another_is_left_out():
+    """Who does not need it is graded without it; who does hears which one is missing."""
+    lost, whole = "course_utils.nowhere.lost", "course_utils.nowhere.whole"
+    try:
+        install({lost: "from course_utils.nowhere.other import x", whole: "x = 3"})
+        assert import_module(whole).x == 3
+        with pytest.raises(ModuleNotFoundError, match="lost"):
+            import_module(lost)
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules.pop(whole))
+        sys.modules.pop("course_utils.nowhere")
 
 
 # ------------------------------------------------------------------ what is lost

@@ -181,6 +181,8 @@ class Average(torch.optim.Optimizer):
             p.sub_(state["average"])
 
 
+Average([nn.Parameter(torch.zeros(1))])  # torch wraps `step` at the first: now, beside no answer
+
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.1),
     "SGD with momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
