@@ -409,16 +409,16 @@ def record(
     raise typer.Exit(int(bool(failed)))
 
 
-def _decision(said: tuple[str, str]) -> tuple[str, str, float]:
-    """("ada", "strides.flat_index=1") → who, which exercise, how many points."""
-    student, what = said
+def _decision(said: str) -> tuple[str, str, float]:
+    """ "ada:strides.flat_index=1" → who, which exercise, how many points."""
+    student, _, what = said.rpartition(":")
     key, _, points = what.partition("=")
     try:
-        return student, key, float(points)
+        if student and key:
+            return student, key, float(points)
     except ValueError:
-        raise _stop(
-            f"--decide is --decide ada strides.flat_index=1; came {student} {what}"
-        ) from None
+        pass
+    raise _stop(f"--decide is --decide ada:strides.flat_index=1; came {said}")
 
 
 @app.command()
@@ -481,10 +481,10 @@ def grade(
         bool, typer.Option("--similarity", help="Report answers that resemble one another.")
     ] = False,
     decide: Annotated[
-        tuple[str, str] | None,
+        list[str] | None,
         typer.Option(
-            metavar="STUDENT KEY=POINTS",
-            help="What an answer earns that is held. It goes into the record.",
+            metavar="STUDENT:KEY=POINTS",
+            help="What an answer earns that is held. It goes into the record. Repeatable.",
         ),
     ] = None,
 ) -> None:
@@ -512,7 +512,7 @@ def grade(
         roster=roster,
         also=tuple(also or ()),
         similarity=similarity,
-        decide=(_decision(decide),) if decide else (),
+        decide=tuple(map(_decision, decide or ())),
     )
     raise typer.Exit(terminal.grade(submissions, plan, chapter or [], output, settings))
 

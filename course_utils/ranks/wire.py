@@ -9,7 +9,7 @@ import io
 import pickle
 from typing import Any
 
-from course_utils.processes.by_value import cloudpickle
+import cloudpickle
 
 
 class _Results(cloudpickle.Pickler):

@@ -110,5 +110,6 @@ def rebuild(source: str, name: str) -> Any:
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     home = f"answers.{name}"
     module = sys.modules[home] = ModuleType(home)  # where a dataclass looks for its module
+    module.__file__ = filename  # where inspect looks for a class's source
     exec(compile(source, filename, "exec"), vars(module))
     return vars(module)[name]

@@ -163,7 +163,7 @@ def test_held_stands_in_every_output(inline: None, place: Path) -> None:
     ada, bob = summary.records
     assert (ada.points, bob.points, summary.held) == (0, 2, 1)
     note = next(note for note in summary.notes if note.startswith("held: ada"))
-    assert "torch.equal" in note and f"--decide ada {KEY}=POINTS" in note
+    assert "torch.equal" in note and f"--decide ada:{KEY}=POINTS" in note
     rows = list(csv.DictReader(io.StringIO((folder / "gradebook.csv").read_text("utf-8-sig"))))
     assert [(row["held"], row[KEY]) for row in rows] == [(KEY, "0"), ("", "2")]
     book = json.loads((folder / "gradebook.json").read_text("utf-8"))

@@ -126,6 +126,35 @@ def test_use_book_mine_provenance_reset(notebook):
     assert notebook["again"] is ref.temperature_softmax
 
 
+def test_mine_says_that_the_last_answer_did_not_pass(notebook):
+    notebook.run(RIGHT)
+    assert "did not pass" not in notebook.run('again = mine("toys.temperature_softmax")')
+    notebook.run(RIGHT.replace("x / temperature", "x * temperature"))
+    said = notebook.run('again = mine("toys.temperature_softmax")')
+    assert "that passed is used; the last one you ran did not pass" in said
+    assert notebook["again"](notebook["torch"].tensor([0.0, 1.0]), 0.1)[1] > 0.99
+
+
+def test_a_failing_answer_says_which_other_of_yours_it_uses(notebook):
+    leaning = """@exercise("toys.Momentum")
+class Momentum:
+    def __init__(self, position, lr=0.1, beta=0.9):
+        self.position, self.lr = position.clone(), lr
+
+    def __call__(self, gradient):
+        step = lambda: temperature_softmax(gradient)
+        self.position = self.position - self.lr * step()
+        return self.position
+"""
+    says = "it uses your `temperature_softmax` (toys.temperature_softmax), which has not passed"
+    notebook.run(MULTIPLIES)
+    assert says in notebook.run(leaning)
+    notebook.run(RIGHT)
+    assert says not in notebook.run(leaning)
+    notebook.run(MULTIPLIES)
+    assert says not in notebook.run(leaning.replace("temperature_softmax(gradient)", "gradient"))
+
+
 def test_progress_counts_what_passed(notebook, monkeypatch):
     from course_utils.grading.notebook import verbs
 

@@ -70,7 +70,8 @@ class Summary:
 
     @property
     def damaged(self) -> int:
-        return sum(record.status == DAMAGED for record in self.records)
+        """Submissions that could not be read, or only in part."""
+        return sum(record.status == DAMAGED or bool(record.problem) for record in self.records)
 
     @property
     def held(self) -> int:
@@ -276,7 +277,7 @@ def _notes_on(found: intake.Found, book: Journal, plan: Plan) -> list[str]:
         for result in record.held:
             notes.append(
                 f"held: {record.student}, {result.key}: {'; '.join(result.held)}. Read it, then "
-                f"give the same command with --decide {record.student} {result.key}=POINTS"
+                f"give the same command with --decide {record.student}:{result.key}=POINTS"
             )
     if lacking:
         notes.append(f"{lacking} students have exercises that were not graded yet")

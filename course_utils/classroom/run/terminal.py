@@ -58,8 +58,9 @@ class Bar(grade_class.Progress):
         self.done += 1
         if self.bar:
             self.bar.advance(self.bar.task_ids[0])
-        if record.status == DAMAGED:
-            self.say(f"{record.student}: damaged: {record.problem}")
+        if record.status == DAMAGED or record.problem:
+            how = "damaged" if record.status == DAMAGED else "read only in part"
+            self.say(f"{record.student}: {how}: {record.problem}")
         now = perf_counter()
         if not self.bar and now - self.said > EVERY_S and self.done < self.total:
             each = (now - self.began) / max(1, self.done - self.before)

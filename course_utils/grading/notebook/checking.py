@@ -1,13 +1,21 @@
 """@exercise: running an answer's cell is its check."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import CodeType
 from typing import Any, TypeVar
 
 from course_utils.grading.declaring.exercise import Exercise
 from course_utils.grading.declaring.registry import find
 from course_utils.grading.judging.judge import grade
-from course_utils.grading.judging.outcomes import INTERRUPTED, NOT_ATTEMPTED, PASSED, SKIPPED
+from course_utils.grading.judging.outcomes import (
+    FAILED,
+    INTERRUPTED,
+    NOT_ATTEMPTED,
+    PASSED,
+    SKIPPED,
+)
 from course_utils.grading.judging.verdict import Verdict, VerdictError
 from course_utils.source.stub import is_stub
 
@@ -36,13 +44,46 @@ def exercise(key: str, *, strict: bool = False) -> Callable[[T], T]:
             return obj
         verdict, bound = judge(declared, objects)
         record(declared, verdict, objects)
-        verdict = replace(verdict, notes=verdict.notes + advice(declared, verdict))
+        notes = verdict.notes + _not_passed_below(declared, verdict, objects)
+        verdict = replace(verdict, notes=notes + advice(declared, verdict))
         show(Drawn(verdict))
         if strict and verdict.outcome not in (PASSED, SKIPPED):
             raise VerdictError(str(verdict))
         return bind(declared, obj, bound)
 
     return check
+
+
+def _not_passed_below(declared: Exercise, verdict: Verdict, objects: list[Any]) -> tuple[str, ...]:
+    """Of a failing answer: which of the student's own answers it uses that have not passed either."""
+    if verdict.outcome != FAILED:
+        return ()
+    used = {name for obj in objects for code in _codes(obj) for name in code.co_names}
+    wrong = {
+        key: next(iter(used.intersection(find(key).names)), "")
+        for key, whose in stands_for.items()
+        if whose == YOURS_WRONG and key != declared.key
+    }
+    return tuple(
+        f"it uses your `{name}` ({key}), which has not passed: mend that first"
+        for key, name in wrong.items()
+        if name
+    )
+
+
+def _codes(obj: Any) -> Iterator[CodeType]:
+    """The code of a function, or of a class's methods, with what is defined inside."""
+    if inspect.isclass(obj):
+        for one in vars(obj).values():
+            function = getattr(one, "__func__", getattr(one, "fget", one))
+            if inspect.isfunction(function):
+                yield from _codes(function)
+    elif (code := getattr(inspect.unwrap(obj), "__code__", None)) is not None:
+        waiting = [code]
+        while waiting:
+            one = waiting.pop()
+            yield one
+            waiting += [inner for inner in one.co_consts if isinstance(inner, CodeType)]
 
 
 def _collect_parts(declared: Exercise, obj: Any) -> list[Any] | None:
