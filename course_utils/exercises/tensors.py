@@ -572,6 +572,10 @@ masked_mean.slips(
         "has a mean of its own.",
         replace(".clamp(min=1)", " + 1"): "You added 1 to every count. Only a count of 0 needs to "
         "become 1: clamp(min=1).",
+        replace(
+            ".clamp(min=1)", ".clamp(min=2)"
+        ): "You count at least 2, which halves a row with one "
+        "position. Only a count of 0 needs to become 1.",
         replace("total / count", "total"): "This is the sum over the kept positions, not yet "
         "divided by how many they are.",
         replace("x, 0.0).sum(dim=1", "x, 0.0).sum(dim=2"): "You averaged over the features. The "

@@ -181,10 +181,6 @@ class Average(torch.optim.Optimizer):
             p.sub_(state["average"])
 
 
-# torch does so at a class's first object, which would be beside an answer.
-Average.step = torch.optim.Optimizer.profile_hook_step(Average.step)  # type: ignore[method-assign]
-Average.step.hooked = True  # type: ignore[attr-defined]
-
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.1),
     "SGD with momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),

@@ -375,11 +375,6 @@ _OWN = {
     cls.__name__: cls
     for cls in (FlatMomentum, Factored, Paired, Nested, Mixed, Flattened, Quantized, Windowed)
 }
-# torch does so at a class's first object, which would be beside an answer.
-_wrapped: Any = _OWN
-for _kind in _wrapped.values():
-    _kind.step = Optimizer.profile_hook_step(_kind.step)
-    _kind.step.hooked = True
 
 
 @probe
