@@ -389,27 +389,35 @@ def test_terminated_it_finishes_what_runs_and_refuses_what_comes():
         assert served.stdout.read() == ""
 
 
-def test_grace_has_an_end_and_a_second_signal_ends_it_now():
-    for arguments, signals in ((("--grace", "0.2"), 1), (("--grace", "600"), 2)):
-        with process(*arguments) as (served, client):
-            body = {
-                "prompt": "def f",
-                "max_tokens": 256 - 10,
-                "stream": True,
-                "temperature": 2.0,
-                "seed": 1,
-            }
-            with client.stream("POST", PATH, json=body) as response:
-                lines = filter(None, response.iter_lines())
-                next(lines)
-                for _ in range(signals):
-                    served.send_signal(signal.SIGTERM)
-                    time.sleep(0.1)
-                rest = list(lines)
-            assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == 503 or (
-                rest[-1] == "data: [DONE]"  # it was faster
-            )
-            served.wait(30)
+@pytest.mark.parametrize(("grace", "signals"), [("0.02", 1), ("600", 2)])
+def test_grace_has_an_end_and_a_second_signal_ends_it_now(grace, signals):
+    """On a busy machine an answer may be whole before the signal is sent: that try shows nothing."""
+    for _ in range(5):
+        if last := _last_line_after(signals, "--grace", grace):
+            assert json.loads(last)["error"]["code"] == 503
+            return
+    pytest.fail("each of five answers was whole before its signal came")
+
+
+def _last_line_after(signals: int, *arguments: str) -> str:
+    """What ended a stream whose server got so many signals; "" where the answer was whole."""
+    body = {
+        "prompt": "def f",
+        "max_tokens": 256 - 10,
+        "stream": True,
+        "temperature": 2.0,
+        "seed": 1,
+    }
+    with process(*arguments) as (served, client):
+        with client.stream("POST", PATH, json=body) as response:
+            lines = filter(None, response.iter_lines())
+            next(lines)
+            for _ in range(signals):
+                served.send_signal(signal.SIGTERM)
+                time.sleep(0.05)
+            *_, last = lines
+        served.wait(30)
+    return last.removeprefix("data: ").replace("[DONE]", "")
 
 
 def test_settings_and_errors_in_one_line(tmp_path):
