@@ -21,7 +21,7 @@ from course_utils.source.stub import is_stub
 from .answers import advice, record
 from .binding import YOURS, YOURS_WRONG, bind, instead_of, names_bound_to, stands_for
 from .display import Drawn
-from .panels import show
+from .panels import ipython, show
 
 T = TypeVar("T")
 
@@ -104,4 +104,17 @@ def judge(declared: Exercise, objects: list[Any]) -> tuple[Verdict, list[Any]]:
         except KeyboardInterrupt:
             verdict = Verdict(declared.key, declared.title, INTERRUPTED, "you interrupted it")
     stands_for[declared.key] = YOURS if verdict.outcome == PASSED else YOURS_WRONG
+    shell = ipython()
+    if shell and verdict.outcome != PASSED:
+        shell.events.register("post_run_cell", _name_what_has_not_passed)
     return verdict, objects
+
+
+def _name_what_has_not_passed(result: Any) -> None:
+    """Under a cell that raises: it may run on an answer whose verdict is some screens above."""
+    if result.error_in_exec is None or isinstance(result.error_in_exec, KeyboardInterrupt):
+        return
+    names = [find(key).names[0] for key, whose in stands_for.items() if whose == YOURS_WRONG]
+    if names:
+        listed = ", ".join(f"`{name}`" for name in names)
+        print(f"Not passed yet in this notebook: {listed}. This cell may fail because of that.")
