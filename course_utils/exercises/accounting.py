@@ -602,6 +602,10 @@ training_memory.slips(
         ): "You check the precision only. An unknown optimizer ends in another error: raise ValueError for "
         "it, too.",
         replace(
+            *(" or optimizer not in STATE_NUMBERS", ""),
+            *("STATE_NUMBERS[optimizer]", "STATE_NUMBERS.get(optimizer, 2)"),
+        ): "You count an optimizer that you do not know like AdamW. Raise ValueError for it.",
+        replace(
             "precision not in ELEMENT_BYTES or ", ""
         ): "You check the optimizer only. An unknown precision ends in another error: raise ValueError for "
         "it, too.",
@@ -1266,6 +1270,10 @@ days_to_train.slips(
         replace(" / SECONDS_PER_DAY", ""): "These are seconds.",
         replace("SECONDS_PER_DAY", "3600"): "These are hours.",
         replace(
+            "SECONDS_PER_DAY", "60 * 60 * 24"
+        ): "/ and * go from left to right: you divide by 60, then "
+        "multiply by 60 and by 24. Put the seconds of a day in brackets.",
+        replace(
             "0 < mfu <= 1", "True"
         ): "A share is above 0 and at most 1: raise ValueError for another, such as 40 for 40 %.",
         replace(
@@ -1365,14 +1373,14 @@ def _():
     yield call(100, -2), "a negative number of ranks"
 
 
+A_STEP_TOO_MANY = "A chunk that has passed world_size − 1 links has met every rank."
 communication_bytes.slips(
     {
         replace(
             "2 * (world_size", "(world_size"
         ): "You count one half: a reduce-scatter, and then an all-gather that costs the same.",
-        replace(
-            "(world_size - 1)", "world_size"
-        ): "A chunk that has passed world_size − 1 links has met every rank.",
+        replace("(world_size - 1)", "world_size"): A_STEP_TOO_MANY,
+        replace("(world_size - 1)", "world_size * (world_size > 1)"): A_STEP_TOO_MANY,
         replace(
             "2 * (world_size - 1)", "(2 * world_size - 1) * (world_size > 1)"
         ): "You let one of the two halves take world_size steps. Both take world_size − 1: a chunk that has "

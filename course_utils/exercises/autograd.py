@@ -865,7 +865,7 @@ silu.mistake(
     replace("grad * s", "s"),
 )
 silu.mistake(
-    "Your first derivative is right; the second is not. Something in backward is cut off from the graph by detach() or .data, so it counts as a constant when backward is differentiated.",
+    "Your first derivative is right; the second is not: the sigmoid counts as a constant when backward is differentiated. You saved it in forward, where it is neither input nor result, or cut it off in backward by detach(), .data or no_grad. Save x alone, and compute the sigmoid from it in backward.",
     replace("s = x.sigmoid()", "s = x.detach().sigmoid()"),
 )
 silu.mistake(

@@ -264,6 +264,18 @@ def _(grad, shape):
     return grad.sum(axis=longer, keepdims=True)
 
 
+@broadcast_vjp.mistake(
+    "You sum the last axes away until the number of axes fits. New axes are in front: sum those."
+)
+def _(grad, shape):
+    while grad.ndim > len(shape):
+        grad = grad.sum(axis=-1)
+    for axis, size in enumerate(shape):
+        if size == 1:
+            grad = grad.sum(axis=axis, keepdims=True)
+    return grad
+
+
 @broadcast_vjp.mistake("You sum over the first axis of size 1 only. `shape` may have several.")
 def _(grad, shape):
     while grad.ndim > len(shape):
@@ -966,13 +978,17 @@ def _():
     )
 
 
+ONE_ARRAY = (
+    "You make one array of the index. A slice is not one, and a tuple has a part for each axis, "
+    "where an array is an index into the first axis alone. Hand the index on as it came."
+)
 index_vjp.slips(
     {
         replace(
             "full, index, grad",
             "full, index if isinstance(index, slice) else np.asarray(index), grad",
-        ): "You make one array of the index. A tuple has a part for each axis; an array is an index into the "
-        "first axis alone. Hand the index on as it came.",
+        ): ONE_ARRAY,
+        replace("full, index, grad", "full, np.asarray(index), grad"): ONE_ARRAY,
         replace(
             "np.add.at(full, index, grad)", "full[index] += grad"
         ): "An element that is taken twice "
@@ -1955,6 +1971,10 @@ def _():
         "a gradient too few",
     )
     yield (
+        call("lambda a, b: a + b", "lambda g, a, b: (g, g)", [row, x[:1]], [v, u[:1]], g[:1], 0.5),
+        "a gradient with an axis of size one too many",
+    )
+    yield (
         call(PRODUCT, "lambda g, a, b: (g @ b.T, g.T @ a)", [x, x.T], [u, u.T], g[:, :2], 0.5),
         "a gradient that is transposed",
     )
@@ -2008,6 +2028,10 @@ def _():
     yield call(SQUARE, WRONG, [0.1 * x], [u], g, 0.5), "numbers that a step and back would change"
 
 
+AS_MANY = (
+    "You compare numbers of elements. A gradient that is transposed, or has an axis of size one too many, has "
+    "as many: compare shapes."
+)
 vjp_error.slips(
     {
         replace("(2 * eps)", "eps"): "Your two points are 2·eps apart. Divide by that.",
@@ -2063,7 +2087,11 @@ vjp_error.slips(
             "[g.size for g in gradients] != [x.size for x in points]",
             "np.sum(g * u)",
             "np.vdot(g, u)",
-        ): "You compare numbers of elements. A transposed gradient has as many: compare shapes.",
+        ): AS_MANY,
+        replace(
+            "[g.shape for g in gradients] != [x.shape for x in points]",
+            "[g.size for g in gradients] != [x.size for x in points]",
+        ): AS_MANY,
         replace(
             "[g.shape for g in gradients] != [x.shape for x in points]",
             "any(g.shape != x.shape for g, x in zip(gradients, points))",

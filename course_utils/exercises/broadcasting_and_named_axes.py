@@ -1743,6 +1743,7 @@ INVERSE = (
     "that change places both are the same, for three in a cycle they are not."
 )
 ORDERED = "x.permute([names.index(letter) for letter in letters if letter in names])"
+INVERTED = "x.permute([[n for n in letters if n in names].index(letter) for letter in names])"
 einsum.slips(
     {
         replace('.replace(" ", "")', ""): "Spaces are letters to you. They are to be ignored.",
@@ -1771,7 +1772,12 @@ einsum.slips(
         "in which they stand behind the arrow: permute them.",
         replace(
             ORDERED,
-            "x.permute([[n for n in letters if n in names].index(letter) for letter in names])",
+            INVERTED,
+        ): INVERSE,
+        replace(
+            *(ORDERED, INVERTED),
+            'sorted(set(inputs) - set(output) - {","})',
+            'list(dict.fromkeys(n for n in inputs if n not in {*output, ","}))',
         ): INVERSE,
         replace(
             "[*output, *summed]", "[*summed, *output]"

@@ -973,7 +973,8 @@ def _():
     yield call(DROPOUT, x, drawn=0), "no random number drawn in between"
     yield call(KEYWORDS, x.double()), "float64"
     for name in (PLAIN, OTHERS, NESTED):
-        yield call(name, x, autocast=True), "forward under autocast, backward outside of it"
+        yield call(name, x, autocast="bfloat16"), "forward under autocast, backward outside of it"
+    yield call(PLAIN, x, autocast="float16"), "forward under autocast to float16"
 
 
 checkpoint.mistake(
@@ -981,6 +982,12 @@ checkpoint.mistake(
     "ran. Keep the generator's state, and set it before you recompute.",
     replace("torch.random.fork_rng(devices=list(device_states)),", "")
     + replace("_set_states(state, device_states)", "pass"),
+)
+checkpoint.mistake(
+    "You remember the generator's seed. From it the second run draws the first numbers of the sequence, not those "
+    "of the call: keep the state, `torch.get_rng_state()`.",
+    replace("torch.get_rng_state()", "torch.initial_seed()")
+    + replace("_set_states(state, device_states)", "torch.manual_seed(state)"),
 )
 checkpoint.mistake(
     "Your recomputation leaves the generator where it ended, so that all random numbers after backward "
@@ -998,6 +1005,14 @@ checkpoint.mistake(
     "You run the function again without the autocast of the first time: it saves tensors of other dtypes, "
     "or another number of them.",
     replace("_all_of(autocasts),", ""),
+)
+checkpoint.mistake(
+    "You bring autocast back without its dtype. On a CPU that is bfloat16 unless something else was said: give it "
+    "the dtype of the first time, `torch.get_autocast_dtype`.",
+    replace(
+        "_all_of(autocasts),",
+        "_all_of(torch.autocast(a.device, enabled=a._enabled) for a in autocasts),",
+    ),
 )
 checkpoint.mistake(
     "Backward runs without grad mode, so your second run saves nothing: say `torch.enable_grad()`.",
@@ -1659,7 +1674,17 @@ largest_batch.mistake(
 largest_batch.mistake(
     "You return the smallest batch that fails.", replace("return low", "return high")
 )
-largest_batch.mistake("You never try the limit itself.", replace("limit + 1", "limit"))
+for short in (
+    replace("limit + 1", "limit"),
+    replace(
+        "low, high = 0, limit + 1",
+        "low, high = 0, 1\n"
+        "    while high <= limit and fits(high):\n"
+        "        low, high = high, 2 * high\n"
+        "    high = min(high, limit) if low < limit else low + 1\n   ",
+    ),
+):
+    largest_batch.mistake("You never try the limit itself.", short)
 largest_batch.mistake(
     "You assume that one sample always fits: where it does not, the answer is 0.",
     replace("return low", "return max(low, 1)"),

@@ -286,12 +286,14 @@ def _():
     yield call(1 << 21, "uint16", 4, 512, 3), "a file of 4 MiB, of which a batch needs 4 KiB"
 
 
+LAST_WINDOW = (
+    "The last window never comes: there are len(data) − context beginnings, and randint leaves out its upper "
+    "bound."
+)
 get_batch.slips(
     {
-        replace(
-            "n = len(data) - context\n", "n = len(data) - context - 1\n"
-        ): "The last window never "
-        "comes: there are len(data) − context beginnings, and randint leaves out its upper bound.",
+        replace("n = len(data) - context\n", "n = len(data) - context - 1\n"): LAST_WINDOW,
+        replace("torch.randint(n,", "torch.randint(n - 1,"): LAST_WINDOW,
         replace(
             "n = len(data) - context\n", "n = len(data) - context + 1\n", "if n < 1:", "if n < 2:"
         ): "Your last window has no target after its last input: there are len(data) − context beginnings.",
@@ -751,6 +753,10 @@ document_positions.slips(
         ): "You take away the beginning at the first token of each document "
         "alone. The tokens after it need it as well: a running maximum carries it on.",
         replace(
+            "cummax(dim=1).values", "cumsum(dim=1)"
+        ): "You add up the places where documents begin, so from the third document of a row on you take "
+        "away too much. Carry the last beginning on: `cummax`, not `cumsum`.",
+        replace(
             "place - torch.where(begins, place, 0).cummax(dim=1).values",
             "torch.where(begins, place, 0).cummax(dim=1).values",
         ): "You return where each document begins. The position is the place in the row less that.",
@@ -1002,6 +1008,17 @@ def _(numbers):
     T = numbers.size(1)
     same = numbers[:, None, :, None] == numbers[:, None, None, :]
     return same & torch.ones(T, T, device=numbers.device).tril().bool()
+
+
+@document_mask.mistake(
+    "You make the causal part of integers, eight bytes for each pair of places. Compare the places "
+    "themselves, `place[:, None] >= place`, or give `torch.ones` the dtype torch.bool.",
+    cost=True,
+)
+def _(numbers):
+    place = torch.arange(numbers.size(1), device=numbers.device)
+    same = numbers[:, None, :, None] == numbers[:, None, None, :]
+    return same & (place[:, None] - place >= 0)
 
 
 @document_mask.alternative("two comparisons of places and numbers")
@@ -1802,6 +1819,7 @@ def _():
     yield plan(6, 1, ["load", other | {"seed": 0, "length": 5}]), "a state of another length"
 
 
+OF_ALL = "Your length is that of the whole epoch. It is how many indices are left."
 ResumableSampler.slips(
     {
         replace(
@@ -1839,9 +1857,12 @@ ResumableSampler.slips(
             "order[self.position + (place - self.position) % (self.length - self.position)] for place in places",
         ): "You fill up from the beginning of "
         "what is left. A run that was never stopped fills up from the beginning of the order.",
+        replace("left = max(self.length - self.position, 0)", "left = self.length"): OF_ALL,
         replace(
-            "left = max(self.length - self.position, 0)", "left = self.length"
-        ): "Your length is that of the whole epoch. It is how many indices are left.",
+            *("left = max(self.length - self.position, 0)", "left = self.length"),
+            "self.world_size), len(self))",
+            "self.world_size), -(-max(self.length - self.position, 0) // self.world_size))",
+        ): OF_ALL,
         replace(
             "return -(-left // self.world_size)", "return left // self.world_size"
         ): "You drop what does not come out even. "

@@ -1340,6 +1340,11 @@ def _():
     yield first, "nobody has a target in the first call: there are no gradients yet"
     sure = torch.tensor([[3, 5]]), torch.zeros(1, 2, dtype=torch.long)
     yield tokens([sure], [sure], certain=True), "targets, and a loss of exactly 0"
+    unlikely = torch.tensor([[3, 5, 1, 2]]), torch.tensor([[1, 2, 3, 4]])
+    yield (
+        tokens([unlikely], [unlikely], dtype=F16, certain=True),
+        "float16: the sum of both ranks' losses would be infinite",
+    )
     refused = tokens([row((1, 2)), row((2, 2), 0)], [row((2, 3)), row((1, 2), 0)], refused=True)
     yield refused, "nobody has a target: gradients stay as they were"
     yield tokens([row((2, 3), 4)]), "a world of one"
@@ -1409,6 +1414,11 @@ token_weighted_backward.slips(
             "return (sums[0] / sums[1]).to(loss.dtype)",
             "return loss / loss.detach() * sums[0] / sums[1]",
         ): "The loss that you return still holds its graph: detach it.",
+        replace(
+            "loss.detach().double(), (targets != -100).sum().double()",
+            "loss.detach(), (targets != -100).sum()",
+        ): "The sum of the losses and the number of targets travel in the logits' dtype. In float16 a sum over all ranks "
+        "may be infinite, and bfloat16 cannot count beyond 256: send them as float64.",
         replace(RAISES, ""): "Without a target on any rank you divide by zero. Raise ValueError.",
         replace(
             RAISES, "", f"    {BACKWARD}\n", f"    {BACKWARD}\n" + RAISES

@@ -352,6 +352,10 @@ export_dynamic.slips(
             ".repeat(min(2, max_batch), min(2, max_tokens))",
         ): BEYOND,
         replace(
+            "min(2, max_batch), min(3, max_tokens)",
+            "max(2, len(ids)) if max_batch > 1 else 1, max(2, ids.size(1)) if max_tokens > 1 else 1",
+        ): BEYOND,
+        replace(
             ", dynamic_shapes=(sizes,)", ""
         ): "Without dynamic_shapes every size of the example is a constant: the program takes no other.",
         replace(
@@ -1677,6 +1681,7 @@ def _():
     yield call([1, 1, 1, 1, 1], [], 5, 5), "the whole budget decodes"
     yield call([], [4, 1, 1], 3, 5), "one unread token behind a prompt waits its turn"
     yield call([2, 2, 1], [5], 4, 6), "prompts of two tokens"
+    yield call([9, 1, 4], [2], 4, 8), "a short prompt behind a long one waits its turn"
     yield call([], [4, 9, 1], 3, 8), "nobody passes a prompt that is cut"
     yield call([7], [1], 2, 7), "a running prompt takes all of it"
     yield call((1, 8), (3,), 3, 6), "tuples"
@@ -1831,6 +1836,25 @@ def _(running, waiting, slots, budget):
     for unread in running:
         read.append(1 if unread == 1 else min(unread, left))
         left -= read[-1] if unread > 1 else 0
+    return read, admitted
+
+
+@continuous_batching.mistake(
+    "Among the running prompts those with less to read go first in your code. They take their turn in "
+    "the order of `running`."
+)
+def _(running, waiting, slots, budget):
+    if budget < slots or len(running) > slots:
+        raise ValueError
+    read = [0] * len(running)
+    for i in sorted(range(len(running)), key=running.__getitem__):
+        read[i] = min(running[i], budget)
+        budget -= read[i]
+    admitted = []
+    for unread in waiting[: slots - len(running)]:
+        if budget:
+            admitted.append(min(unread, budget))
+            budget -= admitted[-1]
     return read, admitted
 
 
@@ -2512,6 +2536,10 @@ paged_attention.slips(
             ATTENDED,
             "F.scaled_dot_product_attention(q.transpose(1, 2), k, v, seen, scale=1.0).transpose(1, 2)",
         ): "Your scores are not divided by √d.",
+        replace(
+            ATTENDED,
+            "F.scaled_dot_product_attention(q.transpose(1, 2), k, v, seen, scale=q.size(2) ** -0.5).transpose(1, 2)",
+        ): "Your scores are divided by √H, from the number of heads. d is the size of a head, the last axis of q.",
         replace(
             ATTENDED,
             "F.scaled_dot_product_attention(q.transpose(1, 2) / q.size(-1) ** 0.5, k, v, seen).transpose(1, 2)",

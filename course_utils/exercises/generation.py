@@ -142,6 +142,13 @@ top_k_filter.slips(
         replace(
             "if k < 1:", "if k == 0:\n        return logits.clone()\n    if k < 1:"
         ): "You take k = 0 for no filter. No token would remain: raise ValueError.",
+        replace(
+            "min(k, logits.size(-1))", "min(k + 1, logits.size(-1))"
+        ): "You keep one token too many. The threshold is the k-th largest logit, not the next one.",
+        replace(
+            "min(k, logits.size(-1))", "min(k, len(logits))"
+        ): "You bound k by `len(logits)`, the size of the first axis. The tokens are the last axis: "
+        "`logits.size(-1)`.",
         replace("logits < least", "logits <= least"): "You remove the k-th token itself. It is "
         "the last that is kept, and so are those as likely as it.",
         replace(
@@ -441,6 +448,10 @@ min_p_filter.slips(
         ): "You remove the likeliest tokens and keep the rest.",
         replace(
             "probs = logits.to(wide).softmax(-1)", "probs = logits.to(wide)"
+        ): "You compare logits. A share of a probability is meant, so the softmax comes first.",
+        replace(
+            "    probs = logits.to(wide).softmax(-1)",
+            "    if p == 0:\n        return logits.clone()\n    probs = logits.to(wide)",
         ): "You compare logits. A share of a probability is meant, so the softmax comes first.",
         replace(
             "softmax(-1)", "log_softmax(-1)"
@@ -1070,6 +1081,9 @@ KVCache.slips(
             "if not 0 <= length <= self.length:", "if not 0 < length < self.length:"
         ): "You refuse to keep none, or all. Both are allowed.",
         replace(
+            "if not 0 <= length <= self.length:", "if not 0 <= length < self.length:"
+        ): "You refuse to keep all tokens. `length` may be as many as there are.",
+        replace(
             "self.k = torch.zeros(batch, n_head, capacity, head_dim, dtype=dtype, device=device)",
             "self.k = torch.zeros(batch, n_head, capacity, head_dim, device=device)",
         ): "You make float32 memory whatever the dtype is.",
@@ -1213,6 +1227,10 @@ positions_and_mask.slips(
             POSITIONS, "query[:, 0].expand(len(padding), -1)"
         ): "You count positions from the left edge. "
         "A row's first real token has position 0: subtract its padding.",
+        replace(
+            "(token <= query)", "(token <= query - (S - T))"
+        ): "Your triangle begins at the first column. The queries are the last T tokens, so query t is token "
+        "S − T + t: move it.",
         replace(
             "token[S - T :, None]", "token[:T, None]"
         ): "Your queries are the first T tokens. They are the last T of S.",
@@ -1413,6 +1431,9 @@ generate.slips(
             "        logits = model(read, cache)\n",
             "        done = torch.isin(ids, stops).any(1)\n        if done.all():\n            break\n"
             "        logits = model(read, cache)\n",
+        ): "You look for stop tokens in the prompt, too. Only what is drawn ends a row.",
+        replace(
+            "torch.isin(new, stops)", "torch.isin(ids, stops).any(1)"
         ): "You look for stop tokens in the prompt, too. Only what is drawn ends a row.",
         replace(
             "ids = torch.cat((ids, new[:, None]), dim=1)",
@@ -2218,6 +2239,9 @@ pass_at_k.slips(
             COMB,
             "1.0 - math.prod(1 - k / i for i in range(n - c + 1, n)) if n - c >= k else 1.0",
         ): "Your product leaves out its last factor, that of i = n. It has c factors: range(n − c + 1, n + 1).",
+        replace(
+            COMB, "1 - math.prod(max(n - c - i, 0) / n for i in range(k))"
+        ): "Your product divides by n in each draw. Each draw leaves one sample fewer: divide by n − i.",
         replace(COMB, "c / n"): "That is pass@1. With k samples one right one is enough.",
         replace(
             COMB, "math.comb(n - c, k) / math.comb(n, k)"

@@ -1862,11 +1862,12 @@ dpo_loss.mistake(
     "gradient should be largest; and where σ rounds to 1 it is 0. F.logsigmoid computes the logarithm in one.",
     replace(LOSS, "-margins.sigmoid().clamp_min(1e-12).log().mean()"),
 )
-dpo_loss.mistake(
-    "You add a small number inside of the logarithm. The loss is then finite, but flat where the margin is very "
-    "negative, and below 0 where it is large. F.logsigmoid computes the logarithm in one.",
-    replace(LOSS, "-(margins.sigmoid() + 1e-8).log().mean()"),
-)
+for small in ("1e-8", "1e-10", "1e-12"):
+    dpo_loss.mistake(
+        "You add a small number inside of the logarithm. The loss is then finite, but flat where the margin is very "
+        "negative, and 0 or below where it is large. F.logsigmoid computes the logarithm in one.",
+        replace(LOSS, f"-(margins.sigmoid() + {small}).log().mean()"),
+    )
 
 POLICY_SIDE = "policy_chosen.to(wide) - policy_rejected"
 FIRST = "torch.zeros(len(margins), dtype=torch.long)"

@@ -68,6 +68,9 @@ def _():
         yield call("mse_loss", (F32, F64), BF16, device), "one float64 among the inputs will do"
         yield call("add", (BF16, F16), F16, device), "the two half precisions meet in float32"
         yield call("mul", (F16, BF16), BF16, device), "the two half precisions meet in float32"
+        yield call("mse_loss", (F16, F16), BF16, device), "cast up from the other half precision"
+        yield call("prod", (BF16,), F16, device), "cast up from the other half precision"
+    yield call("softmax", (F16,), BF16, "cuda"), "cast up from the other half precision"
 
 
 autocast_dtype.mistake(
@@ -96,6 +99,10 @@ autocast_dtype.mistake(
         "if op in _LOWER_PRECISION",
         "if op in _LOWER_PRECISION and {torch.float32, low} & {*inputs}",
     ),
+)
+autocast_dtype.mistake(
+    "You cast up only what is in `low`. Operations of the float32 list cast an input in the other half precision up, too.",
+    replace("op in _FLOAT32[device]", "op in _FLOAT32[device] and low in inputs"),
 )
 autocast_dtype.mistake(
     "You send add, mul and cat down with the matrix products. They stay with type promotion.",
@@ -897,6 +904,13 @@ bf16_master_step.mistake(
     replace("weight.copy_(master)", "weight.sub_(lr * grad)"),
 )
 bf16_master_step.mistake(
+    "You cut the master's last 16 bits off, which rounds towards zero. `weight` is the nearest bfloat16: let copy_ round.",
+    replace(
+        "weight.copy_(master)",
+        "weight.copy_((master.view(torch.int32) & -65536).view(torch.float32))",
+    ),
+)
+bf16_master_step.mistake(
     "reshape copies what no view can flatten, and you write into the copy: use the weight as it is.",
     replace("weight.copy_(master)", "weight.reshape(-1).copy_(master.reshape(-1))"),
 )
@@ -1022,6 +1036,10 @@ fp8_scaled_matmul.mistake(
 fp8_scaled_matmul.mistake(
     "You do not clamp. With an amax from earlier steps a value can lie beyond the range, and a cast to E5M2 then gives inf.",
     replace(".clamp(-limit, limit)", ""),
+)
+fp8_scaled_matmul.mistake(
+    "You clamp at the upper end alone. A negative number can lie beyond the range, too: clamp to ±limit.",
+    replace(".clamp(-limit, limit)", ".clamp(max=limit)"),
 )
 fp8_scaled_matmul.mistake(
     "You clamp before you scale. It is the scaled tensor that has to fit into the range: with a remembered amax "

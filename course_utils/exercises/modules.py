@@ -735,6 +735,14 @@ dropout.mistake(
     replace("empty_like(x)", "empty_like(x, dtype=torch.promote_types(x.dtype, torch.float32))"),
 )
 dropout.mistake(
+    "The mask is float32 whatever x is, and you divide it by 1 − p: a float64 x gets a factor that is rounded "
+    "to float32, and a bfloat16 x comes back as float32. Give the mask x's dtype: rand_like(x).",
+    replace(
+        *(DRAWN, "torch.empty_like(x, dtype=torch.float32).bernoulli_(1 - self.p) / (1 - self.p)"),
+        *("x * keep / (1 - self.p)", "x * keep"),
+    ),
+)
+dropout.mistake(
     "The mask is made on the default device; x may be on another: rand_like(x).",
     replace("empty_like(x)", "empty(x.shape, dtype=x.dtype)"),
 )
@@ -1063,6 +1071,10 @@ rms_norm.mistake(
 rms_norm.mistake(
     "eps is outside the root: rms + eps. It goes inside: √(mean square + eps).",
     replace("z * torch.rsqrt(mean_square + self.eps)", "z / (mean_square.sqrt() + self.eps)"),
+)
+rms_norm.mistake(
+    "You add eps to the sum of the squares, so it is divided by D as well. Add it to their mean.",
+    replace("mean_square + self.eps", "mean_square + self.eps / z.size(-1)"),
 )
 rms_norm.mistake(
     "eps is missing: a vector of zeros gives 0 / 0.",
@@ -2118,6 +2130,8 @@ def _():
     yield call(two, ("load", double, False)), "another dtype"
     yield call({**one, "shared": ("same", "weight")}), "one parameter with two names"
     yield call({**one, "inner": {"tied": ("same", "weight")}}, ("round trip",)), "tied"
+    between = {"left": one, "right": {"tied": ("same", "weight")}}
+    yield call(between, ("round trip",)), "tied between two children"
     frozen = {"weight": ("frozen", normal(2)), "bias": parameter(2)}
     yield call(frozen, ("round trip",)), "a frozen parameter is a parameter"
     yield call({"inner": {"training": False}}, ("train",)), "a child in eval mode"
@@ -2207,6 +2221,25 @@ tiny_module.mistake(
     replace(
         *("id(tensor) not in seen", '(name.rpartition(".")[0], id(tensor)) not in seen'),
         *("seen.add(id(tensor))", 'seen.add((name.rpartition(".")[0], id(tensor)))'),
+    ),
+)
+tiny_module.mistake(
+    "What is tied between two children comes twice: each child begins with a set of its own, and what it gave "
+    "is forgotten after it. Keep one set for the whole walk.",
+    replace(
+        'for name, tensor in self._named_state(prefix and prefix + "."):\n'
+        "            if isinstance(tensor, nn.Parameter) and id(tensor) not in seen:\n"
+        "                seen.add(id(tensor))\n"
+        "                yield name, tensor",
+        'start = prefix and prefix + "."\n'
+        "        for name, tensor in self._parameters.items():\n"
+        "            if id(tensor) not in seen:\n"
+        "                seen.add(id(tensor))\n"
+        "                yield start + name, tensor\n"
+        "        for name, child in self._children.items():\n"
+        "            for path, tensor in child.named_parameters(start + name):\n"
+        "                if id(tensor) not in seen:\n"
+        "                    yield path, tensor",
     ),
 )
 tiny_module.mistake(

@@ -1139,6 +1139,10 @@ logsumexp.slips(
         replace(
             ".amax(dim, keepdim=True)", ".amin(dim, keepdim=True)"
         ): "You subtract the smallest. The largest still overflows: that one has to become 0.",
+        replace(
+            ".amax(dim, keepdim=True)", ".amax(dim, keepdim=True).clamp(min=0.0)"
+        ): "You never subtract less than 0. Where all numbers are far below 0, every exponential is 0 and your "
+        "result -inf: subtract the largest, whatever its sign.",
         replace(".amax(dim, keepdim=True)", ".abs().amax(dim, keepdim=True)"): "You subtract the "
         "largest |x|. Where all are very negative, nothing but zeros is left after exp.",
         replace(
@@ -1485,6 +1489,10 @@ quantize_mxfp8.slips(
         replace(
             ".clamp(min=-127)", ""
         ): "Below 2^-127 there is no scale: your byte wraps around. Keep e at -127 or above.",
+        replace(
+            ".clamp(min=-127)", "", "(exponent + 127)", "(exponent.clamp(min=-127) + 127)"
+        ): "You keep e at -127 or above in the scale's byte alone, and divide the elements by a smaller scale. Divide "
+        "by the one that is stored.",
         replace(
             "blocks = x.unflatten(-1, (-1, MX_BLOCK))",
             "blocks = x.unflatten(-1, (MX_BLOCK, -1)).transpose(-1, -2)",

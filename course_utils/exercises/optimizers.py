@@ -859,11 +859,16 @@ def slips_of_adam(ex):
         "You divide √v by 1 − β₂ᵗ. It is v that is corrected; its root is divided by √(1 − β₂ᵗ).",
         replace("v / (1 - beta2**t)", "v / (1 - beta2**t) ** 2"),
     )
-    ex.mistake(
-        "You write the corrected averages back into the state. m̂ and v̂ are for this step only: m and v "
-        "go on as they were.",
-        replace(both, "m.div_(1 - beta1**t), v.div_(1 - beta2**t)"),
-    )
+    for written in (
+        "m.div_(1 - beta1**t), v.div_(1 - beta2**t)",
+        "m.div_(1 - beta1**t), v / (1 - beta2**t)",
+        "m / (1 - beta1**t), v.div_(1 - beta2**t)",
+    ):
+        ex.mistake(
+            "You write a corrected average back into the state. m̂ and v̂ are for this step only: m and v go on "
+            "as they were.",
+            replace(both, written),
+        )
     ex.mistake(
         "You add eps to √v before the correction, as the paper's shortcut does. The rule here, and torch, "
         "correct v first: √v̂ + eps.",
@@ -1462,7 +1467,8 @@ IN_BFLOAT16_ONCE_DIVIDED = replace(
     "return x.T if tall else x",
     "return (x.T if tall else x).to(dtype)",
 )
-for rounded in (IN_BFLOAT16, IN_BFLOAT16_ONCE_DIVIDED):
+RETURNED_IN_BFLOAT16 = replace("x = x.T if tall else x", "x = (x.T if tall else x).bfloat16()")
+for rounded in (IN_BFLOAT16, IN_BFLOAT16_ONCE_DIVIDED, RETURNED_IN_BFLOAT16):
     for line_by_line in (
         ONE_LINE,
         "x = a * x + (b * gram + c * gram @ gram) @ x",
@@ -2126,6 +2132,11 @@ Muon.mistake(
 Muon.mistake(
     "Your decay is not multiplied by lr: the factor is 1 − lr·weight_decay.",
     replace("1 - lr * group", "1 - group"),
+)
+Muon.mistake(
+    "Your decay has the factor √max(1, n / m), too. That belongs to the step alone: the parameter shrinks by "
+    "1 − lr·weight_decay.",
+    replace("1 - lr * group", f"1 - lr * {TALLER} * group"),
 )
 Muon.mistake(
     "weight_decay makes no difference in your code.",

@@ -394,6 +394,15 @@ one_f_one_b_schedule.mistake(
     ),
 )
 one_f_one_b_schedule.mistake(
+    "Your backwards take the newest micro-batch that is alive. The oldest one is due: they go by micro-batch from 0 on.",
+    replace(
+        '("B", stage, i - warmup)]',
+        '("B", stage, i)]',
+        "range(n_microbatches - warmup, n_microbatches)",
+        "reversed(range(warmup))",
+    ),
+)
+one_f_one_b_schedule.mistake(
     "The backwards at the end go from the last to the first. They go by micro-batch, too.",
     replace(
         "range(n_microbatches - warmup, n_microbatches)",
@@ -820,6 +829,11 @@ timeline.mistake(
 timeline.mistake(
     "Your W waits for nothing but its rank. It needs I of its own stage.",
     replace('return [("I", stage, i)]', "return []"),
+)
+timeline.mistake(
+    "Your backwards wait for one of their own kind. Where one stage splits them and the other does not, B waits for I, "
+    "or I for B.",
+    replace('due = "I" if ("I", stage + 1, i) in times else "B"', "due = kind"),
 )
 timeline.mistake(
     "You wait for B of the next stage. It may have been split: then I is what makes the gradient.",
@@ -1974,10 +1988,16 @@ ring_attention.mistake(
     "You accumulate in the inputs' dtype. In bfloat16 sums lose digits, in float16 they overflow: use float32 inside.",
     replace("dtype = torch.promote_types(q.dtype, torch.float32)", "dtype = q.dtype"),
 )
-ring_attention.mistake(
-    "You accumulate in float32 whatever comes: float64 inputs lose half of their digits.",
-    replace("torch.promote_types(q.dtype, torch.float32)", "torch.float32"),
-)
+for scaled in ("q.to(dtype) * q.shape[-1] ** -0.5", "q.to(dtype) / q.shape[-1] ** 0.5"):
+    ring_attention.mistake(
+        "You accumulate in float32 whatever comes: float64 inputs lose half of their digits.",
+        replace(
+            "torch.promote_types(q.dtype, torch.float32)",
+            "torch.float32",
+            "q.to(dtype) * q.shape[-1] ** -0.5",
+            scaled,
+        ),
+    )
 ring_attention.mistake(
     "The result has the dtype of the accumulators: cast it back to q's.",
     replace("(out / total[..., None]).to(q.dtype)", "out / total[..., None]"),
@@ -3084,6 +3104,10 @@ plan_parallelism.mistake(
         "powers_of_two(model.context // LEAST_TOKENS)",
         "powers_of_two(model.context // LEAST_TOKENS)[: model.context // LEAST_TOKENS]",
     ),
+)
+plan_parallelism.mistake(
+    "Your chunks are powers of two. Any number that divides the layers of a stage will do, 3 and 6 too.",
+    replace("for c in range(1, n + 1) if", "for c in powers_of_two(n) if"),
 )
 plan_parallelism.mistake(
     "Your chunks divide the layers of the model. They cut a stage, and divide its n layers.",

@@ -428,6 +428,9 @@ tokens_per_second_to_days.slips(
             "0 <= lost < 1", "0 <= lost <= 1"
         ): "If all time is lost there is no answer: raise ValueError.",
         replace(
+            "0 < scaling <= 1", "0 <= scaling <= 1"
+        ): "You take a scaling of 0, and divide by it. Raise ValueError.",
+        replace(
             "0 < scaling <= 1", "0 < scaling < 1"
         ): "You refuse scaling = 1: devices that lose nothing.",
         replace("0 < scaling <= 1", "0 < scaling"): "You take a scaling above 1. Raise ValueError.",
@@ -1034,6 +1037,12 @@ fit_power_law.slips(
         ): "You take infinite values. Raise ValueError.",
         replace(
             "len(x.unique()) < 2", "len(x) < 2"
+        ): "Two runs at the same x have no slope: count different x.",
+        replace(
+            "len(x.unique()) < 2",
+            "len(x) < 2",
+            "(du * (v - v.mean())).sum() / du.square().sum()",
+            "torch.linalg.lstsq(torch.stack((torch.ones_like(u), u), 1), v[:, None]).solution[1, 0]",
         ): "Two runs at the same x have no slope: count different x.",
         replace("len(x.unique()) < 2", "False"): "One x has no slope: raise ValueError.",
         replace(

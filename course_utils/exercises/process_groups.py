@@ -906,10 +906,18 @@ reduce_scatter_by_p2p.mistake(
     "neighbour's, (rank - 1) % n: it has the longest way to go.",
     replace(FIRST, "pieces[rank]") + replace("rank - step - 2", "rank - step - 1"),
 )
-reduce_scatter_by_p2p.mistake(
+INTO_VIEWS = (
     "You add into the pieces of `x`, which are views: the caller's gradients are overwritten by partial "
-    "sums. Add into what you have received.",
-    replace("received.add_(mine)", "mine.add_(received)"),
+    "sums. Add into what you have received."
+)
+reduce_scatter_by_p2p.mistake(INTO_VIEWS, replace("received.add_(mine)", "mine.add_(received)"))
+reduce_scatter_by_p2p.mistake(  # of an x with a stride, too
+    INTO_VIEWS,
+    replace("received.add_(mine)", "mine.add_(received)")
+    + replace("x.contiguous().split", "x.split")
+    + replace("exchange(partial,", "exchange(partial.contiguous(),")
+    + replace("empty_like(mine)", "empty_like(mine, memory_format=torch.contiguous_format)")
+    + replace("return partial", "return partial.clone()"),
 )
 reduce_scatter_by_p2p.mistake(
     "You pass the pieces on and do not add to them, so each rank gets what one other rank had.",

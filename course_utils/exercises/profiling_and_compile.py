@@ -1466,6 +1466,9 @@ OTHER_DTYPE = (
     "The result has another dtype than the update: a float32 factor makes it float32, or the update was "
     "converted. Convert back."
 )
+OWN_DTYPE = (
+    "Your norm has the update's dtype. For half precision it is float32: convert the update first."
+)
 remove_graph_break.slips(
     {
         replace(
@@ -1505,6 +1508,8 @@ remove_graph_break.slips(
             "norm = update.to(wide).square().sum().sqrt()",
             "norm = update.square().sum().sqrt().to(wide)",
         ): "You square in the update's own dtype: 300² overflows in float16. Convert first.",
+        replace("update.to(wide).square().sum().sqrt()", "update.norm()"): OWN_DTYPE,
+        replace("update.to(wide).square().sum().sqrt()", "update.square().sum().sqrt()"): OWN_DTYPE,
         replace(
             "norm = update.to(wide).square().sum().sqrt()",
             "norm = update.to(wide).square().sum(-1).sqrt() if update.ndim else update.to(wide).abs()",
@@ -1914,6 +1919,10 @@ online_softmax.slips(
         ): "The total of the blocks before keeps its old maximum where a later block has a larger one. Multiply it by "
         "exp(old maximum − new maximum) first.",
         replace(
+            "    return state",
+            "    return state[0].masked_fill(state[0] == -math.inf, 0.0), state[1]",
+        ): "You return 0 as the maximum of a row of −∞. The 0 is there for the subtraction only: the maximum is −∞.",
+        replace(
             "x.new_full(x.shape[:-1], -math.inf, dtype=wide)",
             "x.new_zeros(x.shape[:-1], dtype=wide)",
         ): "Your maximum begins at 0. All elements may be negative: begin with −∞.",
@@ -2073,6 +2082,10 @@ tiled_matmul.slips(
         ): "You sum in the dtype of a. Half precision overflows and rounds in every step: keep the total in float32, and "
         "convert the tiles.",
         replace(
+            "torch.zeros_like(tile, dtype=wide)", "torch.zeros_like(tile)"
+        ): "You convert the tiles, but keep the total in the dtype of a: half precision rounds it after each tile of K, "
+        "and it may overflow. Keep it in float32, and round once, at the end.",
+        replace(
             "total += a_tile.to(wide) @ b_tile.to(wide)", "total += (a_tile @ b_tile).to(wide)"
         ): "Each partial product is rounded to half precision before it is added. Convert the tiles, not their product.",
         replace(
@@ -2106,6 +2119,13 @@ tiled_matmul.slips(
         replace(
             "read += a_tile.numel() + b_tile.numel()", "read += 2 * a_tile.numel() * b_tile.size(1)"
         ): "You count FLOPs. What is asked for are the elements that are read.",
+        replace(
+            "range(0, a.size(0), block_m)",
+            "range(0, max(a.size(0), 1), block_m)",
+            "range(0, b.size(1), block_n)",
+            "range(0, max(b.size(1), 1), block_n)",
+        ): "You count tiles as read where the result has no element. `split` gives one empty piece for an axis of size 0; "
+        "there is no tile, and nothing to read for it.",
         replace(
             "range(0, a.size(1), block_k)", "range(0, a.size(1) // block_k * block_k, block_k)"
         ): "You leave out the last tile along K where it is smaller.",

@@ -1504,13 +1504,16 @@ smooth_scales.slips(
         replace(
             "if not 0 <= alpha <= 1:", "if False:"
         ): "You take any alpha. It is from 0 to 1, else raise ValueError.",
-        replace(
-            "largest.float()",
-            "largest.float().clamp(min=1e-5)",
-            ".abs().amax(0)",
-            ".abs().amax(0).clamp(min=1e-5)",
-        ): "You put a small number in place of inputs and weights that are 0, and s is made of it. The s of such a "
-        "feature is 1.",
+        **{
+            replace(
+                "largest.float()",
+                f"largest.float().clamp(min={tiny})",
+                ".abs().amax(0)",
+                f".abs().amax(0).clamp(min={tiny})",
+            ): "You put a small number in place of inputs and weights that are 0, and s is made of it. "
+            "The s of such a feature is 1."
+            for tiny in ("1e-5", "1e-8", "1e-12", "1e-20")
+        },
         replace(
             "if not 0 <= alpha <= 1:", "if not 0 < alpha < 1:"
         ): "You refuse α = 0 and α = 1. Both are allowed: all of the range goes to one side.",

@@ -173,6 +173,10 @@ def _():
 
 
 NO_STEP_LEFT = "With warmup_steps = total_steps no step is left for the cosine: raise ValueError."
+STRETCHED = (
+    "Your cosine is stretched over total_steps, so it has not arrived at the end. It has total_steps - warmup_steps "
+    "steps."
+)
 warmup_cosine.slips(
     {
         replace(
@@ -182,8 +186,13 @@ warmup_cosine.slips(
         replace(
             "(step - warmup_steps) / (total_steps - warmup_steps)",
             "(step - warmup_steps) / total_steps",
-        ): "Your cosine is stretched over total_steps, so it has not arrived at the end. It has "
-        "total_steps - warmup_steps steps.",
+        ): STRETCHED,
+        replace(
+            "(step - warmup_steps) / (total_steps - warmup_steps)",
+            "(step - warmup_steps) / total_steps",
+            "    progress =",
+            "    if step >= total_steps:\n        return min_ratio\n    progress =",
+        ): STRETCHED,
         replace(
             "(step - warmup_steps) / (total_steps - warmup_steps)", "step / total_steps"
         ): "Your cosine has begun at step 0, so the factor jumps where the warm-up ends. Its progress is 0 at "
@@ -610,7 +619,16 @@ SECOND_PASS = replace(
     "    for grads in by_dtype.values():\n        torch._foreach_mul_(grads, factor)\n",
     "    for p in parameters:\n        if p.grad is not None:\n            p.grad.mul_(factor)\n",
 )
-for second_pass in (SECOND_PASS, SECOND_PASS + ALL_WIDE):
+FIRST_PASS = replace(
+    "    by_dtype = defaultdict(list)\n",
+    "    wide = torch.float32\n"
+    "    for p in parameters:\n"
+    "        if p.grad is not None:\n"
+    "            wide = torch.promote_types(wide, p.grad.dtype)\n"
+    "    by_dtype = defaultdict(list)\n",
+)
+ZERO_WIDE = replace("torch.zeros(())", "torch.zeros((), dtype=wide)")
+for second_pass in (SECOND_PASS, SECOND_PASS + ALL_WIDE, FIRST_PASS, FIRST_PASS + ZERO_WIDE):
     clip_grad_norm.mistake(
         "You go through `parameters` twice. An iterator is empty the second time, so nothing is scaled. Keep a "
         "list of the gradients.",

@@ -524,6 +524,11 @@ view_strides.slips(
             "    if not is_contiguous(shape, stride):\n        return None\n    if 0 in shape",
         ): "You say None for every tensor that is not contiguous; some can still be viewed: `x[:, "
         ":2]` of a 3 × 4 tensor as (3, 2, 1).",
+        replace(
+            "    strides, size,",
+            "    if len(runs) > 1:\n        return None\n    strides, size,",
+        ): "You say None unless all axes merge into one. Those that do not merge can still be kept or "
+        "split: (4, 3) with strides (1, 4) as (2, 2, 3) needs no copy.",
         replace("runs and runs[-1][1] == size * step", "runs"): "You merge axes where the strides "
         "only fall, or do not check at all. One step along the outer axis must equal the whole "
         "way along the inner one.",

@@ -94,6 +94,10 @@ bytes_per_block.mistake(
     replace("3 * (world", "2 * (world"),
 )
 bytes_per_block.mistake(
+    "You count the gradients of ZeRO-3 as an all-reduce, 2 (n − 1) chunks. A reduce-scatter sends n − 1.",
+    replace("3 * (world", "4 * (world"),
+)
+bytes_per_block.mistake(
     "You divide the tokens by the number of ranks. In tensor parallelism every rank has the activations of all "
     "tokens of the batch.",
     replace("share(tokens * n_embd", "share(share(tokens, world_size) * n_embd"),
@@ -2362,6 +2366,16 @@ vocab_parallel_cross_entropy.mistake(
 vocab_parallel_cross_entropy.mistake(
     "exp overflows for large logits, and underflows for very low ones: subtract the largest of the position first.",
     replace("wide - largest[..., None]", "wide - 0 * largest[..., None]"),
+)
+vocab_parallel_cross_entropy.mistake(
+    "You take exp of each rank's logsumexp as it is, and for large logits that is infinite, for very low ones 0. Subtract "
+    "the largest logit of all ranks first, and add it after the logarithm.",
+    replace(
+        "total = shifted.exp().sum(-1)",
+        "total = wide.logsumexp(-1).exp()",
+        "target = shifted.gather",
+        "target = wide.gather",
+    ),
 )
 vocab_parallel_cross_entropy.mistake(
     "The logarithms of the ranks' sums are added up. The sums of exp are added, and then comes the logarithm.",

@@ -101,6 +101,10 @@ sequence_lengths.slips(
         "of booleans is int64 as it comes.",
         replace("dim=1)", "dim=1).tolist()"): "You return a Python list. Return the tensor itself.",
         replace(
+            ".sum(dim=1)", ".cumsum(dim=1)[:, -1]"
+        ): "You read the last column of a running count. Rows without a position have no last column: sum "
+        "along dim=1.",
+        replace(
             "dim=1", "dim=1, dtype=torch.int32"
         ): "Your lengths are int32. A sum of booleans is int64 as it comes, and that is asked for.",
         replace(
@@ -410,6 +414,7 @@ causal_mask.contract(
         [call(4, 6), call(64, 96)], says="all in torch, no Python loop over the rows"
     )
 )
+KEYS_AS_ROWS = "This is (S, T): queries are the rows, keys the columns."
 causal_mask.slips(
     {
         replace("diagonal=S - T", ""): "Your triangle starts in the upper left corner. The "
@@ -434,8 +439,8 @@ causal_mask.slips(
             "torch.cat([torch.ones(T, T).tril(), torch.ones(T, S - T)], 1).bool()",
         ): "You put the keys of the cache behind the triangle. They are the earlier ones, and come first: the "
         "triangle is the last T columns.",
-        replace("T, S, dtype", "S, T, dtype"): "This is (S, T): queries are the rows, keys the "
-        "columns.",
+        replace("T, S, dtype", "S, T, dtype"): KEYS_AS_ROWS,
+        replace("diagonal=S - T)", "diagonal=S - T).T"): KEYS_AS_ROWS,
         replace(
             "torch.ones(T, S, dtype=torch.bool).tril(diagonal=S - T)",
             "torch.full((T, S), -math.inf).triu(diagonal=S - T + 1)",

@@ -1379,6 +1379,22 @@ def _(text, merges):
     return out
 
 
+@encode.mistake(
+    "You go from left to right and merge the last two tokens as soon as they are a pair. Of all pairs in the piece the "
+    "one with the smallest token comes first."
+)
+def _(text, merges):
+    out = []
+    for piece in tokenization.pre_tokenize(text):
+        ids = []
+        for byte in piece.encode():
+            ids.append(byte)
+            while tuple(ids[-2:]) in merges:
+                ids[-2:] = [merges[tuple(ids[-2:])]]
+        out += ids
+    return out
+
+
 @encode.mistake("For a piece of one byte `min` has no pair to choose from.")
 def _(text, merges):
     out = []

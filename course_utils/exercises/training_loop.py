@@ -261,6 +261,10 @@ average_precision.slips(
             "gained * (found / called + (found / called).roll(1).index_fill(0, torch.tensor(0), 1.0)) / 2",
         ): TRAPEZOIDS,
         replace(
+            "gained * found / called",
+            "gained * (found / called + torch.cat([found[:1] / called[:1], (found / called)[:-1]])) / 2",
+        ): TRAPEZOIDS,
+        replace(
             "/ hits[-1]", "/ len(scores)"
         ): "Recall is of the positive rows: divide by their number, not by that of all rows.",
         replace(

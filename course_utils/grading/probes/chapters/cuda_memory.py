@@ -368,7 +368,7 @@ def checkpointed(subject: Any, case: Case) -> dict[str, Any]:
 
     The case: the name of a function, x, and options: passes, how many backward passes over the
     same graph; drawn, random numbers drawn between forward and backward; graph, grad mode on or
-    off; twice, whether to differentiate twice; autocast, whether the forward pass runs in bfloat16.
+    off; twice, whether to differentiate twice; autocast, the low dtype of the forward pass by name, "" for none.
     """
     name, x = case.args
     options: dict[str, Any] = {
@@ -376,13 +376,14 @@ def checkpointed(subject: Any, case: Case) -> dict[str, Any]:
         "drawn": 3,
         "graph": True,
         "twice": False,
-        "autocast": False,
+        "autocast": "",
     }
     options |= case.kwargs
     x = x.detach().clone().requires_grad_()
     w = nn.Parameter(0.4 * ramp(torch.empty(x.shape[-1] ** 2, dtype=x.dtype)).view(x.shape[-1], -1))
     function, args, kwargs = CALLS[name](subject, x, w)
-    under_autocast = torch.autocast("cpu", torch.bfloat16, enabled=options["autocast"])
+    low = options["autocast"]
+    under_autocast = torch.autocast("cpu", getattr(torch, low or "bfloat16"), enabled=bool(low))
     with torch.set_grad_enabled(options["graph"]), under_autocast:
         result = subject(function, *args, **kwargs)
     seen: dict[str, Any] = {"what it returns": detached(result)}
@@ -442,8 +443,8 @@ def _called_with_function(name: str, case: Case) -> str:
         text += f", {options['passes']} backward passes over the same graph"
     if options.get("twice"):
         text += ", differentiated twice"
-    if options.get("autocast"):
-        text += ", under torch.autocast('cpu', torch.bfloat16)"
+    if low := options.get("autocast"):
+        text += f", under torch.autocast('cpu', torch.{low})"
     return text
 
 
