@@ -1020,8 +1020,21 @@ def _():
         call([window, op, launch(1, 30.0), kernel(1, 31.0)], "forward"),
         "an operation of the same name",
     )
+    others = [note("forward of block 1", 30.0, 5.0), launch(1, 31.0), kernel(1, 32.0)]
+    others += [note("the last forward", 40.0, 5.0), launch(2, 41.0), kernel(2, 42.0)]
+    yield call([window, *others], "forward"), "names that begin or end with the annotation's"
+    waits = host("Stream Synchronize", 12.0, cat="cuda_sync", correlation=1)
+    yield (
+        call([window, waits, launch(1, 30.0), kernel(1, 31.0)], "forward"),
+        "an event of another cat, with the correlation of a launch outside",
+    )
 
 
+IN_THE_NAME = "You take every annotation in whose name the one asked for stands, `step 10` for `step 1` too. It is the whole name."
+NO_LAUNCH = (
+    'You take events of other cats for launches. They may have a correlation too; a launch has cat "cuda_runtime" or '
+    '"cuda_driver".'
+)
 GRAPHS = 'You count launches. The launch of a CUDA graph starts many kernels: count the events of cat "kernel".'
 count_kernels.slips(
     {
@@ -1030,6 +1043,16 @@ count_kernels.slips(
             '''event.get("cat") == "cuda_runtime"''',
         ): "You look at the runtime's calls only. Triton's kernels are launched by the driver's: cat "
         '"cuda_driver".',
+        replace('event["name"] == annotation', 'annotation in event["name"]'): IN_THE_NAME,
+        replace('event["name"] == annotation', 'event["name"].startswith(annotation)'): IN_THE_NAME,
+        replace(
+            """event.get("cat") in ("cuda_runtime", "cuda_driver")""",
+            """event.get("cat", "").startswith("cuda")""",
+        ): NO_LAUNCH,
+        replace(
+            """event.get("cat") in ("cuda_runtime", "cuda_driver")""",
+            """event.get("cat") != "kernel" and "correlation" in event.get("args", {})""",
+        ): NO_LAUNCH,
         replace(
             """event.get("cat") in ("cuda_runtime", "cuda_driver")""",
             """event.get("cat") in ("cuda_runtime", "cuda_driver") and "LaunchKernel" in event["name"]""",
@@ -1823,6 +1846,8 @@ def _():
         "a thousand apart, the other way",
     )
     yield call("merge_statistics", stats(1.0, 2.0, F64), stats(3.0, 4.0, F64)), "float64, one row"
+    half = stats([1.0, 2.0], [2.0, 1.5], BF16), stats([3.0, -1.0], [4.0, 3.0], BF16)
+    yield call("merge_statistics", *half), "two parts in bfloat16"
 
 
 online_softmax.contract(
@@ -1875,6 +1900,7 @@ online_softmax.mistake(
 )(contiguous_first, book.merge_statistics)
 
 MERGED = "one[1] * (one[0] - shift).exp() + other[1] * (other[0] - shift).exp()"
+IN_FLOAT32 = "Merged statistics of half precision come back in float32. A merge keeps the dtype of what it is given."
 NEITHER = (
     "Where neither side has seen anything you compute −∞ − −∞, which is NaN. Subtract 0 there."
 )
@@ -1903,6 +1929,17 @@ online_softmax.slips(
         replace(
             "(block - top.masked_fill(top == -math.inf, 0.0)[..., None]).exp()", "block.exp()"
         ): "You do not subtract the maximum of the block: exp(1000) is infinite.",
+        replace(
+            f"return maximum, {MERGED}",
+            "wide = torch.promote_types(maximum.dtype, torch.float32)\n"
+            f"    return maximum.to(wide), ({MERGED}).to(wide)",
+        ): IN_FLOAT32,
+        replace(
+            "maximum = torch.maximum(one[0], other[0])",
+            "wide = torch.promote_types(one[0].dtype, torch.float32)\n"
+            "    one, other = ([x.to(wide) for x in side] for side in (one, other))\n"
+            "    maximum = torch.maximum(one[0], other[0])",
+        ): IN_FLOAT32,
         replace(
             "maximum = torch.maximum(one[0], other[0])",
             "maximum = torch.logaddexp(one[0], other[0])",
@@ -2040,6 +2077,7 @@ def _():
     yield call(a, b, 2, 5, 8), "three block sizes, all different"
     yield call(normal(3, 0), normal(0, 4), 2, 2, 2), "K is 0"
     yield call(normal(0, 3), normal(3, 4), 2, 2, 2), "no row"
+    yield call(normal(3, 4), normal(4, 0), 2, 2, 2), "no column"
     yield call(normal(1, 1), normal(1, 1), 1, 1, 1), "one number"
     yield (
         call(draws.scattered(normal(5, 6)), draws.scattered(normal(6, 4, seed=1)), 2, 2, 4),
@@ -2091,6 +2129,9 @@ tiled_matmul.slips(
         replace(
             "total += a_tile.to(wide)", "total = a_tile.to(wide)"
         ): "You keep the last partial product. A tile of the result is the sum over all of them.",
+        replace(
+            "range(0, b.size(1), block_n)", "range(0, max(b.size(1), 1), block_n)"
+        ): "Where b has no column you read the tiles of a all the same. There is no tile of the result that needs them.",
         replace(
             "read += a_tile.numel() + b_tile.numel()",
             "read += block_m * block_k + block_k * block_n",
