@@ -107,7 +107,7 @@ def _full(given: dict[str, Any], shift: float = 0.0) -> nn.Module:
     elif given["kind"] == "mlp":
         layer = _MLP(size[1])
     elif given["kind"] == "embedding":
-        layer = nn.Embedding(*size, padding_idx=given.get("padding_idx"))
+        layer = nn.Embedding(size[0], size[1], padding_idx=given.get("padding_idx"))
     else:
         layer = nn.Linear(size[1], size[0], bias=len(tensors) > 1)
     for p, values in zip(layer.parameters(), tensors, strict=True):
