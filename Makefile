@@ -8,6 +8,8 @@ PROVE = all
 NOTEBOOK = notebooks/01_tensors.ipynb
 RUN = .venv/bin/python
 PYTEST = $(RUN) -m pytest --complete -n $(WORKERS) --dist loadscope --no-loadscope-reorder --nbval-lax --nbval-current-env --nbval-cell-timeout=500
+# The suite starts hundreds of processes: what one has compiled, the others read.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help setup peers lab test prove chapter check fix book bench lock clean
 

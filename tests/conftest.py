@@ -1,5 +1,6 @@
 """What holds for every unit test: shapes are checked, hypothesis repeats itself, nothing leaves this machine."""
 
+import gc
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from jaxtyping import install_import_hook
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background begins so
@@ -30,6 +32,9 @@ if os.environ.get("COURSE_SHAPE_CHECKS", "1") != "0":
 
 settings.register_profile("course", deadline=None, derandomize=True, database=None)
 settings.load_profile("course")
+providers._get_local_constants = lambda: providers._local_constants
+"""Hypothesis draws no constants of loaded modules: else they are all parsed, and what is drawn depends
+on them. (The exercises' cases: `course_utils.grading.declaring.draws`.)"""
 
 
 LONGEST = (
@@ -56,6 +61,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {TESTS / name: number for number, name in enumerate(LONGEST)}
     after = len(place)
     items.sort(key=lambda item: place.get(item.path, after + (item.path.parent == SITE)))
+
+
+def pytest_collection_finish() -> None:
+    """What is here by now stays: the collector need not go over torch and 8,000 tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def stays_here(address: Any) -> bool:

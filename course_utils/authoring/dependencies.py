@@ -7,12 +7,14 @@ a file count, those inside of functions too; a module named by a string does not
 
 import ast
 import hashlib
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import course_utils
-from course_utils.source.imports import Import, imports_in
+from course_utils.source.imports import Import, imports_of, is_under
 
 ROOT = Path(course_utils.__file__).parents[1]
 PACKAGE = "course_utils"
@@ -41,9 +43,7 @@ def digest(modules: Iterable[str], root: Path = ROOT) -> str:
     """Of what the code of all these modules says: comments and formatting do not count."""
     total = hashlib.sha256()
     for module in sorted(modules):
-        total.update(
-            f"{module} {_fingerprint(_file(module, root), _documented(module))}\n".encode()
-        )
+        total.update(f"{module} {_fingerprint(_file(module, root))}\n".encode())
     return total.hexdigest()
 
 
@@ -67,18 +67,11 @@ def _is_module(name: str, root: Path) -> bool:
         return False
 
 
-def _documented(module: str) -> bool:
-    return any(module.startswith(f"{PACKAGE}.{room}") for room in DOCUMENTED)
-
-
 @cache
-def _fingerprint(file: Path, documented: bool) -> str:
-    tree = ast.parse(file.read_bytes())
+def _fingerprint(file: Path) -> str:
+    tree = _tree(file)
     if _is_package(file):
-        tree.body = [statement for statement in tree.body if not _passes_on(statement)]
-    for node in [] if documented else ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = _without_docstring(node.body)
+        tree = ast.Module([node for node in tree.body if not _passes_on(node)], [])
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
 
 
@@ -125,7 +118,9 @@ def _imports(module: str, file: Path, *, running: bool = False) -> tuple[Import,
     tree = _tree(file)
     if running:
         tree = ast.Module([node for node in tree.body if not _for_types(node)], [])
-    return tuple(imports_in(tree, f"{module}.__init__" if _is_package(file) else module, PACKAGE))
+    dotted = f"{module}.__init__" if _is_package(file) else module
+    found = [one for node in _statements(tree) for one in imports_of(node, dotted)]
+    return tuple(one for one in found if is_under(one.module, PACKAGE))
 
 
 def _home(source: str, name: str, root: Path) -> str:
@@ -161,7 +156,26 @@ def _defined(tree: ast.Module) -> set[str]:
 
 @cache
 def _tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_bytes())
+    """A file's text, without the docstrings that do not count."""
+    tree = ast.parse(file.read_bytes())
+    for node in () if _documented(file) else (tree, *_statements(tree)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = _without_docstring(node.body)
+    return tree
+
+
+def _documented(file: Path) -> bool:
+    return any((PACKAGE, room) in pairwise(file.parts) for room in DOCUMENTED)
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """All of a text, outer ones first: what an expression holds is not looked into."""
+    waiting: deque[ast.AST] = deque(tree.body)
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+            waiting.extend(getattr(node, field, ()))
 
 
 def _behind(tree: ast.Module, bound: str, home: str, root: Path) -> set[str]:

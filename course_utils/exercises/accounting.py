@@ -537,7 +537,13 @@ def _():
         yield call(0, 7, precision=precision), "everything is frozen"
     yield call(2**60 + 1, 1), "integers all the way"
     yield call(1, precision="fp64"), "no such precision"
+    yield (
+        call(1, precision="bf16 mixed master"),
+        "no such precision, though all its words are known",
+    )
     yield call(1, optimizer="adagrad"), "no such optimizer"
+    yield call(1, optimizer="adam"), "a relative of one of the three"
+    yield call(1, precision="FP32"), "a name in capitals"
     yield call(1, precision="int3", optimizer="none"), "neither of the two"
 
 
@@ -602,9 +608,30 @@ training_memory.slips(
         ): "You check the precision only. An unknown optimizer ends in another error: raise ValueError for "
         "it, too.",
         replace(
+            *(" or optimizer not in STATE_NUMBERS", ""),
+            *("STATE_NUMBERS[optimizer]", "STATE_NUMBERS.get(optimizer, 2)"),
+        ): "You count an optimizer that you do not know like AdamW. Raise ValueError for it.",
+        replace(
             "precision not in ELEMENT_BYTES or ", ""
         ): "You check the optimizer only. An unknown precision ends in another error: raise ValueError for "
         "it, too.",
+        replace(
+            "precision not in ELEMENT_BYTES or",
+            'precision.split()[0] not in ("fp32", "bf16") or',
+            "ELEMENT_BYTES[precision]",
+            'ELEMENT_BYTES[precision if precision in ELEMENT_BYTES else "bf16 mixed"]',
+        ): "You look for words in the name of the precision, so that others with these words pass. There are four "
+        "names: raise ValueError for any other.",
+        replace(
+            "optimizer not in STATE_NUMBERS",
+            'optimizer not in (*STATE_NUMBERS, "adam")',
+            "STATE_NUMBERS[optimizer]",
+            "STATE_NUMBERS.get(optimizer, 2)",
+        ): 'You take "adam" as well. The optimizers have three names: raise ValueError for any other.',
+        replace(
+            "    if precision not",
+            "    precision, optimizer = precision.lower(), optimizer.lower()\n    if precision not",
+        ): "You take names in capitals as well. Raise ValueError for any name but the seven.",
         replace(
             " or optimizer", " and optimizer"
         ): "You raise only if both are unknown. One is enough.",
@@ -703,6 +730,8 @@ def _():
     yield call(1, 131072, 16384, 128, stream=2, product=2, flash=False), "scores of a long context"
     yield call(1, 5, 8, 2, stream=8, product=8), "float64, whose sums here stay float32"
     yield call(1, 5, 8, 2, product=4, flash=False), "no cast, no copy"
+    yield call(1, 5, 8, 2, stream=8, product=8, flash=False), "float64: no copy either"
+    yield call(1, 5, 8, 2, product=1, flash=False), "FP8: the copy has one byte an element"
 
 
 activation_bytes.slips(
@@ -762,6 +791,12 @@ activation_bytes.slips(
             "(product if product < 4 else 0)", "product"
         ): "You count a copy even in float32. A cast to "
         "the dtype that a tensor has returns the tensor itself.",
+        replace(
+            "product < 4", "product != 4"
+        ): "You count a copy wherever product is not 4. It is kept only where product is less.",
+        replace(
+            "product < 4", "product == 2"
+        ): "You count a copy only where product is 2. It is kept wherever product is less than 4.",
         replace(
             "(4 + (product if product < 4 else 0))", "(8 + (product if product < 4 else 0))"
         ): "You keep the scores before the softmax as well. Its backward needs only its result.",
@@ -962,6 +997,7 @@ def _():
     yield call([(0.0, 5.0)], 10.0, 10.0), "a copy has no FLOPs"
     yield call([(5.0, 0.0)], 10.0, 10.0), "all of it in registers"
     yield call([(1e15, 1e9)] * 3, 989.4e12, 3.35e12), "three large products on an H100"
+    yield call(((100.0, 30.0), (10.0, 100.0)), 50.0, 10.0), "a tuple of operations"
     yield call([(1.0, 1.0)], 0.0, 1.0), "nothing computes"
     yield call([(1.0, 1.0)], 1.0, 0.0), "nothing moves"
     yield call([(1.0, 1.0)], -1.0, 1.0), "a negative speed"
@@ -1009,6 +1045,10 @@ roofline_time.slips(
             "in operations)", "in [operations.pop() for _ in range(len(operations))])"
         ): "You take the operations off the caller's own list, which is empty afterwards. Go through it in a "
         "loop, or copy it first.",
+        replace(
+            "in operations)", "in operations + [])"
+        ): "Your code takes a list only. A sequence may be a tuple as well: go through it in a loop, or make a list "
+        "of it first.",
         replace(
             " <= 0 or bandwidth", " <= 0 and bandwidth"
         ): "You refuse only if both are wrong. One is enough.",
@@ -1266,6 +1306,10 @@ days_to_train.slips(
         replace(" / SECONDS_PER_DAY", ""): "These are seconds.",
         replace("SECONDS_PER_DAY", "3600"): "These are hours.",
         replace(
+            "SECONDS_PER_DAY", "60 * 60 * 24"
+        ): "/ and * go from left to right: you divide by 60, then "
+        "multiply by 60 and by 24. Put the seconds of a day in brackets.",
+        replace(
             "0 < mfu <= 1", "True"
         ): "A share is above 0 and at most 1: raise ValueError for another, such as 40 for 40 %.",
         replace(
@@ -1365,14 +1409,14 @@ def _():
     yield call(100, -2), "a negative number of ranks"
 
 
+A_STEP_TOO_MANY = "A chunk that has passed world_size − 1 links has met every rank."
 communication_bytes.slips(
     {
         replace(
             "2 * (world_size", "(world_size"
         ): "You count one half: a reduce-scatter, and then an all-gather that costs the same.",
-        replace(
-            "(world_size - 1)", "world_size"
-        ): "A chunk that has passed world_size − 1 links has met every rank.",
+        replace("(world_size - 1)", "world_size"): A_STEP_TOO_MANY,
+        replace("(world_size - 1)", "world_size * (world_size > 1)"): A_STEP_TOO_MANY,
         replace(
             "2 * (world_size - 1)", "(2 * world_size - 1) * (world_size > 1)"
         ): "You let one of the two halves take world_size steps. Both take world_size − 1: a chunk that has "
@@ -1518,6 +1562,7 @@ def _():
     yield call(10**9, 10**9, 9.0, **H100, activations=81 * 10**9), "activations do not even fit"
     yield call(10**6, 10**6, 9.0, **H100, activations=80 * 10**9 - 1), "one byte of room"
     yield call(100, 1440, 30.0, **TOY, activations=20), "single GPUs, filled to the last byte"
+    yield call(100, 1440, 0.25, **TOY), "single GPUs, done at the very end of max_days"
 
 
 plan_training.slips(
@@ -1540,6 +1585,10 @@ plan_training.slips(
         replace(
             "ceil(alone / max_days)", "int(alone / max_days)"
         ): "You round down, and come in late.",
+        replace(
+            "ceil(alone / max_days)", "int(alone / max_days) + 1"
+        ): "You round down and add one, which is a GPU too many where they are done at the very end of max_days. "
+        "Round up.",
         replace(
             "ceil(alone / max_days)", "round(alone / max_days)"
         ): "You round to the nearest, and come in late half of the time. Round up.",

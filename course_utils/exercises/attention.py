@@ -28,7 +28,7 @@ def qkv(*batch, T=3, S=5, d=4, e=2, dtype=torch.float32):
 def terms(case):
     """Terms of several products one after the other; in half precision those of one are enough."""
     tensors = [x for x in (*case.args, *case.kwargs.values()) if isinstance(x, torch.Tensor)]
-    return 4 if any(x.dtype == torch.bfloat16 for x in tensors) else 256
+    return 4 if any(x.dtype in (torch.bfloat16, torch.float16) for x in tensors) else 256
 
 
 DEVICE = (
@@ -135,9 +135,12 @@ def _():
     yield call(*(draws.scattered(t) for t in qkv(2, 3)), mask), "not contiguous"
     yield call(*qkv(2, dtype=torch.float64), mask), "float64"
     yield call(*qkv(2, dtype=torch.bfloat16), mask), "bfloat16"
+    yield call(*qkv(2, dtype=torch.float16), mask), "float16"
     q, k, v = qkv()
     yield call(300 * q, 300 * k, v, mask), "huge scores"
     yield call(torch.cat((q[:1] * NAN, q[1:])), k, v, mask), "a NaN in a query that sees keys"
+    yield call(q, k, torch.cat((v[:1] * NAN, v[1:]))), "a NaN in a value that every query sees"
+    yield call(q, torch.cat((k[:1] * NAN, k[1:])), v), "a NaN in a key that every query sees"
 
 
 scaled_dot_product_attention.contract(
@@ -191,7 +194,16 @@ scaled_dot_product_attention.slips(
             ZEROED, "weights.nan_to_num(0.0) @ v"
         ): "You turn every NaN into 0, also one that came "
         "with q or k and should be seen. Put zeros only where the mask is False.",
+        **{
+            replace(
+                "    scores = q @", f"    {name} = {name}.nan_to_num(0.0)\n    scores = q @"
+            ): "You put numbers in the place of NaN in k or v. One that is attended to stays NaN."
+            for name in "kv"
+        },
         replace("-math.inf", "-1e9", ZEROED, "weights @ v"): EMPTY_IS_MEAN,
+        replace(
+            "-math.inf", "-1e9"
+        ): "You hide with −1e9. float16 ends at 65504 and has no such number: −inf is in every float dtype.",
         replace(
             MASKED, "scores", ZEROED, "weights.masked_fill(~mask, 0.0) @ v"
         ): "You zero the weights "
@@ -1105,6 +1117,7 @@ def _():
             call(x.double(), positions + 99_999, interleaved=interleaved),
             "float64, late positions: the angles are float64 too",
         )
+    yield call(x.half(), positions + 4097), "float16, late positions"
     yield call(x[:, :, :1], torch.tensor([5])), "one token of a sequence"
     yield call(x[:, :, :0], positions[:0]), "no token"
     yield call(x[:0], positions), "an empty batch"
@@ -1187,6 +1200,10 @@ apply_rope.slips(
             "torch.promote_types(x.dtype, torch.float32)", "x.dtype"
         ): "You make the angles in x's dtype. "
         "bfloat16 has 8 bits for a number, so late positions are rounded to others. float32 is the least.",
+        replace(
+            "torch.promote_types(x.dtype, torch.float32)",
+            "torch.float32 if x.dtype == torch.bfloat16 else x.dtype",
+        ): "You make the angles in float16 where x is. It cannot hold the position 2049: float32 is the least.",
         replace("torch.promote_types(x.dtype, torch.float32)", "torch.float32"): IN_SINGLE,
         replace(
             "torch.promote_types(x.dtype, torch.float32)",
@@ -1944,6 +1961,11 @@ def in_tiles(made, case, large):
     yield case(*made(2, T=0, S=3)), "no query"
     meta = [t.to("meta") for t in made(2, T=3, S=3)]
     yield case(*meta, causal=True), "on another device than the default one"
+    first, *others = made(T=3, S=4, dtype=torch.float16)
+    yield (
+        case(300 * first.sign(), 300 * others[0].sign(), *others[1:]),
+        "float16: products beyond it",
+    )
 
 
 @flash_attention_forward.edge
@@ -1972,9 +1994,10 @@ flash_attention_forward.contract(
         says="at most three times the bytes of the result are alive at once",
     )
 )
+MORE_QUERIES = LONG | {"T": 64}  # the first 32 of which see nothing
 flash_attention_forward.contract(
     contracts.flops(
-        [call(*qkv(2, **LONG), causal=True, **TILES)],
+        [call(*qkv(2, **sizes), causal=True, **TILES) for sizes in (LONG, MORE_QUERIES)],
         limit=10 * 2 * PRODUCT,
         says="with causal, no FLOPs for tiles that are masked out whole; two products for each other tile",
     )
@@ -2072,6 +2095,10 @@ flash_attention_forward.slips(
         ): "You compute in the inputs' dtype. With "
         "bfloat16 the state is kept in float32, and so is the second result.",
         replace(
+            "torch.promote_types(q.dtype, torch.float32)",
+            "torch.float32 if q.dtype == torch.bfloat16 else q.dtype",
+        ): "You compute in float16 where the inputs are. Its products overflow at 65504: use float32 there too.",
+        replace(
             "-math.inf, dtype=wide)", "-math.inf)"
         ): "Your second result is rounded to q's dtype. It is float32 where q is bfloat16: backward "
         "takes all weights from it.",
@@ -2089,6 +2116,15 @@ flash_attention_forward.mistake(
     "The values are right, but you compute tiles of which every score is masked out, nearly half of them. "
     "Stop at the last key that the tile's last query sees.",
     replace(SEEN, "S"),
+    cost=True,
+)
+FROM_0 = (
+    "The values are right, but with more queries than keys you count the first query as position 0, and compute tiles "
+    "of which every score is masked out. It is position S − T, below 0."
+)
+flash_attention_forward.mistake(
+    FROM_0,
+    replace(SEEN, "min(S, min(i + block_q, T) + max(S - T, 0)) if causal else S"),
     cost=True,
 )
 flash_attention_forward.mistake(
@@ -2232,8 +2268,8 @@ flash_attention_backward.contract(
 )
 flash_attention_backward.contract(
     contracts.flops(
-        [backward_case(*given(2, **LONG), causal=True, **TILES)],
-        limit=10 * 5 * PRODUCT + 2 * 2 * 32 * 16,  # and the row sums, if they are made by a product
+        [backward_case(*given(2, **sizes), causal=True, **TILES) for sizes in (LONG, MORE_QUERIES)],
+        limit=10 * 5 * PRODUCT + 2 * 2 * 64 * 16,  # and the row sums, if they are made by a product
         says="with causal, no FLOPs for tiles that are masked out whole; five products for each other tile",
     )
 )
@@ -2343,6 +2379,10 @@ flash_attention_backward.slips(
             "range(0, seen, block_k)", "range(0, seen - seen % block_k, block_k)"
         ): "You leave out the last keys where block_k does not divide their number.",
         replace(
+            "torch.promote_types(q.dtype, torch.float32)",
+            "torch.float32 if q.dtype == torch.bfloat16 else q.dtype",
+        ): "You compute in float16 where the inputs are. Its products overflow at 65504: use float32 there too.",
+        replace(
             "return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)", "return dq, dk, dv"
         ): "Your gradients are "
         "float32 where the inputs are bfloat16. A gradient has the dtype of its input.",
@@ -2360,6 +2400,11 @@ flash_attention_backward.mistake(
     "The values are right, but you compute tiles of which every weight is 0. Stop at the last key that the "
     "tile's last query sees, as forward does.",
     replace(SEEN, "S"),
+    cost=True,
+)
+flash_attention_backward.mistake(
+    FROM_0,
+    replace(SEEN, "min(S, min(i + block_q, T) + max(S - T, 0)) if causal else S"),
     cost=True,
 )
 flash_attention_backward.mistake(

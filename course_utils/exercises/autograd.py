@@ -758,6 +758,15 @@ straight_through_round.mistake(
     cost=True,
 )
 straight_through_round.mistake(
+    "You keep x, or its rounded values, as an attribute of ctx: four bytes an element, which autograd neither counts nor watches. A mask of bools has one, and ctx.save_for_backward is its place.",
+    replace(
+        "ctx.save_for_backward((low <= rounded) & (rounded <= high))",
+        "ctx.kept = rounded, low, high",
+        "(inside,) = ctx.saved_tensors",
+        "rounded, low, high = ctx.kept\n        inside = (low <= rounded) & (rounded <= high)",
+    ),
+)
+straight_through_round.mistake(
     "inf · 0 is NaN: where x was clamped, an infinite gradient must give zero. Use torch.where or masked_fill.",
     replace("torch.where(inside, grad, 0.0)", "grad * inside"),
 )
@@ -865,7 +874,7 @@ silu.mistake(
     replace("grad * s", "s"),
 )
 silu.mistake(
-    "Your first derivative is right; the second is not. Something in backward is cut off from the graph by detach() or .data, so it counts as a constant when backward is differentiated.",
+    "Your first derivative is right; the second is not: the sigmoid counts as a constant when backward is differentiated. You saved it in forward, where it is neither input nor result, or cut it off in backward by detach(), .data or no_grad. Save x alone, and compute the sigmoid from it in backward.",
     replace("s = x.sigmoid()", "s = x.detach().sigmoid()"),
 )
 silu.mistake(
@@ -880,6 +889,10 @@ silu.mistake(
 silu.mistake(
     "You kept x as an attribute of ctx. Autograd does not watch it there: after an edit in place, backward computes from other numbers and says nothing. Use ctx.save_for_backward.",
     replace("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x"),
+)
+silu.mistake(
+    "You keep another tensor, such as the sigmoid, as an attribute of ctx beside x: twice the bytes, even if autograd does not count them. Compute it again in backward.",
+    replace("ctx.save_for_backward(x)", "ctx.save_for_backward(x)\n        ctx.s = x.sigmoid()"),
 )
 silu.mistake(
     "You save the result, or the sigmoid, beside x: twice the bytes, to spare one elementwise pass.",
@@ -1086,6 +1099,10 @@ hessian_vector_product.mistake(
     replace("x = x.detach().requires_grad_()", "x.requires_grad_()"),
 )
 hessian_vector_product.mistake(
+    "You clear the .grad of the caller's x, which may hold what an earlier backward pass has left there. Leave it alone.",
+    replace("    x = x.detach()", "    x.grad = None\n    x = x.detach()"),
+)
+hessian_vector_product.mistake(
     "backward() adds to the .grad of every leaf that f uses, its parameters as well. torch.autograd.grad returns the gradient by x and leaves theirs alone.",
     replace(
         "(product,) = torch.autograd.grad(gradient, x, grad_outputs=v, materialize_grads=True)",
@@ -1283,6 +1300,12 @@ for left in ("w.requires_grad_().grad = result.sum(0)", "w.requires_grad_()"):
             f"result = gradients(w, x, y).detach()\n    {left}\n    return result",
         ),
     )
+
+
+per_sample_gradients.mistake(
+    "You clear the .grad of the caller's w, which may hold what an earlier backward pass has left there. Leave it alone.",
+    replace("    gradients = torch", "    w.grad = None\n    gradients = torch"),
+)
 
 
 @per_sample_gradients.mistake(

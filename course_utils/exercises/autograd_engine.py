@@ -264,6 +264,18 @@ def _(grad, shape):
     return grad.sum(axis=longer, keepdims=True)
 
 
+@broadcast_vjp.mistake(
+    "You sum the last axes away until the number of axes fits. New axes are in front: sum those."
+)
+def _(grad, shape):
+    while grad.ndim > len(shape):
+        grad = grad.sum(axis=-1)
+    for axis, size in enumerate(shape):
+        if size == 1:
+            grad = grad.sum(axis=axis, keepdims=True)
+    return grad
+
+
 @broadcast_vjp.mistake("You sum over the first axis of size 1 only. `shape` may have several.")
 def _(grad, shape):
     while grad.ndim > len(shape):
@@ -407,6 +419,7 @@ def _(draw):
 def _():
     yield call(normal(), normal(seed=1), normal(seed=2)), "no axes"
     yield call(normal(0, 3), normal(0, 1), normal(3)), "no rows: the sum of nothing is 0"
+    yield call(normal(0, 3), normal(0, 3), normal(1, 3)), "one row for no rows"
     yield call(array(4.0, 5.0, 6.0), array(0.0, 2.0, 0.0), array(3.0, 0.0, 0.0)), "factors of 0"
     yield call(normal(2, 3), normal(2, 1, seed=1), normal(1, 3, seed=2)), "both are broadcast"
     same = normal(2, 3)
@@ -517,6 +530,28 @@ mul_vjp.slips(
 )
 
 
+def where_longer(grad, shape):
+    """The sum over axes of size 1 in shape, but only where grad is longer."""
+    while grad.ndim > len(shape):
+        grad = grad.sum(axis=0)
+    for axis, size in enumerate(shape):
+        if size == 1 and grad.shape[axis] > 1:
+            grad = grad.sum(axis=axis, keepdims=True)
+    return grad
+
+
+_ALSO_TO_NONE = (
+    "You sum over an axis of size 1 only where the result is longer. A 1 may have been broadcast to size 0 as well: "
+    "sum wherever the operand has 1."
+)
+
+
+@mul_vjp.mistake(_ALSO_TO_NONE)
+def _(grad, a, b):
+    da, db = np.asarray(grad * b), np.asarray(grad * a)
+    return where_longer(da, a.shape), where_longer(db, b.shape)
+
+
 @mul_vjp.mistake(_IN_PLACE)
 def _(grad, a, b):
     db = summed(np.asarray(grad * a), b.shape)
@@ -599,6 +634,8 @@ def _():
     yield call(normal(1, 2, 3), normal(1, 2, 4), normal(4, 3)), "a batch of one"
     yield call(normal(0, 3), normal(0, 4), normal(4, 3)), "no rows"
     yield call(normal(2, 3), normal(2, 0), normal(0, 3)), "sums over nothing"
+    yield call(normal(2, 0), normal(2, 4), normal(4, 0)), "no columns"
+    yield call(normal(0, 2, 3), normal(0, 2, 4), normal(1, 4, 3)), "one matrix for an empty batch"
     yield (
         call(*(draws.scattered(normal(*s)) for s in ((5, 2, 3), (5, 2, 4), (5, 4, 3)))),
         "not contiguous",
@@ -691,10 +728,27 @@ matmul_vjp.slips(
 )
 
 
-@matmul_vjp.mistake(
+@matmul_vjp.mistake(_ALSO_TO_NONE)
+def _(grad, a, b):
+    da, db = grad @ b.swapaxes(-1, -2), a.swapaxes(-1, -2) @ grad
+    return where_longer(da, a.shape), where_longer(db, b.shape)
+
+
+_HOW_MANY_ROWS = (
     "reshape(-1, size) cannot tell how many rows there are where that size is 0, and raises: write their "
     "number out, or keep the axes."
 )
+
+
+@matmul_vjp.mistake(_HOW_MANY_ROWS)
+def _(grad, a, b):
+    if b.ndim > 2:
+        return engine.matmul_vjp(grad, a, b)
+    rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+    return grad @ b.T, rows.T @ grad.reshape(-1, grad.shape[-1])
+
+
+@matmul_vjp.mistake(_HOW_MANY_ROWS)
 def _(grad, a, b):
     if b.ndim > 2:
         return engine.matmul_vjp(grad, a, b)
@@ -938,6 +992,10 @@ def _():
     )
     mask = torch.tensor([True, False, True, False])
     yield call(normal(2, 3), (4, 3), mask), "a mask"
+    elements = torch.tensor([[True, False, True], [False, True, False]])
+    yield call(normal(3), (2, 3), elements), "a mask of elements"
+    rows, columns = torch.tensor([[0], [2]]), torch.tensor([1, 3, 1])
+    yield call(normal(2, 3), (3, 4), (rows, columns)), "arrays that are broadcast"
     yield call(normal(3), (4, 3), 2), "one row, by a plain integer"
     yield call(normal(), (4, 3), (1, 2)), "one element: grad has no axes"
     yield (
@@ -966,13 +1024,17 @@ def _():
     )
 
 
+ONE_ARRAY = (
+    "You make one array of the index. A slice is not one, and a tuple has a part for each axis, "
+    "where an array is an index into the first axis alone. Hand the index on as it came."
+)
 index_vjp.slips(
     {
         replace(
             "full, index, grad",
             "full, index if isinstance(index, slice) else np.asarray(index), grad",
-        ): "You make one array of the index. A tuple has a part for each axis; an array is an index into the "
-        "first axis alone. Hand the index on as it came.",
+        ): ONE_ARRAY,
+        replace("full, index, grad", "full, np.asarray(index), grad"): ONE_ARRAY,
         replace(
             "np.add.at(full, index, grad)", "full[index] += grad"
         ): "An element that is taken twice "
@@ -1027,6 +1089,11 @@ index_vjp.slips(
             "full = np.zeros(",
             "if isinstance(index, slice) and grad.shape == shape:\n        return grad\n    full = np.zeros(",
         ): "Where all of x is taken you hand back `grad` itself. The result is a new array, also then.",
+        replace(
+            "    np.add.at(full, index, grad)",
+            "    if isinstance(index, np.ndarray) and index.dtype == bool:\n"
+            "        index = np.flatnonzero(index)\n    np.add.at(full, index, grad)",
+        ): "You make numbers of rows of a mask. One with as many axes as x names elements: NumPy takes a mask as it is.",
     }
 )
 
@@ -1042,6 +1109,19 @@ def _(grad, shape, index):
         sums = np.zeros((len(rows), *shape[1:]), grad.dtype)
         np.add.at(sums, group.reshape(index.shape), grad)
         full[rows] = sums
+    else:
+        np.add.at(full, index, grad)
+    return full
+
+
+@index_vjp.mistake(
+    "You pair the arrays of a tuple item by item. NumPy broadcasts them first: a column and a row name a whole table."
+)
+def _(grad, shape, index):
+    full = np.zeros(shape, grad.dtype)
+    if isinstance(index, tuple) and all(isinstance(i, np.ndarray) for i in index):
+        for part, *place in zip(grad, *index):
+            full[tuple(place)] += part
     else:
         np.add.at(full, index, grad)
     return full
@@ -1197,6 +1277,11 @@ topological_order.slips(
         replace(
             "in node.inputs if", "in node.inputs[: (*node.inputs, None).index(None)] if"
         ): "You stop at the first None among the inputs. Skip it: those after it are nodes, too.",
+        replace(
+            "node not in seen:\n            seen.add(node)",
+            "node.name not in seen:\n            seen.add(node.name)",
+        ): "You tell nodes apart by their name, which is that of the operation: two products have the same. Keep the "
+        "nodes themselves.",
         replace(_TURN, _PUSHED.format("below")): _WHEN_PUSHED,
         replace(_TURN, _PUSHED.format("below[::-1]")): _WHEN_PUSHED,
     }
@@ -1454,6 +1539,9 @@ def _():
     yield call([[[1, 1], [None, None]], [[], []]], g), "x + x: one array twice"
     yield call([[[None, 1], [2.0, 3.0]], [[], []]], g), "a constant"
     yield call([[[None], [2.0]]], g), "nothing but a constant"
+    constants = [[[None, None, 1], [2.0, 3.0, 4.0]], [[], []]]
+    yield call(constants, g), "two constants, for which the rule returns arrays"
+    yield call([[[None, 1], [None, 3.0]], [[], []]], g), "a constant, for which it returns None"
     yield call([[[1, 2], []], [[], []], [[], []]], g), "an operation that saved nothing"
     yield call([[[2], [2.0]], [[2], [3.0]], [[], []]], g, roots=[0, 1]), "two losses, one leaf"
     yield call(W, g, roots=[0, 0]), "backward a second time"
@@ -1531,6 +1619,16 @@ backward.slips(
             "dict(zip(node.inputs, node.vjp(grad, *saved))).items()",
         ): "You put the gradients in a dict, by node. A node that is an input twice keeps one of its two: go "
         "through pairs.",
+        replace(
+            *("{root: grad}", "{root.name: grad}", "arrived.pop(node)", "arrived.pop(node.name)"),
+            "arrived[below] = arrived[below] + part if below in arrived else part",
+            "key = below.name\n"
+            "                arrived[key] = arrived[key] + part if key in arrived else part",
+        ): "You keep gradients by the name of a node, which is that of the operation: two products have the same. Keep them "
+        "by the node.",
+        replace(
+            "if below is not None:", "if part is not None:"
+        ): "You skip where the VJP has returned None. It may return an array for a constant as well: skip where the input is None.",
     }
 )
 
@@ -1749,6 +1847,8 @@ def _():
         "not contiguous",
     )
     yield call(*mlp(5, 3, 4, 2, dtype=F32)), "float32"
+    idle = 0 * weights[0], 0 * weights[1], *weights[2:]
+    yield call(x, targets, *idle), "every unit at 0, where the ReLU lets nothing through"
 
 
 _FLOAT64 = "You return float64 whatever came. Keep x's dtype."
@@ -1831,6 +1931,10 @@ mlp_backward.slips(
             "dlogits[np.arange(len(x)), targets] -= 1",
             "dlogits = dlogits - np.eye(len(b2))[targets]",
         ): _FLOAT64,
+        replace(
+            *("h = np.maximum(x @ w1 + b1, 0)", "a = x @ w1 + b1\n    h = np.maximum(a, 0)"),
+            *("np.where(h > 0,", "np.where(a >= 0,"),
+        ): "You let the gradient through where the ReLU's input is 0. There it lets nothing through: the condition is > 0.",
     }
 )
 
@@ -1955,6 +2059,14 @@ def _():
         "a gradient too few",
     )
     yield (
+        call("lambda a: 3 * a", "lambda g, a: (g, g)", [row], [v], g[0], 0.5),
+        "a gradient too many",
+    )
+    yield (
+        call("lambda a, b: a + b", "lambda g, a, b: (g, g)", [row, x[:1]], [v, u[:1]], g[:1], 0.5),
+        "a gradient with an axis of size one too many",
+    )
+    yield (
         call(PRODUCT, "lambda g, a, b: (g @ b.T, g.T @ a)", [x, x.T], [u, u.T], g[:, :2], 0.5),
         "a gradient that is transposed",
     )
@@ -2008,6 +2120,10 @@ def _():
     yield call(SQUARE, WRONG, [0.1 * x], [u], g, 0.5), "numbers that a step and back would change"
 
 
+AS_MANY = (
+    "You compare numbers of elements. A gradient that is transposed, or has an axis of size one too many, has "
+    "as many: compare shapes."
+)
 vjp_error.slips(
     {
         replace("(2 * eps)", "eps"): "Your two points are 2·eps apart. Divide by that.",
@@ -2063,13 +2179,24 @@ vjp_error.slips(
             "[g.size for g in gradients] != [x.size for x in points]",
             "np.sum(g * u)",
             "np.vdot(g, u)",
-        ): "You compare numbers of elements. A transposed gradient has as many: compare shapes.",
+        ): AS_MANY,
+        replace(
+            "[g.shape for g in gradients] != [x.shape for x in points]",
+            "[g.size for g in gradients] != [x.size for x in points]",
+        ): AS_MANY,
         replace(
             "[g.shape for g in gradients] != [x.shape for x in points]",
             "any(g.shape != x.shape for g, x in zip(gradients, points))",
             "zip(gradients, directions, strict=True)",
             "zip(gradients, directions)",
         ): "zip stops at the shorter of the two, and a gradient too few goes unseen: compare their number, too.",
+        replace(
+            "[g.shape for g in gradients] != [x.shape for x in points]",
+            "len(gradients) < len(points) or any(g.shape != x.shape for g, x in zip(gradients, points))",
+            "zip(gradients, directions, strict=True)",
+            "zip(gradients, directions)",
+        ): "You look whether there are enough gradients. One too many is wrong as well, and zip passes over it: compare their "
+        "number.",
         replace(
             "above = f(", "f(*points)\n    above = f("
         ): "Two calls of f and one of vjp are enough: step along all directions at once. `grad` has the shape of "

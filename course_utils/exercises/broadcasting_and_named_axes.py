@@ -499,6 +499,7 @@ def _():
     yield call(normal(2, 1, 3), (2, 1, 3)), "an axis of size one that was not repeated"
     yield call(normal(1, 1, 4), (1,)), "new axes of size one, and one that grew"
     yield call(normal(0, 3), (3,)), "repeated no times: the sum of nothing is 0"
+    yield call(normal(0, 3, dtype=torch.float64), (3,)), "the sum of nothing, in float64"
     yield call(normal(2, 0), (2, 1)), "an axis of size one that shrank to none"
     yield call(torch.tensor(2.5), ()), "one number"
     yield call(draws.scattered(normal(3, 4, 5)), (4, 1)), "not contiguous"
@@ -510,7 +511,7 @@ def _():
 
 unbroadcast.contract(
     contracts.constant_kernels(
-        [call(normal(n, n, 4), (n, 1)) for n in (2, 16, 64)],
+        [call(normal(n, 3, m), (3, 1)) for n, m in ((2, 4), (16, 4), (16, 64))],
         says="no Python loop over the elements of an axis",
     )
 )
@@ -559,6 +560,10 @@ unbroadcast.slips(
         replace(
             "(grad.sum(", "(grad.double().sum(", "else grad)", "else grad.double())"
         ): "Your sums are float64. The result has grad's dtype.",
+        replace(
+            "    aligned =",
+            "    if not grad.numel():\n        return torch.zeros(shape)\n    aligned =",
+        ): "Where grad has no element your zeros are float32, torch's default. The result has grad's dtype.",
         replace(
             "if size == 1]", "if size == 1 and grad.size(axis) > 1]"
         ): "You leave out axes whose size in grad is 1 or 0. The sum over an axis of size 0 is needed "
@@ -744,6 +749,22 @@ def _(grad, shape):
         elif size == 1:
             grad = grad.sum(axis, keepdim=True)
     return grad.reshape(shape)
+
+
+@unbroadcast.mistake(
+    "The values are right, but on an axis of size 1 Python adds the slices one by one. `sum` takes all axes at "
+    "once.",
+    cost=True,
+)
+def _(grad, shape):
+    while grad.ndim > len(shape):
+        grad = grad.sum(0)
+    for axis, size in enumerate(shape):
+        if size == 1 and grad.size(axis):
+            grad = reduce(torch.add, grad.split(1, axis))
+        elif size == 1:
+            grad = grad.sum(axis, keepdim=True)
+    return grad
 
 
 unbroadcast.alternative("torch's own")(lambda grad, shape: grad.sum_to_size(shape))
@@ -967,8 +988,14 @@ def _():
 attention_scores.contract(
     contracts.constant_kernels(
         [
-            call(normal(B, T, n * 2, 4), normal(B, 6, n, 4))
-            for B, T, n in ((2, 4, 2), (6, 4, 2), (6, 16, 8))
+            call(normal(B, T, n * G, 4), normal(B, S, n, 4))
+            for B, T, S, n, G in (
+                (2, 4, 6, 2, 2),
+                (6, 4, 6, 2, 2),
+                (6, 16, 24, 2, 2),
+                (6, 16, 24, 8, 2),
+                (6, 16, 24, 8, 6),
+            )
         ],
         says="no Python loop over the batch, the heads or the positions",
     )
@@ -1072,6 +1099,16 @@ def _(q, k):
     G = q.size(2) // k.size(2)
     heads = [q[:, :, h] @ k[:, :, h // G].transpose(1, 2) for h in range(q.size(2))]
     return torch.stack(heads, 1) / sqrt(q.size(-1))
+
+
+PRODUCTS = 'torch.einsum("btngd,bsnd->bngts", grouped, k)'
+for looped, says in {
+    'torch.stack([torch.einsum("btnd,bsnd->bnts", one, k) for one in grouped.unbind(3)], 2)': "The values are "
+    "right, but Python goes through the heads of a group. They are a letter of the equation, too, one that k lacks.",
+    'torch.cat([torch.einsum("btngd,bsnd->bngts", grouped, one) for one in k.split(1, 1)], -1)': "The values are "
+    "right, but Python goes through the positions, of keys or queries. One equation has letters for both.",
+}.items():
+    attention_scores.mistake(says, replace(PRODUCTS, looped), cost=True)
 
 
 @attention_scores.alternative("a matrix product, batched over heads and groups")
@@ -1255,6 +1292,7 @@ def _():
     yield call(normal(1, 1, 4, 5), 2), "2 does not divide the width"
     yield call(normal(1, 1, 5, 5), 2), "2 divides neither side"
     yield call(normal(1, 1, 2, 8), 4), "a patch higher than the image"
+    yield call(normal(0, 1, 5, 4), 2), "no image, and 2 does not divide the height"
     yield call(normal(1, 1, 8, 9), 6), "8 · 9 is a multiple of 6 · 6, but 6 divides neither side"
 
 
@@ -1309,6 +1347,11 @@ patchify.slips(
             ".reshape(images.size(0), -1, size * size * images.size(1))",
         ): "Where there is no image your code raises: torch.stack has nothing to stack then, and reshape "
         "cannot infer the number of patches (-1). It is height // size · width // size.",
+        replace(
+            "    if images",
+            "    if len(images) == 0:\n        return images.new_zeros(0, images.size(-2) // size * "
+            "(images.size(-1) // size), size * size * images.size(1))\n    if images",
+        ): "Where there is no image you answer before you check its sides. ValueError is due there, too.",
         replace("(i j) (p q C)", "i j (p q C)"): "Your patches have two axes. They are tokens: one "
         "axis, (i j).",
     }
@@ -1488,6 +1531,7 @@ def _():
     yield call(normal(2, 3, 1, 6), cos, sin), "one head"
     yield call(normal(2, 3, 4, 2), cos[:, 1:2], sin[:, 1:2]), "one pair"
     yield call(normal(0, 3, 2, 6), cos, sin), "an empty batch"
+    yield call(normal(0, 3, 2, 6, dtype=torch.bfloat16), cos, sin), "an empty batch in bfloat16"
     yield call(normal(2, 0, 2, 6), cos[:0], sin[:0]), "no position"
     yield call(draws.scattered(normal(2, 3, 2, 6)), cos, sin), "not contiguous"
     yield (
@@ -1497,13 +1541,14 @@ def _():
     yield call(normal(2, 3, 2, 6, dtype=torch.float16), cos, sin), "x in float16, tables in float32"
     angles = normal(3, 3, dtype=torch.float64)
     yield call(normal(2, 3, 2, 6, dtype=torch.float64), angles.cos(), angles.sin()), "float64"
+    yield call(normal(2, 3, 2, 6), angles.cos(), angles.sin()), "x in float32, tables in float64"
 
 
 rope_rotate.contract(
     contracts.constant_kernels(
         [
-            call(normal(2, T, H, 8), *axes.rotary_tables(T, 8))
-            for T, H in ((2, 2), (16, 2), (16, 12))
+            call(normal(2, T, H, D), *axes.rotary_tables(T, D))
+            for T, H, D in ((2, 2, 8), (16, 2, 8), (16, 12, 8), (16, 12, 24))
         ],
         says="no Python loop over the positions, the heads or the pairs",
     )
@@ -1542,6 +1587,16 @@ rope_rotate.slips(
         replace(
             ".to(x.dtype)", ""
         ): "The result is in the tables' dtype where that is wider. It is to have x's.",
+        replace(
+            "    a, b =", "    if not x.numel():\n        return x.to(cos.dtype)\n    a, b ="
+        ): "For an empty batch, or without a position, your result is in the tables' dtype. It has x's there, too.",
+        replace(
+            "return torch.cat((",
+            "turned = torch.cat((",
+            ".to(x.dtype)",
+            "\n    return turned.to(x.dtype) if x.itemsize == 2 else turned",
+        ): "You bring only half precision back. The result has x's dtype whatever the tables have: float32 for an "
+        "x in float32, also where they are float64.",
         replace(
             "x.chunk(2, dim=-1)",
             "x[..., ::2], x[..., 1::2]",
@@ -1641,6 +1696,19 @@ def _(x, cos, sin):
     return torch.cat(turned, 1) if turned else x.clone()
 
 
+@rope_rotate.mistake(
+    "The values are right, but Python goes through the pairs. The tables have an axis for them, and a and b are "
+    "whole halves.",
+    cost=True,
+)
+def _(x, cos, sin):
+    pairs = zip(*(half.unbind(-1) for half in x.chunk(2, dim=-1)), cos.unbind(-1), sin.unbind(-1))
+    turned = [
+        (a * c[:, None] - b * s[:, None], a * s[:, None] + b * c[:, None]) for a, b, c, s in pairs
+    ]
+    return torch.cat([torch.stack(half, -1) for half in zip(*turned)], -1).to(x.dtype)
+
+
 @rope_rotate.alternative("rotate_half, as Transformers writes it")
 def _(x, cos, sin):
     cos, sin = (torch.cat((table, table), dim=-1).unsqueeze(1) for table in (cos, sin))
@@ -1728,6 +1796,7 @@ def _():
         call("ij,jk->ik", normal(2, 3, dtype=torch.float64), normal(3, 2, dtype=torch.float64)),
         "float64",
     )
+    yield call("tT,Td->td", normal(2, 3), normal(3, 4)), "a small letter and its capital"
     yield call("ij,jk->ik", x), "one operand too few"
     yield call("ij->ji", x, y), "one operand too many"
 
@@ -1743,6 +1812,7 @@ INVERSE = (
     "that change places both are the same, for three in a cycle they are not."
 )
 ORDERED = "x.permute([names.index(letter) for letter in letters if letter in names])"
+INVERTED = "x.permute([[n for n in letters if n in names].index(letter) for letter in names])"
 einsum.slips(
     {
         replace('.replace(" ", "")', ""): "Spaces are letters to you. They are to be ignored.",
@@ -1771,7 +1841,12 @@ einsum.slips(
         "in which they stand behind the arrow: permute them.",
         replace(
             ORDERED,
-            "x.permute([[n for n in letters if n in names].index(letter) for letter in names])",
+            INVERTED,
+        ): INVERSE,
+        replace(
+            *(ORDERED, INVERTED),
+            'sorted(set(inputs) - set(output) - {","})',
+            'list(dict.fromkeys(n for n in inputs if n not in {*output, ","}))',
         ): INVERSE,
         replace(
             "[*output, *summed]", "[*summed, *output]"
@@ -1781,6 +1856,10 @@ einsum.slips(
             'sorted(n for n in set(inputs) - set(output) - {","} if inputs.count(n) > 1)',
         ): "You sum only over letters that stand in two operands. A letter that one operand has and the "
         "result lacks is summed over too.",
+        replace(
+            'sorted(set(inputs) - set(output) - {","})',
+            "sorted(n for n in set(inputs) - set(output) if n.islower())",
+        ): "You look for small letters only. A capital is a letter too, and another one than the small.",
         replace(
             "reduce(mul, (", "reduce(torch.add, ("
         ): "You add the operands. They are multiplied.",

@@ -735,6 +735,7 @@ def _():
     yield call(MODELS[1], AVERAGE, x, 1, False), "what is no tensor takes no memory of the device"
     yield call(MODELS[1], "SGD", x.repeat(1, 2)[:, :3], 0, False), "a batch that is a slice"
     yield call(MODELS[1], "SGD with momentum", x[:1].clone(), 0, False), "one sample"
+    yield call(MODELS[1], "AdamW", x.double(), 1, True), "float64: eight bytes for each number"
     yield call(MODELS[1], "SGD", x, 0, False, breaks="loss"), "the loss raises: no hook stays"
     yield (
         call(MODELS[0], "SGD", x, 0, False, breaks="optimizer"),
@@ -776,6 +777,28 @@ training_step_timeline.mistake(
         "p.nbytes for p in model.parameters() if p.requires_grad",
     ),
 )
+for bytes_of_them in ("p.nbytes for p in model.parameters()", "p.grad.nbytes for"):
+    training_step_timeline.mistake(
+        "You count four bytes for every number. float64 has eight, and 16-bit formats two: take `nbytes`.",
+        replace(bytes_of_them, "4 * " + bytes_of_them.replace("nbytes", "numel()")),
+    )
+for it in ("p", "p.grad"):
+    training_step_timeline.mistake(
+        "You go through the modules, and count a parameter that two of them share twice. It takes its memory once: "
+        "`model.parameters()` has it once.",
+        replace(
+            f"{it}.nbytes for p in model.parameters()",
+            f"{it}.nbytes for m in model.modules() for p in m.parameters(recurse=False)",
+        ),
+    )
+for named, twice in (
+    ("model.named_modules()", "A module that has two names has two rows for each call in yours."),
+    ("model.named_parameters()", "A parameter that has two names has two rows in yours."),
+):
+    training_step_timeline.mistake(
+        f"{twice} Go by its one name in `{named[6:-2]}`.",
+        replace(named, f"{named[:-1]}remove_duplicate=False)"),
+    )
 training_step_timeline.mistake(
     "You begin with zero_grad, so the gradients that were there at the start are missing.",
     replace('note("start")', 'optimizer.zero_grad()\n        note("start")'),
@@ -973,7 +996,10 @@ def _():
     yield call(DROPOUT, x, drawn=0), "no random number drawn in between"
     yield call(KEYWORDS, x.double()), "float64"
     for name in (PLAIN, OTHERS, NESTED):
-        yield call(name, x, autocast=True), "forward under autocast, backward outside of it"
+        yield call(name, x, autocast="bfloat16"), "forward under autocast, backward outside of it"
+    yield call(PLAIN, x, autocast="float16"), "forward under autocast to float16"
+    for name in (DROPOUT, KEYWORDS):
+        yield call(name, x, around="bfloat16"), "backward under autocast, forward outside of it"
 
 
 checkpoint.mistake(
@@ -981,6 +1007,12 @@ checkpoint.mistake(
     "ran. Keep the generator's state, and set it before you recompute.",
     replace("torch.random.fork_rng(devices=list(device_states)),", "")
     + replace("_set_states(state, device_states)", "pass"),
+)
+checkpoint.mistake(
+    "You remember the generator's seed. From it the second run draws the first numbers of the sequence, not those "
+    "of the call: keep the state, `torch.get_rng_state()`.",
+    replace("torch.get_rng_state()", "torch.initial_seed()")
+    + replace("_set_states(state, device_states)", "torch.manual_seed(state)"),
 )
 checkpoint.mistake(
     "Your recomputation leaves the generator where it ended, so that all random numbers after backward "
@@ -998,6 +1030,19 @@ checkpoint.mistake(
     "You run the function again without the autocast of the first time: it saves tensors of other dtypes, "
     "or another number of them.",
     replace("_all_of(autocasts),", ""),
+)
+checkpoint.mistake(
+    "You bring autocast back where it was on, and leave it on where it was off: backward may be called under "
+    "autocast. `torch.autocast(…, enabled=False)` switches it off.",
+    replace("_all_of(autocasts)", "_all_of(a for a in autocasts if a._enabled)"),
+)
+checkpoint.mistake(
+    "You bring autocast back without its dtype. On a CPU that is bfloat16 unless something else was said: give it "
+    "the dtype of the first time, `torch.get_autocast_dtype`.",
+    replace(
+        "_all_of(autocasts),",
+        "_all_of(torch.autocast(a.device, enabled=a._enabled) for a in autocasts),",
+    ),
 )
 checkpoint.mistake(
     "Backward runs without grad mode, so your second run saves nothing: say `torch.enable_grad()`.",
@@ -1659,7 +1704,17 @@ largest_batch.mistake(
 largest_batch.mistake(
     "You return the smallest batch that fails.", replace("return low", "return high")
 )
-largest_batch.mistake("You never try the limit itself.", replace("limit + 1", "limit"))
+for short in (
+    replace("limit + 1", "limit"),
+    replace(
+        "low, high = 0, limit + 1",
+        "low, high = 0, 1\n"
+        "    while high <= limit and fits(high):\n"
+        "        low, high = high, 2 * high\n"
+        "    high = min(high, limit) if low < limit else low + 1\n   ",
+    ),
+):
+    largest_batch.mistake("You never try the limit itself.", short)
 largest_batch.mistake(
     "You assume that one sample always fits: where it does not, the answer is 0.",
     replace("return low", "return max(low, 1)"),

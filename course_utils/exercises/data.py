@@ -84,6 +84,8 @@ def _():
         ),
         "bytes give results in int64, which can hold −100",
     )
+    few = torch.tensor([1, 2, 3], dtype=torch.uint8), torch.tensor([4, 5], dtype=torch.uint8)
+    yield call(list(few), 300), "bytes, and a `pad` that no byte can hold"
     yield call([torch.arange(6)[::2], torch.arange(2)], 0), "a sequence that steps over elements"
     yield call([torch.tensor([2]), torch.tensor([3])], 0), "nothing to predict at all"
 
@@ -201,6 +203,16 @@ def _(sequences, pad):
     return inputs, targets
 
 
+@collate_padded.mistake(
+    "You fill the inputs in the sequences' own dtype, and a byte cannot hold every `pad`: convert to int64 first, then fill."
+)
+def _(sequences, pad):
+    longs = [s.long() for s in sequences]
+    inputs = pad_sequence([s[:-1] for s in sequences], batch_first=True, padding_value=pad)
+    targets = pad_sequence([s[1:] for s in longs], batch_first=True, padding_value=-100)
+    return inputs.long(), targets
+
+
 @collate_padded.alternative("pad_sequence, twice")
 def _(sequences, pad):
     longs = [s.long() for s in sequences]
@@ -286,12 +298,14 @@ def _():
     yield call(1 << 21, "uint16", 4, 512, 3), "a file of 4 MiB, of which a batch needs 4 KiB"
 
 
+LAST_WINDOW = (
+    "The last window never comes: there are len(data) − context beginnings, and randint leaves out its upper "
+    "bound."
+)
 get_batch.slips(
     {
-        replace(
-            "n = len(data) - context\n", "n = len(data) - context - 1\n"
-        ): "The last window never "
-        "comes: there are len(data) − context beginnings, and randint leaves out its upper bound.",
+        replace("n = len(data) - context\n", "n = len(data) - context - 1\n"): LAST_WINDOW,
+        replace("torch.randint(n,", "torch.randint(n - 1,"): LAST_WINDOW,
         replace(
             "n = len(data) - context\n", "n = len(data) - context + 1\n", "if n < 1:", "if n < 2:"
         ): "Your last window has no target after its last input: there are len(data) − context beginnings.",
@@ -499,6 +513,8 @@ def _():
         "two rows of one document: the second is not needed",
     )
     yield call([[k] for k in range(90)], 4, 500), "many short documents in a row"
+    yield call([(5, 6), (7,), (8, 9)], 3, 0), "documents that are tuples"
+    yield call([[5, 6], [7], [8, 9]], 3, 0, a_list=True), "a list, which is no iterator"
 
 
 WAITS = (
@@ -569,6 +585,13 @@ pack_documents.slips(
             "(len(document) + 1)",
             "len(document)",
         ): "You append `end` to the caller's documents. Copy the tokens into a list of your own.",
+        replace(
+            "[*document, end]", "document + [end]"
+        ): "`document + [end]` takes a list alone. A document may be any sequence: [*document, end].",
+        replace(
+            "enumerate(documents):\n",
+            "enumerate(iter(lambda: next(documents, None), None)):\n",
+        ): "You call next on what is given, and only an iterator takes that. Any iterable may come: a for loop, or iter first.",
     }
 )
 
@@ -750,6 +773,10 @@ document_positions.slips(
             "place - torch.where(begins, place, 0)",
         ): "You take away the beginning at the first token of each document "
         "alone. The tokens after it need it as well: a running maximum carries it on.",
+        replace(
+            "cummax(dim=1).values", "cumsum(dim=1)"
+        ): "You add up the places where documents begin, so from the third document of a row on you take "
+        "away too much. Carry the last beginning on: `cummax`, not `cumsum`.",
         replace(
             "place - torch.where(begins, place, 0).cummax(dim=1).values",
             "torch.where(begins, place, 0).cummax(dim=1).values",
@@ -1004,6 +1031,17 @@ def _(numbers):
     return same & torch.ones(T, T, device=numbers.device).tril().bool()
 
 
+@document_mask.mistake(
+    "You make the causal part of integers, eight bytes for each pair of places. Compare the places "
+    "themselves, `place[:, None] >= place`, or give `torch.ones` the dtype torch.bool.",
+    cost=True,
+)
+def _(numbers):
+    place = torch.arange(numbers.size(1), device=numbers.device)
+    same = numbers[:, None, :, None] == numbers[:, None, None, :]
+    return same & (place[:, None] - place >= 0)
+
+
 @document_mask.alternative("two comparisons of places and numbers")
 def _(numbers):
     place = torch.arange(numbers.shape[1], device=numbers.device)
@@ -1062,6 +1100,10 @@ def _():
     yield call([None, 0, False, None, ""], 2, 1), "items that look like nothing"
     yield call([[1, 2], [3], [4, 5]], 2, 1), "items of any kind"
     yield call(list(range(7)), 3, 1, take=40), "a stream without end"
+    yield (
+        call([0, 1, 2, 3, 4], 2, 1, a_list=True),
+        "a list, which begins again when it is asked again",
+    )
     yield call([1, 2, 3], 0, 0), "no buffer at all"
     yield call([], -1, 0), "a negative size, and nothing to shuffle"
 
@@ -1189,6 +1231,22 @@ def _(items, size, generator):
         yield buffer[place]
         buffer[place] = item
     yield from buffer
+
+
+@shuffled_window.mistake(
+    "You go through what is given twice, to fill the buffer and for the rest. A list begins again, and items come twice: "
+    "make one iterator of it, by iter."
+)
+def _(items, size, generator):
+    if size < 1:
+        raise ValueError("size")
+    buffer = list(islice(items, size))
+    for item in items:
+        place = int(torch.randint(len(buffer), (1,), generator=generator))
+        yield buffer[place]
+        buffer[place] = item
+    while buffer:
+        yield buffer.pop(int(torch.randint(len(buffer), (1,), generator=generator)))
 
 
 @shuffled_window.mistake(
@@ -1487,6 +1545,25 @@ class _(IterableDataset):
         return next(self.items)
 
 
+@ShardedStream.mistake(
+    "You call next on what the source returns, and only an iterator takes that. It returns an iterable: a for loop, or iter "
+    "first."
+)
+class _(data.ShardedStream):
+    def __iter__(self):
+        info = get_worker_info()
+        worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
+        stream, i = self.source(), 0
+        while True:
+            try:
+                item = next(stream)
+            except StopIteration:
+                return
+            if i % (self.world_size * num_workers) == self.rank + self.world_size * worker:
+                yield item
+            i += 1
+
+
 @ShardedStream.alternative("one loop with a remainder")
 class _(IterableDataset):
     def __init__(self, source, rank=0, world_size=1):
@@ -1768,6 +1845,10 @@ def _():
         plan(9, 1, ["begin"], ["go on", 2], ["used", 2], ["go on", 3], ["used", 3], ["go on", 9]),
         "an iterator under way does not mind what has been used meanwhile",
     )
+    yield (
+        plan(9, 1, ["begin"], ["go on", 2], ["look", 3], ["go on", 9]),
+        "nor another iterator",
+    )
     yield plan(9, 2, ["used", 1], ["used", 2], ["rest"]), "used twice"
     yield (
         plan(9, 2, ["used", 1], ["save"], ["used", 2], ["resume", 2], ["rest"]),
@@ -1802,6 +1883,7 @@ def _():
     yield plan(6, 1, ["load", other | {"seed": 0, "length": 5}]), "a state of another length"
 
 
+OF_ALL = "Your length is that of the whole epoch. It is how many indices are left."
 ResumableSampler.slips(
     {
         replace(
@@ -1839,9 +1921,12 @@ ResumableSampler.slips(
             "order[self.position + (place - self.position) % (self.length - self.position)] for place in places",
         ): "You fill up from the beginning of "
         "what is left. A run that was never stopped fills up from the beginning of the order.",
+        replace("left = max(self.length - self.position, 0)", "left = self.length"): OF_ALL,
         replace(
-            "left = max(self.length - self.position, 0)", "left = self.length"
-        ): "Your length is that of the whole epoch. It is how many indices are left.",
+            *("left = max(self.length - self.position, 0)", "left = self.length"),
+            "self.world_size), len(self))",
+            "self.world_size), -(-max(self.length - self.position, 0) // self.world_size))",
+        ): OF_ALL,
         replace(
             "return -(-left // self.world_size)", "return left // self.world_size"
         ): "You drop what does not come out even. "
@@ -1939,6 +2024,17 @@ ResumableSampler.slips(
         ): OF_THE_EPOCH,
     }
 )
+
+
+@ResumableSampler.mistake(
+    "Your object itself keeps what an iterator has still to give, so a second one disturbs the first. Keep it in variables "
+    "of `__iter__`."
+)
+class _(data.ResumableSampler):
+    def __iter__(self):
+        self.rest = list(data.ResumableSampler.__iter__(self))
+        while self.rest:
+            yield self.rest.pop(0)
 
 
 @ResumableSampler.mistake(OF_THE_EPOCH)

@@ -795,6 +795,11 @@ def _():
     joins = "a layer that joins at the second step"
     for cap in (40, 10**6):
         yield training(2, joins, [step] * 2, cap), "a layer that the first backward does not reach"
+    leaves = "a layer that leaves after the first forward"
+    for cap in (40, 10**6):
+        yield training(2, leaves, [(STEP, 2)], cap), "a layer that only no_sync has reached"
+    named = "three layers, whose output is in a dictionary"
+    yield training(2, named, [step], 40), "a module that returns no tensor"
     yield training(2, three, [(NESTED, 2), step], 40), "a no_sync within a no_sync"
     mixed = [(FORWARD_IN, 1), step], [(BACKWARD_IN, 1), step]
     yield training(2, three, mixed[0], 40), "forward in no_sync, backward outside of it"
@@ -858,6 +863,31 @@ DistributedDataParallel.mistake(
     "Parameters that this rank's backward does not reach keep their bucket from being sent, and the other "
     "ranks wait for it. When backward is over, send what is left, with zeros.",
     replace(UNREACHED, ""),
+)
+DistributedDataParallel.mistake(
+    "A parameter that this backward does not reach is sent as zeros, and what it has added up in `no_sync` is lost. Send "
+    "its gradient as it stands; zeros are for one that has none.",
+    replace(
+        UNREACHED,
+        UNREACHED.replace(
+            "            self._reducer",
+            "            if self._missing[index] == len(self._reducer.buckets[index]):\n"
+            "                for p in self._reducer.buckets[index]:\n"
+            "                    p.grad = torch.zeros_like(p)\n"
+            "            self._reducer",
+        ),
+    ),
+)
+DistributedDataParallel.mistake(
+    "You take what the module returns for a tensor. It may be a tuple or a dictionary: return it as it is, and hang nothing "
+    "on it.",
+    replace(
+        "return self.module(*args, **kwargs)",
+        "out = self.module(*args, **kwargs)\n"
+        "        if out.requires_grad:\n"
+        "            out.register_hook(lambda grad: None)\n"
+        "        return out",
+    ),
 )
 DistributedDataParallel.mistake(
     "All messages start after backward is over: right values, no overlap. Start a bucket as soon as its "
@@ -1340,6 +1370,11 @@ def _():
     yield first, "nobody has a target in the first call: there are no gradients yet"
     sure = torch.tensor([[3, 5]]), torch.zeros(1, 2, dtype=torch.long)
     yield tokens([sure], [sure], certain=True), "targets, and a loss of exactly 0"
+    unlikely = torch.tensor([[3, 5, 1, 2]]), torch.tensor([[1, 2, 3, 4]])
+    yield (
+        tokens([unlikely], [unlikely], dtype=F16, certain=True),
+        "float16: the sum of both ranks' losses would be infinite",
+    )
     refused = tokens([row((1, 2)), row((2, 2), 0)], [row((2, 3)), row((1, 2), 0)], refused=True)
     yield refused, "nobody has a target: gradients stay as they were"
     yield tokens([row((2, 3), 4)]), "a world of one"
@@ -1409,6 +1444,11 @@ token_weighted_backward.slips(
             "return (sums[0] / sums[1]).to(loss.dtype)",
             "return loss / loss.detach() * sums[0] / sums[1]",
         ): "The loss that you return still holds its graph: detach it.",
+        replace(
+            "loss.detach().double(), (targets != -100).sum().double()",
+            "loss.detach(), (targets != -100).sum()",
+        ): "The sum of the losses and the number of targets travel in the logits' dtype. In float16 a sum over all ranks "
+        "may be infinite, and bfloat16 cannot count beyond 256: send them as float64.",
         replace(RAISES, ""): "Without a target on any rank you divide by zero. Raise ValueError.",
         replace(
             RAISES, "", f"    {BACKWARD}\n", f"    {BACKWARD}\n" + RAISES
@@ -1676,6 +1716,22 @@ save_on_rank_zero.mistake(
 )
 
 
+save_on_rank_zero.mistake(
+    "You raise a RuntimeError. An OSError is asked for, on every rank.",
+    replace("raise OSError(f", "raise RuntimeError(f"),
+)
+save_on_rank_zero.mistake(
+    "Rank 0 raises what torch.save raised, which is a RuntimeError for a folder that does not exist. Raise OSError on "
+    "every rank.",
+    replace(
+        "    if failure[0]:\n",
+        "    if failure[0] and dist.get_rank() == 0 and failure[0].startswith('RuntimeError'):\n"
+        "        raise RuntimeError(failure[0])\n"
+        "    if failure[0]:\n",
+    ),
+)
+
+
 @save_on_rank_zero.alternative(
     "a rename in place of os.replace, an all-reduce in place of the broadcast"
 )
@@ -1695,7 +1751,7 @@ def _(model, path):
             done.zero_()
     dist.all_reduce(done, dist.ReduceOp.MIN)
     if not done:
-        raise RuntimeError("rank 0 could not save")
+        raise OSError("rank 0 could not save")
 
 
 save_on_rank_zero.equivalent(

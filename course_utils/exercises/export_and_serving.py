@@ -352,6 +352,10 @@ export_dynamic.slips(
             ".repeat(min(2, max_batch), min(2, max_tokens))",
         ): BEYOND,
         replace(
+            "min(2, max_batch), min(3, max_tokens)",
+            "max(2, len(ids)) if max_batch > 1 else 1, max(2, ids.size(1)) if max_tokens > 1 else 1",
+        ): BEYOND,
+        replace(
             ", dynamic_shapes=(sizes,)", ""
         ): "Without dynamic_shapes every size of the example is a constant: the program takes no other.",
         replace(
@@ -551,6 +555,8 @@ def _():
         call("append_at", odd, torch.full((1, 1, 1, 1), 5.0), at(1)),
         "infinities and NaN in the cache",
     )
+    new = torch.tensor([INF, 5.0]).view(1, 1, 2, 1)
+    yield call("append_at", torch.zeros(1, 1, 4, 1), new, at(1)), "an infinity among the new ones"
     yield call("visible_at", at(0, 0, 0), 4, 4), "nothing before: the causal mask"
     yield call("visible_at", at(3, 0, 2), 1, 4), "one token of each row"
     away = "on another device than the default one"
@@ -651,6 +657,13 @@ static_cache.slips(
             "    return cache * (1 - here) + full",
         ): "Multiplying by 0 does not clear infinities and NaN, which are in memory that nobody has filled. "
         "Write over them.",
+        replace(
+            WRITTEN,
+            "one = torch.arange(cache.size(2), device=cache.device)[:, None] == place[:, None]\n"
+            "    picked = one[:, None].to(new.dtype) @ new\n"
+            "    return torch.where(one.any(-1)[:, None, :, None], picked, cache)",
+        ): "You pick the new ones by a product with ones and zeros. 0 times an infinity is NaN: write them to their "
+        "places, or gather them.",
         replace(
             WRITTEN, "return torch.cat((cache, new), dim=2)"
         ): "You make the cache longer. It has C places, and the new ones stand in some of them.",
@@ -868,10 +881,16 @@ def _():
     yield finite, "an infinity of both"
     endless = torch.tensor([[INF, -INF]])
     yield parity_case(endless, session=["negated"]), "infinities of opposite sign"
+    yield parity_case(torch.tensor([[INF, 2.0]]), session=["finite"]), "a number for an infinity"
     bytes_ = torch.tensor([[1, 2]], dtype=torch.uint8)
     one_more = torch.tensor([[0, 1]], dtype=torch.uint8)
     yield parity_case(bytes_, session=[one_more], atol=1.0, rtol=0.0), "uint8: 4 and 5, 1 allowed"
     yield parity_case(bytes_, session=[one_more], atol=0.5, rtol=0.0), "uint8: 4 and 5, 0.5 allowed"
+    wide = normal(2, 3, dtype=F64)
+    yield (
+        parity_case(wide, session=[off(wide, 2, 2**-30)], atol=0.0, rtol=0.0),
+        "float64: a difference that float32 rounds away",
+    )
     nan = torch.tensor([[1.0, math.nan]])
     yield parity_case(nan, session=[None]), "NaN on both sides"
     yield parity_case(normal(0, 4), session=[None]), "no elements"
@@ -974,6 +993,13 @@ assert_onnx_parity.slips(
         replace(
             "x, y = ours.double(), theirs.double()", "x, y = ours, theirs"
         ): "You subtract in the outputs' own dtype. uint8 has no sign, so 4 − 5 is 255 there: subtract in float64.",
+        replace(
+            "x, y = ours.double(), theirs.double()", "x, y = ours.float(), theirs.float()"
+        ): "You subtract in float32, which rounds small differences of float64 away: subtract in float64.",
+        replace(
+            "| apart.isinf()", "| (x.isinf() & y.isinf() & (x != y))"
+        ): "Where the model has an infinity any number passes: rtol times an infinity is one, too. An infinity equals "
+        "only an infinity of its own sign.",
         replace(
             WRONG, "wrong = ~(apart <= atol + rtol * x.abs()) & ~(x.isnan() & y.isnan())"
         ): "NaN on both sides passes. It is the same as nothing.",
@@ -1677,6 +1703,7 @@ def _():
     yield call([1, 1, 1, 1, 1], [], 5, 5), "the whole budget decodes"
     yield call([], [4, 1, 1], 3, 5), "one unread token behind a prompt waits its turn"
     yield call([2, 2, 1], [5], 4, 6), "prompts of two tokens"
+    yield call([9, 1, 4], [2], 4, 8), "a short prompt behind a long one waits its turn"
     yield call([], [4, 9, 1], 3, 8), "nobody passes a prompt that is cut"
     yield call([7], [1], 2, 7), "a running prompt takes all of it"
     yield call((1, 8), (3,), 3, 6), "tuples"
@@ -1831,6 +1858,25 @@ def _(running, waiting, slots, budget):
     for unread in running:
         read.append(1 if unread == 1 else min(unread, left))
         left -= read[-1] if unread > 1 else 0
+    return read, admitted
+
+
+@continuous_batching.mistake(
+    "Among the running prompts those with less to read go first in your code. They take their turn in "
+    "the order of `running`."
+)
+def _(running, waiting, slots, budget):
+    if budget < slots or len(running) > slots:
+        raise ValueError
+    read = [0] * len(running)
+    for i in sorted(range(len(running)), key=running.__getitem__):
+        read[i] = min(running[i], budget)
+        budget -= read[i]
+    admitted = []
+    for unread in waiting[: slots - len(running)]:
+        if budget:
+            admitted.append(min(unread, budget))
+            budget -= admitted[-1]
     return read, admitted
 
 
@@ -2512,6 +2558,10 @@ paged_attention.slips(
             ATTENDED,
             "F.scaled_dot_product_attention(q.transpose(1, 2), k, v, seen, scale=1.0).transpose(1, 2)",
         ): "Your scores are not divided by √d.",
+        replace(
+            ATTENDED,
+            "F.scaled_dot_product_attention(q.transpose(1, 2), k, v, seen, scale=q.size(2) ** -0.5).transpose(1, 2)",
+        ): "Your scores are divided by √H, from the number of heads. d is the size of a head, the last axis of q.",
         replace(
             ATTENDED,
             "F.scaled_dot_product_attention(q.transpose(1, 2) / q.size(-1) ** 0.5, k, v, seen).transpose(1, 2)",

@@ -480,6 +480,11 @@ def some(*shapes, seed=0):
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
+def thirds(*shapes, seed=0):
+    """Numbers of float64 that float32 does not hold."""
+    return [x.double() / 3 for x in some(*shapes, seed=seed)]
+
+
 @ZeroOneOptimizer.edge
 def _():
     adam = ("AdamW", {"lr": 0.1})
@@ -500,6 +505,13 @@ def _():
         stepped("AdamW", {"lr": 0.1, "weight_decay": 0.5}, some((5,), (3,)), still, frozen=[1]),
         "a frozen parameter: weight decay must not shrink it",
     )
+    later = [[[None, *some((5,), seed=r)]] for r in (1, 2)]
+    yield (
+        stepped(*adam, some((3,), (5,)), later, frozen=[0], thawed=[0]),
+        "a parameter that was frozen when this was built, and is no more",
+    )
+    wide = [[thirds(*shapes, seed=r)] for r in (1, 2)]
+    yield stepped("SGD", {"lr": 0.1}, thirds(*shapes), wide), "float64"
     yield (
         stepped(*adam, some((2,)), [[some((2,), seed=r)] for r in range(4)]),
         "fewer elements than ranks",
@@ -637,6 +649,28 @@ ZeroOneOptimizer.mistake(
     "shrinks them. Leave out what does not require grad.",
     replace("[p for p in params if p.requires_grad]", "list(params)"),
 )
+ZeroOneOptimizer.mistake(
+    "You ask in every step anew which parameters are frozen. What counts is which were when this was built: the share is "
+    "of all others.",
+    replace(
+        "self.params = [p for p in params if p.requires_grad]",
+        "self.every = list(params)\n        self.params = [p for p in self.every if p.requires_grad]",
+        "        grads = [",
+        "        self.params = [p for p in self.every if p.requires_grad]\n        grads = [",
+    ),
+)
+for travels in (
+    (
+        "flatten_padded(grads, self.world_size), self.group)",
+        "flatten_padded(grads, self.world_size).float(), self.group).to(self.shard.dtype)",
+    ),
+    ("all_gather_flat(self.shard, self.group)", "all_gather_flat(self.shard.float(), self.group)"),
+):
+    ZeroOneOptimizer.mistake(
+        "What travels is float32, whatever the parameters are, and those of float64 lose half of their digits. New tensors "
+        "take the dtype of the share.",
+        replace(*travels),
+    )
 ZeroOneOptimizer.mistake(
     "The parameters get new memory in every step (`.data = …`). Views of them, other parameters that are tied "
     "to them by hand for example, stay behind: copy in place.",
@@ -865,6 +899,8 @@ def _():
     turned = list(map(draws.scattered, grads))
     yield layer(weight, bias, xs, turned), "a gradient that is not contiguous"
     yield layer(weight, bias, list(map(draws.scattered, xs)), grads), "x is not contiguous"
+    wide = [[x.double() / 3 for x in each] for each in ((weight, bias), xs, grads)]
+    yield layer(*wide[0], *wide[1:]), "float64"
     second = t(1.0, -2.0)  # a share of three weights and a bias, on two ranks
     yield layer(weight, bias, xs, grads, then=second), "two layers: the second comes back first"
 
@@ -911,6 +947,18 @@ FullyShardedLinear.mistake(
         "flat.chunk(dist.get_world_size(ctx.group))[dist.get_rank(ctx.group)].clone()",
     ),
 )
+for travels in (
+    (
+        "weight, bias = unshard_flat([all_gather_flat(shard, group)]",
+        "weight, bias = unshard_flat([all_gather_flat(shard.float(), group).to(shard.dtype)]",
+    ),
+    (MEAN_OF_LAYER, "reduce_scatter_mean(flat.float(), ctx.group).to(shard.dtype)"),
+):
+    FullyShardedLinear.mistake(
+        "What travels is float32, whatever the shard is, and a layer of float64 loses half of its digits. New tensors take "
+        "the dtype of the shard.",
+        replace(*travels),
+    )
 FullyShardedLinear.mistake(
     "The bias gets no gradient: it is part of the shard, behind the weight.",
     replace("rows.sum(0)", "torch.zeros_like(rows[0])"),

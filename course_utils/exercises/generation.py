@@ -142,6 +142,13 @@ top_k_filter.slips(
         replace(
             "if k < 1:", "if k == 0:\n        return logits.clone()\n    if k < 1:"
         ): "You take k = 0 for no filter. No token would remain: raise ValueError.",
+        replace(
+            "min(k, logits.size(-1))", "min(k + 1, logits.size(-1))"
+        ): "You keep one token too many. The threshold is the k-th largest logit, not the next one.",
+        replace(
+            "min(k, logits.size(-1))", "min(k, len(logits))"
+        ): "You bound k by `len(logits)`, the size of the first axis. The tokens are the last axis: "
+        "`logits.size(-1)`.",
         replace("logits < least", "logits <= least"): "You remove the k-th token itself. It is "
         "the last that is kept, and so are those as likely as it.",
         replace(
@@ -405,6 +412,8 @@ def _():
     yield call(normal(2, 9), 1.0), "p = 1 keeps the likeliest"
     yield call(normal(2, 5), 1.1), "more than the largest"
     yield call(normal(2, 5), -0.1), "p is negative"
+    close = torch.tensor([[0.0, -1e-10, -1.0]], dtype=torch.float64)
+    yield call(close, 1.0), "float64, and two tokens that float32 takes for equal"
     yield call(torch.zeros(1, 3000), 0.9), "many equally likely tokens"
     yield (
         call(normal(2, 9, dtype=torch.bfloat16, seed=2272), 0.1),
@@ -443,6 +452,10 @@ min_p_filter.slips(
             "probs = logits.to(wide).softmax(-1)", "probs = logits.to(wide)"
         ): "You compare logits. A share of a probability is meant, so the softmax comes first.",
         replace(
+            "    probs = logits.to(wide).softmax(-1)",
+            "    if p == 0:\n        return logits.clone()\n    probs = logits.to(wide)",
+        ): "You compare logits. A share of a probability is meant, so the softmax comes first.",
+        replace(
             "softmax(-1)", "log_softmax(-1)"
         ): "You compare logarithms of probabilities. Compare the probabilities.",
         replace(
@@ -455,6 +468,9 @@ min_p_filter.slips(
             "logits.to(wide).softmax", "logits.softmax"
         ): "You compute in half precision, in which a probability near the threshold falls to the wrong side. "
         "Compute probabilities in float32 there.",
+        replace(
+            "logits.to(wide)", "logits.float()"
+        ): "You compute in float32 what came in float64.",
         replace("logits.masked_fill(probs", "logits.masked_fill_(probs"): INPLACE,
         replace("True), -math.inf)", "True), 0.0)"): ZERO_LOGIT,
         replace("True), -math.inf)", "True), -math.inf).softmax(-1)"): PROBABILITIES,
@@ -727,6 +743,8 @@ def _():
     )
     nearly = torch.tensor([[1.0, 1.0 + 2**-23, 0.0]])
     yield of_logits(nearly, temperature=0.0), "temperature 0 and nearly a tie"
+    nearly = torch.tensor([[1.0, 1.0 + 2**-40, 0.0]], dtype=torch.float64)
+    yield of_logits(nearly, temperature=0.0), "float64, temperature 0 and nearly a tie"
     yield of_logits(x, temperature=1.0, top_p=1.0, min_p=0.0), "filters that keep all"
     yield of_logits(x, temperature=-1.0), "a negative temperature"
     yield of_logits(x, top_k=0), "no token would remain"
@@ -809,6 +827,13 @@ next_token_probs.slips(
         replace(
             "torch.promote_types(logits.dtype, torch.float32)", "torch.float32"
         ): "You compute in float32 what came in float64.",
+        replace(
+            "torch.zeros_like(logits).scatter(-1, likeliest, 1.0)",
+            "F.one_hot(likeliest[:, 0], logits.size(-1)).float()",
+        ): "At temperature 0 your result is float32, whatever the logits are. Of float64 logits it is float64.",
+        replace(
+            "if temperature == 0:", "if temperature == 0:\n        logits = logits.float()"
+        ): "At temperature 0 you turn float64 logits to float32, in which two may be equal that are not.",
         replace("return logits.softmax(-1)", "return logits"): "You return logits. The result is "
         "probabilities.",
         replace(
@@ -968,6 +993,8 @@ def _():
     yield call(SIZES, appended(1, head_dim=1)), "features that would broadcast"
     yield call(SIZES | {"n_head": 2}, appended(2)), "keys of one head for a cache of two"
     k, v = tokens(2)
+    away = ("append", k.to("meta"), v.to("meta"))
+    yield call(SIZES | {"device": "meta"}, away), "on another device than the default one"
     yield call(SIZES | {"dtype": torch.float64}, appended(2, dtype=torch.float64)), "float64"
     yield call(SIZES | {"dtype": torch.bfloat16}, appended(2, dtype=torch.bfloat16)), "bfloat16"
     yield call(SIZES, ("append", draws.scattered(k), draws.scattered(v))), "not contiguous"
@@ -1023,6 +1050,9 @@ KVCache.slips(
         ): "You do not compare the "
         "shapes. A slice takes what broadcasts into it, so keys of one row fill all rows: raise ValueError.",
         replace(
+            ", dtype=dtype, device=device)", ", dtype=dtype)"
+        ): "You make memory on the default device, whatever `device` is.",
+        replace(
             "if end > capacity:", "if end >= capacity:"
         ): "Your cache refuses to be full: the last place is never used.",
         replace(
@@ -1069,6 +1099,9 @@ KVCache.slips(
         replace(
             "if not 0 <= length <= self.length:", "if not 0 < length < self.length:"
         ): "You refuse to keep none, or all. Both are allowed.",
+        replace(
+            "if not 0 <= length <= self.length:", "if not 0 <= length < self.length:"
+        ): "You refuse to keep all tokens. `length` may be as many as there are.",
         replace(
             "self.k = torch.zeros(batch, n_head, capacity, head_dim, dtype=dtype, device=device)",
             "self.k = torch.zeros(batch, n_head, capacity, head_dim, device=device)",
@@ -1213,6 +1246,10 @@ positions_and_mask.slips(
             POSITIONS, "query[:, 0].expand(len(padding), -1)"
         ): "You count positions from the left edge. "
         "A row's first real token has position 0: subtract its padding.",
+        replace(
+            "(token <= query)", "(token <= query - (S - T))"
+        ): "Your triangle begins at the first column. The queries are the last T tokens, so query t is token "
+        "S − T + t: move it.",
         replace(
             "token[S - T :, None]", "token[:T, None]"
         ): "Your queries are the first T tokens. They are the last T of S.",
@@ -1413,6 +1450,9 @@ generate.slips(
             "        logits = model(read, cache)\n",
             "        done = torch.isin(ids, stops).any(1)\n        if done.all():\n            break\n"
             "        logits = model(read, cache)\n",
+        ): "You look for stop tokens in the prompt, too. Only what is drawn ends a row.",
+        replace(
+            "torch.isin(new, stops)", "torch.isin(ids, stops).any(1)"
         ): "You look for stop tokens in the prompt, too. Only what is drawn ends a row.",
         replace(
             "ids = torch.cat((ids, new[:, None]), dim=1)",
@@ -1822,6 +1862,7 @@ def _():
     yield piecewise(["日本", "語。", "終"], "。終"), "characters of several bytes"
     yield piecewise(["a.", "*", "b"], ".*"), "characters with a meaning in patterns"
     yield piecewise(["end", "END"], "END"), "capital letters are others"
+    yield call(["one E", "ND", "two"], ("END", "\n")), "stop strings in a tuple"
     yield piecewise(["a"] * 30 + ["b", "c"], "ab"), "many pieces"
 
 
@@ -1901,6 +1942,14 @@ stop_stream.slips(
             "    for piece in pieces:", "    for piece in list(pieces):"
         ): "You take all pieces before you "
         "give out any text. Take one at a time: with a model each costs a step.",
+        replace(
+            '    held = ""\n    for piece', '    stops = stops + []\n    held = ""\n    for piece'
+        ): "Your code wants the stop strings in a list. Any sequence will do, a tuple, too.",
+        replace(
+            "    for piece in pieces:\n",
+            "    while (piece := next(pieces, None)) is not None:\n",
+        ): "You call `next` on the pieces themselves, which an iterator alone allows. Any iterable will do, a list, "
+        "too: go through them with `for`, or take `iter(pieces)` first.",
         replace(
             "held += piece\n", "held = piece\n"
         ): "You forget what was held back: it belongs before the next piece.",
@@ -2218,6 +2267,9 @@ pass_at_k.slips(
             COMB,
             "1.0 - math.prod(1 - k / i for i in range(n - c + 1, n)) if n - c >= k else 1.0",
         ): "Your product leaves out its last factor, that of i = n. It has c factors: range(n − c + 1, n + 1).",
+        replace(
+            COMB, "1 - math.prod(max(n - c - i, 0) / n for i in range(k))"
+        ): "Your product divides by n in each draw. Each draw leaves one sample fewer: divide by n − i.",
         replace(COMB, "c / n"): "That is pass@1. With k samples one right one is enough.",
         replace(
             COMB, "math.comb(n - c, k) / math.comb(n, k)"
@@ -2395,9 +2447,6 @@ for mutant, because in {
     "`torch.zeros(batch, n_head, capacity, head_dim, dtype=dtype, device=devi…` → "
     "`torch.ones(batch, n_head, capacity, head_dim, dtype=dtype, device=devic…`": "each place is written "
     "before it is given out",
-    "`torch.zeros(batch, n_head, capacity, head_dim, dtype=dtype, device=devi…` → "
-    "`torch.zeros(batch, n_head, capacity, head_dim, dtype=dtype)`": "cases are on the CPU, which is the "
-    "default device",
     "`torch.zeros_like(self.k)` → `torch.ones_like(self.k)`": "each place is written before it is given out",
 }.items():
     KVCache.equivalent(f"KVCache.__init__: {mutant}", because=because)

@@ -287,14 +287,15 @@ def _():
     yield of("eval", x[:2, :3]), "scores in the thousands: exp overflows"
 
 
-def attention_cost(n_head, T=24, B=1, D=16):
-    x = normal(B, T, D)
-    return call({"config": sizes(n_embd=D, n_head=n_head, n_positions=T)}, {}, ("eval", x))
+def attention_cost(n_head, T=24, D=16):
+    """A call without a mask and one with it."""
+    x, mask = normal(1, T, D), padding_mask(1, T, torch.tensor([T - 3]))
+    return call({"config": sizes(n_embd=D, n_head=n_head, n_positions=T)}, {}, ("eval", x, mask))
 
 
 attention.contract(
     contracts.largest_tensor(
-        [attention_cost(4, T=1024, B=2)],
+        [attention_cost(4, T=1024)],
         limit=1024 * 1024 * 4,
         says="no (T, T) tensor for each head",
         prepare=prepared.gpt2_part_built,
@@ -433,24 +434,47 @@ for edit in (
 ):
     attention.mistake("Your mask is upside down: True means *may attend*.", edit)
 
-attention.mistake(
-    "The values are right, but the scores are a tensor of (T, T) for each head: at 1,024 positions and "
-    "12 heads 50 MB for one sequence and layer. F.scaled_dot_product_attention with is_causal makes "
-    "none.",
-    in_the_open("scores.masked_fill(~seen, -math.inf).softmax(-1)"),
-    cost=True,
+UNMASKED = (
+    "if mask is None:\n"
+    "            y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)\n"
+    "        else:\n            "
 )
-attention.mistake(
-    "The values are right, but Python goes through the heads: n_head calls in place of one. Make the "
-    "heads an axis.",
+EACH_HEAD = "each = zip(q.split(1, 1), k.split(1, 1), v.split(1, 1), strict=True)\n"
+
+# Each always, and only where a mask is given.
+for edit in (
+    in_the_open("scores.masked_fill(~seen, -math.inf).softmax(-1)"),
     replace(
         FUSED,
-        "each = zip(q.split(1, 1), k.split(1, 1), v.split(1, 1), strict=True)\n"
-        "        y = [F.scaled_dot_product_attention(*h, mask, p, mask is None) for h in each]\n"
+        f"{UNMASKED}scores = q @ k.mT / math.sqrt(D // self.n_head)\n"
+        "            y = F.dropout(scores.masked_fill(~mask, -math.inf).softmax(-1), p) @ v",
+    ),
+):
+    attention.mistake(
+        "The values are right, but the scores are a tensor of (T, T) for each head: at 1,024 positions and "
+        "12 heads 50 MB for one sequence and layer. F.scaled_dot_product_attention makes none, with is_causal "
+        "or with a mask.",
+        edit,
+        cost=True,
+    )
+for edit in (
+    replace(
+        FUSED,
+        f"{EACH_HEAD}        y = [F.scaled_dot_product_attention(*h, mask, p, mask is None) for h in each]\n"
         "        y = torch.cat(y, dim=1)",
     ),
-    cost=True,
-)
+    replace(
+        FUSED,
+        f"{UNMASKED}{EACH_HEAD}            y = [F.scaled_dot_product_attention(*h, mask, p) for h in each]\n"
+        "            y = torch.cat(y, dim=1)",
+    ),
+):
+    attention.mistake(
+        "The values are right, but Python goes through the heads, always or where a mask is given: n_head calls "
+        "in place of one. Make the heads an axis.",
+        edit,
+        cost=True,
+    )
 
 
 for says, edit in {
@@ -856,6 +880,7 @@ def _(draw):
 def _():
     yield call({"ln_1": ("norm", 3)}, 4), "norms alone"
     yield call({"ln_f": ("own norm", 3)}, 4), "a norm that is none of torch's classes"
+    yield call({"ln_f": {"scale": ("parameter", 3)}}, 4), "a norm whose weight has another name"
     yield call({"lm_head": ("linear", 100, 100, False)}, 4), "no bias"
     frozen = {"c_fc": ("linear", 100, 100), "frozen": ["c_fc.weight", "c_fc.bias"]}
     yield call({"mlp": frozen}, 4), "frozen ones start so, too, and stay frozen"
@@ -959,13 +984,25 @@ for left_out in ("True", 'not name.endswith("bias")'):
     )
 
 
+init_weights.mistake(
+    "A norm's weight keeps what it had where it is not called `weight`. What has one axis and is no bias is a norm's "
+    "weight, whatever its name.",
+    replace(
+        "elif parameter.ndim == 1:",
+        'elif parameter.ndim == 1 and not name.endswith("weight"):\n'
+        "            pass\n        elif parameter.ndim == 1:",
+    ),
+)
+
+
 @init_weights.alternative("matrices by type with nn.init, the rest by name, and c_proj once more")
 def _(model, n_layer):
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
-        elif getattr(module, "weight", None) is not None:
-            nn.init.ones_(module.weight)
+        else:
+            for one in module.parameters(recurse=False):
+                nn.init.ones_(one)
         if getattr(module, "bias", None) is not None:
             nn.init.zeros_(module.bias)
     for name, parameter in model.named_parameters():
@@ -1424,7 +1461,8 @@ def published(seed=0, *, prefix=True, head=True, masks=False, config=None, **rep
             state[name.replace("__", ".")] = value
     state = {("transformer." if prefix else "") + name: x for name, x in state.items()}
     if head:
-        state["lm_head.weight"] = state.get("transformer.wte.weight", normal(V, D))
+        embedding = "transformer.wte.weight" if prefix else "wte.weight"
+        state["lm_head.weight"] = state.get(embedding, normal(V, D))
     return state
 
 
@@ -1474,7 +1512,12 @@ def _():
     yield of(ln_f__bias=None, ln_q__bias=b, wpe__weight=short), "missing, unknown and wrong ones"
     yield of(h__1__mlp__c_fc__weight=normal(24, 6)), "c_fc is transposed already"
     yield of(wte__weight=None), "the embedding is missing, and the head is there"
-    yield call(SMALL, published() | {"lm_head.weight": normal(9, 6, seed=99)}), "an untied head"
+    yield of(5, prefix=False), "without the prefix, and with the head"
+    other = {"lm_head.weight": normal(9, 6, seed=99)}
+    yield call(SMALL, published() | other), "an untied head"
+    yield call(SMALL, published(prefix=False) | other), "an untied head, and no prefix"
+    larger = {"lm_head.weight": normal(12, 6, seed=99)}
+    yield call(SMALL, published() | larger), "a head of another shape"
     yield call(SMALL, {}), "nothing at all"
     half = {name: x.half() for name, x in published(3).items()}
     yield call(SMALL, half), "half precision: the model keeps its dtype"
@@ -1489,6 +1532,22 @@ SAME = "given[name].shape != mine[name].shape"
 FIRST, NEXT, LAST = "    problems = [", '    problems += [f"', "    problems += [\n"
 ENDS = "    if problems:\n        raise ValueError(str(problems))\n"
 MESSAGE = '"the checkpoint does not fit this model:\\n  " + "\\n  ".join(problems)'
+
+for edit in (
+    replace(
+        "full_name(name): x",
+        '("" if any(n.startswith("transformer.") for n in state) else "transformer.") + name: x',
+    ),
+    replace(
+        "not torch.equal(head, embedding)",
+        '("transformer.wte.weight" not in state or not torch.equal(head, state["transformer.wte.weight"]))',
+    ),
+):
+    load.mistake(
+        "A file without the prefix that holds the head as well is refused. Its embedding is `wte.weight`, its head "
+        "still `lm_head.weight`: give the head no prefix, and compare it with the embedding under whichever name.",
+        edit,
+    )
 
 for says, edit in {
     "The head is taken out of the caller's own mapping (`state.pop`). Leave the checkpoint as it is: make a "
@@ -1540,6 +1599,10 @@ for says, edit in {
     "The head is compared with `is`. A head that holds the embedding's values in a tensor of its own is tied, "
     "too: compare the values.": replace(
         "not torch.equal(head, embedding)", "head is not embedding"
+    ),
+    "You compare head and embedding element by element. Of two different shapes that ends in torch's RuntimeError: "
+    "compare the shapes as well, as torch.equal does.": replace(
+        "not torch.equal(head, embedding)", "not (head == embedding).all()"
     ),
     "Missing tensors go unsaid: those parameters keep their random values.": replace(
         "if name not in given]", "if False]", COPY, "parameter.copy_(given.get(name, parameter))"

@@ -242,6 +242,8 @@ def _():
     yield of(), "one vector, no batch"
     yield of(0), "an empty batch"
     yield of(2, r=0), "no rank at all: an error"
+    kind, W, b, build, *rest = of(2, r=1).args
+    yield call(kind, W, b, build | {"r": -1}, *rest), "a negative rank: an error"
     yield of(2, r=1), "rank one"
     yield of(2, r=8), "a rank beyond both sizes is allowed"
     yield of(2, merged=("merged",)), "in W already"
@@ -330,6 +332,9 @@ for says, edit in {
     "When the update is in W already (`merged`), you add it once more. "
     "Then the base layer's answer is all.": replace("if self.merged:", "if False:"),
     "A rank below 1 is no update at all: raise ValueError.": replace("if r < 1:", "if False:"),
+    "A negative rank ends in an error of torch's. It is below 1, as 0 is: raise ValueError.": replace(
+        "if r < 1:", "if r == 0:"
+    ),
 }.items():
     LoRALinear.mistake(says, edit)
 
@@ -653,6 +658,7 @@ def _():
     one = ("linear", normal(3, 4), None, *adapter, True)
     other = ("linear", normal(3, 4, seed=7), None, *adapter)
     yield call({"a": one, "b": other}, "merge", "unmerge"), "one of two layers is merged already"
+    yield call({"a": one, "b": other}, "unmerge"), "one of two layers is merged, and taken out"
     large = (normal(2, 4) * 1e3, normal(3, 2, seed=1), 4.0)
     yield call({"fc": ("linear", normal(3, 4), None, *large)}, "merge"), "a large update"
 
@@ -735,6 +741,11 @@ for edit in (
         ASKED_ONCE.format("any") + PLAIN_MERGE,
         PLAIN_UNMERGE,
         ASKED_ONCE.format("not all") + PLAIN_UNMERGE,
+    ),
+    replace(PLAIN_UNMERGE, ASKED_ONCE.format("not all") + PLAIN_UNMERGE),
+    replace(
+        PLAIN_UNMERGE,
+        ASKED_ONCE.format("not any") + PLAIN_UNMERGE.replace("if layer.merged", "if True"),
     ),
 ):
     merge.mistake(
@@ -976,6 +987,7 @@ def _():
     wide = draws.scattered(normal(2, 6, 5))
     yield call(wide, ids, n([2, 1]), n([5, 3])), "logits that are not contiguous"
     yield call(logits, ids.int(), n([2, 1]).int(), n([5, 3]).int()), "ids and lengths in int32"
+    yield call(logits.double(), ids, n([2, 1]), n([5, 3])), "float64 logits: the loss is float32"
     yield call(logits * 100, ids, n([2, 1]), n([5, 3])), "very sure logits"
 
 
@@ -1031,6 +1043,9 @@ for says, edit in {
         LEFT_OUT, f"masked_fill({IN_PROMPT} | (position >= (prompt_lengths + lengths)[:, None])"
     ),
     "Targets of int32 are refused by F.cross_entropy: ids.long().": replace(".long()", ""),
+    "Your loss of float64 logits is float64. It is float32, whatever the logits are.": replace(
+        ".float()", ".to(torch.promote_types(logits.dtype, torch.float32))"
+    ),
 }.items():
     masked_instruction_loss.mistake(says, edit)
 
@@ -1189,6 +1204,7 @@ def _():
     yield call(-normal(8).abs() - 0.1, 4), "negative numbers alone"
     yield call(normal(8, dtype=BF16), 4), "bfloat16: the scales are float32"
     yield call(normal(64, 64, dtype=BF16)), "bfloat16, divided in float32"
+    yield call(normal(8, dtype=F64), 4), "float64: the scales are float32"
     yield call(torch.tensor([1e-30, 2e-30, 1e30, -3e30]), 2), "very small and very large"
 
 
@@ -1237,6 +1253,9 @@ for says, edit in {
     "what lies beyond ±1 is cut off.": replace(f"blocks / {SAFE}[:, None]", "blocks"),
     "The scales have x's dtype. They are float32 whatever x is.": replace(
         f"{BYTE}, scales", f"{BYTE}, scales.to(x.dtype)"
+    ),
+    "float64 stays float64 with you, and so do its scales. They are float32 whatever x is.": replace(
+        "x.flatten().float()", "x.flatten().to(torch.promote_types(x.dtype, torch.float32))"
     ),
     "One code a byte, the other half empty: eight bits a weight, not four. "
     "Put two in each.": replace(f"return {BYTE}", "return code[: x.numel()]"),
@@ -1413,6 +1432,13 @@ for says, edit in {
     "You keep codes and scales as attributes of ctx. Autograd does not watch them there: after an edit in place "
     "backward computes from other weights and says nothing. Use ctx.save_for_backward.": replace(
         KEPT, "ctx.kept = codes, scales", THREE, "codes, scales = ctx.kept"
+    ),
+    "You keep the scales as an attribute of ctx. Autograd does not watch them there: after an edit in place backward "
+    "computes from other weights and says nothing. Save them with the codes.": replace(
+        KEPT,
+        "ctx.save_for_backward(codes)\n        ctx.scales = scales",
+        THREE,
+        "(codes,), scales = ctx.saved_tensors, ctx.scales",
     ),
     "You keep codes and scales on the class, where the next call of apply overwrites them. Each call has "
     "a ctx of its own.": replace(
@@ -1862,11 +1888,12 @@ dpo_loss.mistake(
     "gradient should be largest; and where σ rounds to 1 it is 0. F.logsigmoid computes the logarithm in one.",
     replace(LOSS, "-margins.sigmoid().clamp_min(1e-12).log().mean()"),
 )
-dpo_loss.mistake(
-    "You add a small number inside of the logarithm. The loss is then finite, but flat where the margin is very "
-    "negative, and below 0 where it is large. F.logsigmoid computes the logarithm in one.",
-    replace(LOSS, "-(margins.sigmoid() + 1e-8).log().mean()"),
-)
+for small in ("1e-8", "1e-10", "1e-12"):
+    dpo_loss.mistake(
+        "You add a small number inside of the logarithm. The loss is then finite, but flat where the margin is very "
+        "negative, and 0 or below where it is large. F.logsigmoid computes the logarithm in one.",
+        replace(LOSS, f"-(margins.sigmoid() + {small}).log().mean()"),
+    )
 
 POLICY_SIDE = "policy_chosen.to(wide) - policy_rejected"
 FIRST = "torch.zeros(len(margins), dtype=torch.long)"

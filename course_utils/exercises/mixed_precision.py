@@ -66,8 +66,12 @@ def _():
         yield call("matmul", (F16, F16), BF16, device), "cast from one half precision to the other"
         yield call("linear", (BF16, BF16), F16, device), "cast from one half precision to the other"
         yield call("mse_loss", (F32, F64), BF16, device), "one float64 among the inputs will do"
+        yield call("mse_loss", (F64, F32), BF16, device), "the first of the inputs is float64"
         yield call("add", (BF16, F16), F16, device), "the two half precisions meet in float32"
         yield call("mul", (F16, BF16), BF16, device), "the two half precisions meet in float32"
+        yield call("mse_loss", (F16, F16), BF16, device), "cast up from the other half precision"
+        yield call("prod", (BF16,), F16, device), "cast up from the other half precision"
+    yield call("softmax", (F16,), BF16, "cuda"), "cast up from the other half precision"
 
 
 autocast_dtype.mistake(
@@ -96,6 +100,10 @@ autocast_dtype.mistake(
         "if op in _LOWER_PRECISION",
         "if op in _LOWER_PRECISION and {torch.float32, low} & {*inputs}",
     ),
+)
+autocast_dtype.mistake(
+    "You cast up only what is in `low`. Operations of the float32 list cast an input in the other half precision up, too.",
+    replace("op in _FLOAT32[device]", "op in _FLOAT32[device] and low in inputs"),
 )
 autocast_dtype.mistake(
     "You send add, mul and cat down with the matrix products. They stay with type promotion.",
@@ -129,10 +137,16 @@ autocast_dtype.mistake(
 )
 
 
-autocast_dtype.mistake(
-    "You leave float64 alone only where every input has it. One is enough: the others are promoted to it.",
-    replace("if widest == torch.float64", "if {torch.float64} == {*inputs}"),
-)
+for asked in (
+    "{torch.float64} == {*inputs}",
+    "inputs[0] == torch.float64",
+    "inputs[-1] == torch.float64",
+):
+    autocast_dtype.mistake(
+        "You leave float64 alone only where every input has it, or a certain one. One is enough, whichever it is: the "
+        "others are promoted to it.",
+        replace("if widest == torch.float64", f"if {asked}"),
+    )
 for found in ("inputs", "reversed(inputs)"):
     autocast_dtype.mistake(
         "You take the input with more bytes for the wider one. float16 and bfloat16 have as many, and neither holds the other: promotion makes float32 of the two.",
@@ -205,7 +219,7 @@ def _():
         call([1e-9, 1e-9], 2.0**60),
         "the product overflows, though the gradient alone rounds to 0",
     )
-    yield call([1.0] * 2001), "the defaults: 2000 good steps, then it grows"
+    yield call([1.0] * 2002), "the defaults: a step is skipped, 2000 are good, then it grows"
     yield call([1.0, 1.0, 1e9, 1.0, 1.0, 1.0, 1.0], 4.0, 3), "an overflow just before it would grow"
 
 
@@ -389,6 +403,13 @@ def _():
         call(two, half, half, init_scale=4.0, growth_interval=1),
         "one of two optimizers overflows: the other steps, the scale backs off once",
     )
+    both = {"grads": groups([t(1.0)], [t(1.0)]), "together": True}
+    yield call(two, both, both, init_scale=4.0), "both are unscaled, then both step"
+    first = {"grads": groups([t(INF)], [t(1.0)]), "together": True}
+    yield (
+        call(two, first, init_scale=4.0),
+        "both are unscaled, then both step: the first overflowed",
+    )
     other = {"grads": groups([t(1.0)], [t(INF)])}
     yield call(two, other, init_scale=4.0, growth_interval=1), "the second of two overflows"
     missing = {"grads": groups([t(1.0), None]), "explicit": True}
@@ -409,6 +430,10 @@ def _():
     )
     yield call(one, late, good, init_scale=4.0), "step has unscaled by itself; then comes unscale_"
     yield call(one, {**bad, "late": True}, good, init_scale=4.0), "the same after a skipped step"
+    held = {"explicit": True, "clamped": True}
+    for value in (INF, NAN):
+        clamped = {"grads": groups([t(value)]), **held}
+        yield call(one, clamped, good, init_scale=4.0), "clamped after unscale_ has met it"
     large = {"grads": groups([t(3e38, 3e38)])}
     yield (
         call(groups([t(0.0, 0.0)]), large, init_scale=1.0),
@@ -533,6 +558,57 @@ GradScaler.mistake(
 
 
 GradScaler.mistake(
+    "You look for inf and NaN only when the optimizer steps. By then the caller may have clipped them away: unscale_ "
+    "notes what it meets, and `step` and `update` go by that.",
+    replace(
+        "not all(bool(g.isfinite().all()) for g in grads)",
+        "False",
+        "        if not self._found_inf[id(optimizer)]:\n",
+        '        params = [p for group in optimizer.param_groups for p in group["params"]]\n'
+        "        grads = [p.grad for p in params if p.grad is not None]\n"
+        "        self._found_inf[id(optimizer)] = not all(bool(g.isfinite().all()) for g in grads)\n"
+        "        if not self._found_inf[id(optimizer)]:\n",
+    ),
+)
+GradScaler.mistake(
+    "You remember the optimizer that was unscaled last, and no other. Where several are unscaled before the first of "
+    "them steps, you divide its gradients once more: keep what was found for each.",
+    replace(
+        "self._found_inf: dict[int, bool] = {}",
+        "self._found_inf: dict[int, bool] = {}\n        self._any = False",
+        "        self._found_inf[id(optimizer)] =",
+        "        self._found_inf = {}\n        self._found_inf[id(optimizer)] =",
+        "        for g in grads:\n",
+        "        self._any |= self._found_inf[id(optimizer)]\n        for g in grads:\n",
+        "any(self._found_inf.values())",
+        "self._any",
+        "        self._found_inf.clear()\n",
+        "        self._found_inf.clear()\n        self._any = False\n",
+    ),
+)
+GradScaler.mistake(
+    "Your state_dict is the scaler's own dict, which goes on changing with it. Return a new one, so that a run goes "
+    "on from where it was taken.",
+    replace(
+        "return {\n"
+        '            "scale": self._scale,\n'
+        '            "growth_factor": self._growth_factor,\n'
+        '            "backoff_factor": self._backoff_factor,\n'
+        '            "growth_interval": self._growth_interval,\n'
+        '            "_growth_tracker": self._growth_tracker,\n'
+        "        }",
+        "return vars(self)",
+        'state["scale"]',
+        'state["_scale"]',
+        'state["growth_factor"]',
+        'state["_growth_factor"]',
+        'state["backoff_factor"]',
+        'state["_backoff_factor"]',
+        'state["growth_interval"]',
+        'state["_growth_interval"]',
+    ),
+)
+GradScaler.mistake(
     "You look at the sum of the gradients, or at their norm. That overflows though every one of them is finite: ask isfinite of each element.",
     replace("g.isfinite().all()", "g.sum().isfinite()"),
 )
@@ -602,7 +678,7 @@ class _WithSets:
         self.done, self.bad = set(), set()
 
     def state_dict(self):
-        return dict(vars(self))
+        return {name: x for name, x in vars(self).items() if name not in ("done", "bad")}
 
     def load_state_dict(self, state):
         vars(self).update(state)
@@ -897,6 +973,13 @@ bf16_master_step.mistake(
     replace("weight.copy_(master)", "weight.sub_(lr * grad)"),
 )
 bf16_master_step.mistake(
+    "You cut the master's last 16 bits off, which rounds towards zero. `weight` is the nearest bfloat16: let copy_ round.",
+    replace(
+        "weight.copy_(master)",
+        "weight.copy_((master.view(torch.int32) & -65536).view(torch.float32))",
+    ),
+)
+bf16_master_step.mistake(
     "reshape copies what no view can flatten, and you write into the copy: use the weight as it is.",
     replace("weight.copy_(master)", "weight.reshape(-1).copy_(master.reshape(-1))"),
 )
@@ -1000,6 +1083,9 @@ def _():
     halves = torch.ones(1, 512).half(), torch.ones(512, 1).half()
     yield call(*halves), "float16: 512 scaled ones add up to more than it holds"
     yield call(600 * one, one, E4M3, 0.0), "an amax of 0 was remembered: scale 1"
+    yield call(one, 600 * one, E4M3, None, 0.0), "an amax of 0 was remembered of the second factor"
+    yield call(3 * one.half(), one), "float16 times float32"
+    yield call(3 * one, one.half()), "float32 times float16"
     yield call(-3 * one, one), "a negative number"
 
 
@@ -1022,6 +1108,10 @@ fp8_scaled_matmul.mistake(
 fp8_scaled_matmul.mistake(
     "You do not clamp. With an amax from earlier steps a value can lie beyond the range, and a cast to E5M2 then gives inf.",
     replace(".clamp(-limit, limit)", ""),
+)
+fp8_scaled_matmul.mistake(
+    "You clamp at the upper end alone. A negative number can lie beyond the range, too: clamp to ±limit.",
+    replace(".clamp(-limit, limit)", ".clamp(max=limit)"),
 )
 fp8_scaled_matmul.mistake(
     "You clamp before you scale. It is the scaled tensor that has to fit into the range: with a remembered amax "
@@ -1073,6 +1163,16 @@ fp8_scaled_matmul.mistake(
     "An amax of 0.0 is a remembered value like others. Only None means: measure it.",
     replace("if amax is None", "if not amax"),
 )
+for factor in "ab":
+    fp8_scaled_matmul.mistake(
+        "An amax of 0.0 is a remembered value like others. Only None means: measure it.",
+        replace(f"rounded({factor}, amax_{factor})", f"rounded({factor}, amax_{factor} or None)"),
+    )
+for other in ("b.dtype", "torch.promote_types(a.dtype, b.dtype)"):
+    fp8_scaled_matmul.mistake(
+        "Your result takes its dtype from b. It has that of a, whatever b's is.",
+        replace(".to(a.dtype)", f".to({other})"),
+    )
 fp8_scaled_matmul.mistake(
     "amax is the largest *absolute* value: a tensor of negative numbers has one, too.",
     replace("x.abs().max()", "x.max()"),

@@ -617,6 +617,8 @@ def _():
     yield call({"p": 0.5}, (0, 4), torch.float32), "no elements"
     yield call({"p": 0.5}, (250, 400), torch.bfloat16), "bfloat16 stays bfloat16"
     yield call({"p": 0.5}, (3, 4), torch.float32, "meta"), "x is not on the default device"
+    yield call({"p": 0.5}, (400, 10, 25), torch.float32), "three axes"
+    yield call({"p": 0.5}, (), torch.float32, "meta"), "no axes"
     yield call({"p": 1.5}, (1,), torch.float32), "not a probability"
     yield call({"p": 2.0}, (1,), torch.float32), "not a probability, though a whole number"
     yield call({"p": -0.1}, (1,), torch.float32), "not a probability"
@@ -681,6 +683,14 @@ dropout.mistake(
     replace("torch.empty_like(x)", "x.new_empty(x.shape[-1:])"),
 )
 dropout.mistake(
+    "One mask for the last two axes: every entry of a batch loses the same. Draw for each element of x.",
+    replace("torch.empty_like(x)", "x.new_empty(x.shape[-2:])"),
+)
+dropout.mistake(
+    "torch.rand(*x.shape) has no size to go by where x has no axes. Hand it the whole shape, or use rand_like(x).",
+    replace(DRAWN, "(torch.rand(*x.shape, device=x.device) >= self.p).to(x.dtype)"),
+)
+dropout.mistake(
     "The mask was drawn once and is kept. Each call in train mode draws a new one.",
     replace(
         *("keep = torch", 'if not hasattr(self, "keep"):\n            self.keep = torch'),
@@ -733,6 +743,14 @@ dropout.mistake(
 dropout.mistake(
     "The mask is float32, so that a bfloat16 x comes back as float32. Use rand_like(x).",
     replace("empty_like(x)", "empty_like(x, dtype=torch.promote_types(x.dtype, torch.float32))"),
+)
+dropout.mistake(
+    "The mask is float32 whatever x is, and you divide it by 1 − p: a float64 x gets a factor that is rounded "
+    "to float32, and a bfloat16 x comes back as float32. Give the mask x's dtype: rand_like(x).",
+    replace(
+        *(DRAWN, "torch.empty_like(x, dtype=torch.float32).bernoulli_(1 - self.p) / (1 - self.p)"),
+        *("x * keep / (1 - self.p)", "x * keep"),
+    ),
 )
 dropout.mistake(
     "The mask is made on the default device; x may be on another: rand_like(x).",
@@ -840,6 +858,9 @@ def _():
     yield call(build, weights, ("train", normal(4, 4, 4))), "all axes of one size"
     yield call({**build, "bias": False}, {}, ("get", "bias")), "without a bias, `bias` is None"
     yield from norm_dtypes(build, weight=(4,), bias=(4,))
+    low = torch.tensor([[100.0, 100.5, 101.0, 102.0], [101.0, 102.0, 100.0, 100.5]]).bfloat16()
+    weights = layer_weights(torch.bfloat16, weight=(4,), bias=(4,))
+    yield call(build, weights, ("forward", low)), "bfloat16, whose digits do not hold the mean"
 
 
 GUARDED_ALONE = (
@@ -941,6 +962,11 @@ layer_norm.mistake(
 layer_norm.mistake(
     "The squares of float16 overflow at 65,504, and the row becomes 0: take them in float32.",
     replace(WIDE, "x"),
+)
+layer_norm.mistake(
+    "You take the statistics of bfloat16 in bfloat16, and a mean has more digits than that holds. Take those of every "
+    "half precision in float32.",
+    replace(WIDE, "x.float() if x.dtype == torch.float16 else x"),
 )
 layer_norm.mistake(
     "The result is not cast back: for a float16 x it is float32.", replace(".to(x.dtype) *", " *")
@@ -1063,6 +1089,10 @@ rms_norm.mistake(
 rms_norm.mistake(
     "eps is outside the root: rms + eps. It goes inside: √(mean square + eps).",
     replace("z * torch.rsqrt(mean_square + self.eps)", "z / (mean_square.sqrt() + self.eps)"),
+)
+rms_norm.mistake(
+    "You add eps to the sum of the squares, so it is divided by D as well. Add it to their mean.",
+    replace("mean_square + self.eps", "mean_square + self.eps / z.size(-1)"),
 )
 rms_norm.mistake(
     "eps is missing: a vector of zeros gives 0 / 0.",
@@ -1212,6 +1242,7 @@ def _():
     weights["running_var"] = torch.tensor([0.5, 1.0, 2.0])
     yield call(build, {}, ("fresh",)), "how it starts"
     yield call(build, weights, ("train", normal(1, 3))), "one value a channel, in train mode"
+    yield call(build, weights, ("train", normal(1, 3, 1))), "the same, with a third axis"
     yield call(build, weights, ("eval", normal(1, 3))), "one value a channel, in eval mode"
     one_row = ("train", normal(1, 3, 4)), ("eval", normal(0, 3))
     yield call(build, weights, *one_row), "one row of four positions: four values a channel"
@@ -1351,6 +1382,10 @@ batch_norm.mistake(
 batch_norm.mistake(
     "A batch of one row is refused though its channels have several values each: N · L counts.",
     replace("if n < 2", "if x.size(0) < 2"),
+)
+batch_norm.mistake(
+    "With (N, C, L) a single value a channel passes in train mode. It has no unbiased variance there either: ValueError.",
+    replace("n < 2", "x.ndim == 2 and n < 2", "n / (n - 1)", "n / max(n - 1, 1)"),
 )
 for none_too in ("x.size(0) > 0 and ", ""):
     batch_norm.mistake(
@@ -1898,6 +1933,9 @@ def _():
     yield call(tied, ["h"]), "tied, and frozen"
     norm = {"bn": ("batchnorm", 3), "head": ("linear", 3, 2)}
     yield call(norm, ["head"]), "buffers stay as they are"
+    yield call(norm, ["bn.running_mean"]), "the name of a buffer"
+    both = {"a": ("linear", 2, 2), "head": ("linear", 2, 3), "submodules tied": [("a", "b")]}
+    yield call(both, ["b"]), "a submodule with two names, by its second"
 
 
 FITS = 'path == name or path.startswith(name + ".")'
@@ -1985,6 +2023,28 @@ freeze_except.mistake(
     "You raise only if none of the names fits. Each of them must.",
     replace("not found", "not any(listed.values())"),
 )
+
+
+freeze_except.mistake(
+    "You look a name up in the state_dict, which holds buffers as well. No parameter has a buffer's name: ValueError.",
+    replace("not found", f"not found and not any({FITS} for path in module.state_dict())"),
+)
+
+
+@freeze_except.mistake(
+    "You look submodules up in named_modules(), which gives one with several names under the first alone. Ask with "
+    "remove_duplicate=False."
+)
+def _(module, names):
+    keep = []
+    for name in names:
+        parts = [p for path, p in module.named_parameters(remove_duplicate=False) if path == name]
+        parts += list(dict(module.named_modules()).get(name or ".", nn.Module()).parameters())
+        if not parts:
+            raise ValueError(name)
+        keep += parts
+    for parameter in module.parameters():
+        parameter.requires_grad = any(parameter is kept for kept in keep)
 
 
 @freeze_except.alternative("the submodules and parameters looked up by name")
@@ -2114,10 +2174,16 @@ def _():
     wrong = {"weight": normal(2, seed=1), "bias": normal(2, seed=2)}
     yield call(two, ("load", wrong, True)), "a shape differs: nothing may have changed"
     yield call(two, ("load", {"bias": normal(1)}, False)), "a shape that would broadcast"
+    nested = {"weight": parameter(2), "inner": {"bias": parameter(3)}}
+    below = {"weight": normal(2, seed=1), "inner.bias": normal(2)}
+    yield call(nested, ("load", below, True)), "a child's shape differs: nothing may have changed"
+    yield call(nested, ("load", {"weight": normal(2, seed=1)}, True)), "a child's name is missing"
     double = {"weight": normal(2, dtype=torch.float64, seed=5)}
     yield call(two, ("load", double, False)), "another dtype"
     yield call({**one, "shared": ("same", "weight")}), "one parameter with two names"
     yield call({**one, "inner": {"tied": ("same", "weight")}}, ("round trip",)), "tied"
+    between = {"left": one, "right": {"tied": ("same", "weight")}}
+    yield call(between, ("round trip",)), "tied between two children"
     frozen = {"weight": ("frozen", normal(2)), "bias": parameter(2)}
     yield call(frozen, ("round trip",)), "a frozen parameter is a parameter"
     yield call({"inner": {"training": False}}, ("train",)), "a child in eval mode"
@@ -2137,6 +2203,8 @@ def _():
         ({"inner": parameter(2)}, "inner", {"weight": parameter(3)}, "a child comes"),
         (child, "inner.weight", parameter(3, seed=1), "a parameter is replaced"),
         (child, "inner", 3, "a child becomes a number"),
+        ({"inner": None}, "inner", {"weight": parameter(3)}, "None becomes a child"),
+        ({"inner": buffer["mean"]}, "inner", {"weight": parameter(3)}, "a buffer becomes a child"),
         ({"first": parameter(2), **one}, "first", parameter(4), "replaced: its place stays"),
     ):
         yield call(tree, ("set", name, value)), why
@@ -2207,6 +2275,25 @@ tiny_module.mistake(
     replace(
         *("id(tensor) not in seen", '(name.rpartition(".")[0], id(tensor)) not in seen'),
         *("seen.add(id(tensor))", 'seen.add((name.rpartition(".")[0], id(tensor)))'),
+    ),
+)
+tiny_module.mistake(
+    "What is tied between two children comes twice: each child begins with a set of its own, and what it gave "
+    "is forgotten after it. Keep one set for the whole walk.",
+    replace(
+        'for name, tensor in self._named_state(prefix and prefix + "."):\n'
+        "            if isinstance(tensor, nn.Parameter) and id(tensor) not in seen:\n"
+        "                seen.add(id(tensor))\n"
+        "                yield name, tensor",
+        'start = prefix and prefix + "."\n'
+        "        for name, tensor in self._parameters.items():\n"
+        "            if id(tensor) not in seen:\n"
+        "                seen.add(id(tensor))\n"
+        "                yield start + name, tensor\n"
+        "        for name, child in self._children.items():\n"
+        "            for path, tensor in child.named_parameters(start + name):\n"
+        "                if id(tensor) not in seen:\n"
+        "                    yield path, tensor",
     ),
 )
 tiny_module.mistake(
@@ -2354,6 +2441,50 @@ tiny_module.mistake(
 tiny_module.mistake(
     "load_state_dict assigns `.data`: model and state then share memory. Copy the values.",
     replace("mine[name].copy_(state[name])", "mine[name].data = state[name]"),
+)
+
+
+for left, says in {
+    "self.__dict__": "A child that is assigned leaves an ordinary attribute of its name, which hides it: take it out of __dict__.",
+    "self._buffers": "A child that is assigned leaves the buffer of its name, which is still saved: take it out of the buffers.",
+}.items():
+    tiny_module.mistake(
+        says,
+        replace("if other is not kind:", f"if other is not (kind is self._children and {left}):"),
+    )
+tiny_module.mistake(
+    "state_dict copies the buffers. It holds the live values of these, too.",
+    replace(
+        "tensor.detach() for",
+        "tensor.detach() if isinstance(tensor, nn.Parameter) else tensor.clone() for",
+    ),
+)
+for put in ("state[name]", "state[name].clone()"):
+    tiny_module.mistake(
+        "load_state_dict puts another tensor in a buffer's place. Copy the values into the one that is there.",
+        replace(
+            "mine[name].copy_(state[name])",
+            "if isinstance(mine[name], nn.Parameter):\n"
+            "                    mine[name].copy_(state[name])\n"
+            "                    continue\n"
+            '                owner, (*path, last) = self, name.split(".")\n'
+            "                for step in path:\n"
+            "                    owner = owner._children[step]\n"
+            f"                owner._buffers[last] = {put}",
+        ),
+    )
+tiny_module.mistake(
+    "load_state_dict goes from module to module, and has written a parent when a child's shape does not fit. Look at "
+    "all shapes first.",
+    replace(
+        "for name in shared:\n            if mine",
+        'for name in sorted(shared, key=lambda name: name.count(".")):\n'
+        '            if "." in name:\n'
+        "                for own in shared:\n"
+        '                    if "." not in own:\n'
+        "                        mine[own].data.copy_(state[own])\n"
+        "            if mine",
+    ),
 )
 
 

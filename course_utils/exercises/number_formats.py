@@ -219,6 +219,8 @@ def _():
     yield call(0b0_1111_111, 4, 3, "fn"), "the one NaN of E4M3"
     yield call(0b1_1111_111, 4, 3, "fn"), "and the other, with the sign"
     yield call(0b0_1111_000, 4, 3, "fn"), "E4M3 has no infinity: 256"
+    yield call(0b0_111_11, 3, 2, "fn"), "the NaN of another split"
+    yield call(0b0_11111_110, 5, 3, "fn"), "a split whose largest number lies far above 448"
     yield call(0b1_11111_00, 5, 2), "minus infinity"
     yield call(0b0_11111_01, 5, 2), "NaN"
     yield call(0b0_11_0, 2, 1, "finite"), "FP4 has neither: 4"
@@ -253,6 +255,15 @@ decode_float.slips(
             " and mantissa == 2**mantissa_bits - 1", ""
         ): 'In an "fn" format only one mantissa at the largest exponent is NaN, that of all ones: '
         "E4M3 reaches 448.",
+        replace(
+            "mantissa == 2**mantissa_bits - 1", "mantissa == 7"
+        ): "You write out the mantissa of E4M3's NaN, 7. Other splits have other mantissas: all ones is "
+        "2^mantissa_bits - 1.",
+        replace(
+            "exponent == last and mantissa == 2**mantissa_bits - 1",
+            "(1 + fraction) * 2.0 ** (exponent - bias) > 448",
+        ): 'You make NaN of what lies above 448, which is E4M3\'s end. An "fn" format of another split ends '
+        "elsewhere: NaN is exponent and mantissa all ones.",
         replace("-value if sign else value", "value"): "You forget the sign.",
         replace(
             "if sign else value", "if sign and value else value"
@@ -767,6 +778,8 @@ def _():
     yield call(bits_of(0x3FFFFFFF), zero), "up into the next power of two"
     yield call(bits_of(0x7F7FC000), zero), "beyond the largest finite number, up is infinity"
     yield call(bits_of(0x7F7FC000), torch.tensor([0.9])), "and down is the largest"
+    yield call(bits_of(0xFF7FC000), half), "away from zero of a negative one is minus infinity"
+    yield call(bits_of(0x7F7FFFFF), torch.tensor([0.99999])), "an infinite b counts as 2^128"
     yield call(torch.tensor([INF, -INF]), torch.zeros(2)), "infinities"
     yield call(bits_of(0x00004000, 0x80004000), torch.tensor([0.1, 0.3])), "subnormal numbers"
     yield call(torch.tensor(1.001), torch.tensor(0.01)), "no axes"
@@ -823,6 +836,16 @@ stochastic_round.slips(
             "(u < fraction) & ((bits >> 16) + 1 << 16).view(torch.float32).isfinite()",
         ): "Beyond the largest finite number b is infinite, so your p is 0 and you never go up. Count b as "
         "±2^128 there, or take p from the sixteen bits that are cut.",
+        replace(
+            "u < fraction",
+            "(u < fraction) & ((x > 0) | ((bits >> 16) + 1 << 16).view(torch.float32).isfinite())",
+        ): "Where b is minus infinity your p is 0, so you never get there. It counts as -2^128, as plus infinity "
+        "counts as 2^128.",
+        replace(
+            "u < fraction",
+            "u < fraction.where(((bits >> 16) + 1 << 16).view(torch.float32).isfinite(), "
+            "(bits & 0xFFFF) / 65535)",
+        ): "You count an infinite b as the largest float32, a little less than 2^128. It counts as ±2^128.",
         replace("u < fraction", "fraction > 0"): "You always round away from zero.",
         replace(
             "((bits >> 16) + up)", "(bits >> 16)"
@@ -923,6 +946,7 @@ def _(draw):
 def _():
     yield call(torch.zeros(0)), "no terms"
     yield call(torch.zeros(0, 3)), "no terms, three sums"
+    yield call(torch.zeros(0, 3).bfloat16()), "no terms, in bfloat16"
     yield call(torch.tensor([5.0])), "one term"
     yield call(torch.full((1000,), 0.1).half()), "float16"
     yield call(CRUMBS.double() * 1.1), "float64"
@@ -981,6 +1005,10 @@ kahan_sum.slips(
         replace(
             "x.new_zeros(x.shape[1:])", "x[0] - x[0]"
         ): "You start from x[0]: a sum of no terms is 0, and x[0] raises.",
+        replace(
+            "    total = lost",
+            "    if len(x) == 0:\n        return torch.zeros(x.shape[1:])\n    total = lost",
+        ): "Where there are no terms your zeros are float32, torch's default. The result has the dtype of x.",
         replace("for term in x", "for term in x[1:]"): "The first term is missing.",
     }
 )
@@ -1092,6 +1120,9 @@ def _():
     yield call(torch.tensor([[INF, 1.0], [INF, -INF]])), "+inf"
     yield call(torch.tensor([[NAN, 1.0], [2.0, 1.0]])), "NaN"
     yield call(torch.zeros(3, 0)), "nothing to add up"
+    yield call(torch.zeros(3, 0).double()), "nothing to add up, in float64"
+    yield call(torch.zeros(0, 3), 0), "nothing to add up along the first axis"
+    yield call(torch.tensor([[NAN, INF], [INF, NAN]])), "NaN beside +inf"
     yield call(torch.zeros(0, 3)), "no rows"
     yield call(torch.full((3,), -200.0)), "all exponentials are 0 in float32"
     yield call(torch.tensor([7.0])), "one number"
@@ -1139,6 +1170,10 @@ logsumexp.slips(
         replace(
             ".amax(dim, keepdim=True)", ".amin(dim, keepdim=True)"
         ): "You subtract the smallest. The largest still overflows: that one has to become 0.",
+        replace(
+            ".amax(dim, keepdim=True)", ".amax(dim, keepdim=True).clamp(min=0.0)"
+        ): "You never subtract less than 0. Where all numbers are far below 0, every exponential is 0 and your "
+        "result -inf: subtract the largest, whatever its sign.",
         replace(".amax(dim, keepdim=True)", ".abs().amax(dim, keepdim=True)"): "You subtract the "
         "largest |x|. Where all are very negative, nothing but zeros is left after exp.",
         replace(
@@ -1150,6 +1185,19 @@ logsumexp.slips(
             "x.detach()", "x", "+ largest.squeeze", "+ largest.detach().squeeze"
         ): "You detach the largest where you add it, but not where you subtract it, so its gradient of -1 "
         "stays. Detach it in both places, or in none.",
+        replace(
+            "return x.sum(dim).log()", "return torch.full(x.sum(dim).shape, -float('inf'))"
+        ): "Where there is nothing to add up your -inf is float32, torch's default. The result has the dtype of "
+        "x.",
+        replace(
+            "x.size(dim) == 0", "x.size(-1) == 0"
+        ): "You ask whether the last axis is empty. The sum goes along `dim`: that one's length counts.",
+        replace(
+            "return (x - largest)",
+            "total = (x - largest)",
+            "+ largest.squeeze(dim)",
+            "+ largest.squeeze(dim)\n    return total.where((x != float('inf')).all(dim), float('inf'))",
+        ): "You give +inf wherever one number is +inf, also beside a NaN. The result is NaN where one is NaN.",
         replace("exp().sum(dim).log()", "exp().mean(dim).log()"): "You take the mean of the "
         "exponentials. Their sum was asked for: yours is smaller by the log of their number.",
         replace(
@@ -1416,6 +1464,7 @@ def _():
     yield call(torch.full((32,), 1e-44)), "subnormal float32: the smallest scale is 2^-127"
     yield call(torch.full((32,), 2.0**-118)), "e is just above its smallest"
     yield call(torch.tensor([1e30] + [1.0] * 31)), "one number pushes all others to zero"
+    yield call(torch.tensor([1e30] + [-1.0] * 31)), "and, where they are negative, to minus zero"
     yield call(torch.full((32,), 2.0**29)), "a power of two whose logarithm must not be rounded"
     yield call(torch.tensor([2.0 - 2.0**-23] * 32)), "just below a power of two"
     for k in (10, -20, 100):
@@ -1425,6 +1474,7 @@ def _():
     yield call(torch.zeros(0, 32)), "no rows"
     yield call(torch.zeros(2, 0)), "no blocks"
     yield call(torch.ones(33)), "no multiple of 32"
+    yield call(torch.zeros(0, 33)), "no rows, and no multiple of 32"
     yield call(torch.ones(2, 16)), "32 numbers in all, but not along the last axis"
     yield call(ramp.view(32, 2).T.contiguous()), "two rows"
     yield call(draws.scattered(torch.stack([ramp, 100 * ramp]))), "not contiguous"
@@ -1466,6 +1516,11 @@ quantize_mxfp8.slips(
             ".clamp(-448.0, 448.0)", ".clamp(-256.0, 256.0)"
         ): "You clamp to ±256. The elements reach up to 448.",
         replace(
+            "    elements =",
+            "    scaled = scaled.where((scaled.abs() >= 2.0**-10) | (scaled == 0), 0.0)\n    elements =",
+        ): "A small negative number that rounds to zero loses its sign. A cast makes minus zero of it, 0x80, and "
+        "that sign is kept.",
+        replace(
             "exp2(-exponent)", "exp2(exponent)"
         ): "You multiply by the scale. The elements are x / scale.",
         replace(
@@ -1474,6 +1529,12 @@ quantize_mxfp8.slips(
             "",
         ): "torch raises RuntimeError where the last axis does not split. Say so yourself, with "
         "ValueError.",
+        replace(
+            "    if x.size(-1) %",
+            "    if not x.numel():\n        return x.to(torch.uint8), x[..., 31::32].to(torch.uint8)\n"
+            "    if x.size(-1) %",
+        ): "You answer for an x without elements before you look at n. ValueError is due there, too, where it is no "
+        "multiple of 32.",
         replace(
             "if x.size(-1) % MX_BLOCK", "if x.numel() % MX_BLOCK"
         ): "You count all the numbers. Blocks lie along the last axis: ValueError is due where that one's "
@@ -1485,6 +1546,10 @@ quantize_mxfp8.slips(
         replace(
             ".clamp(min=-127)", ""
         ): "Below 2^-127 there is no scale: your byte wraps around. Keep e at -127 or above.",
+        replace(
+            ".clamp(min=-127)", "", "(exponent + 127)", "(exponent.clamp(min=-127) + 127)"
+        ): "You keep e at -127 or above in the scale's byte alone, and divide the elements by a smaller scale. Divide "
+        "by the one that is stored.",
         replace(
             "blocks = x.unflatten(-1, (-1, MX_BLOCK))",
             "blocks = x.unflatten(-1, (MX_BLOCK, -1)).transpose(-1, -2)",

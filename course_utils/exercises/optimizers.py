@@ -324,6 +324,9 @@ def _():
     options = {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "weight_decay": 0.3}
     yield from ordinary_edges(options)
     yield long_run(options, {"weight_decay": 0.0, "momentum": 0.5}), "fifty steps"
+    x = line(1.0, 2.0)
+    still = training([x], [[x], [x]], {"lr": 0.1}, stateless=True)
+    yield still, "without momentum there is no state"
     for why, refused in (
         ("without momentum", {}),
         ("with dampening", {"momentum": 0.9, "dampening": 0.1}),
@@ -463,6 +466,13 @@ SGD.mistake(
     "You keep a buffer although the momentum is 0: it costs as much memory as the parameters, and "
     "dampening then shortens the steps. Without momentum the step is along the gradient.",
     replace("if momentum:", "if True:"),
+)
+SGD.mistake(
+    "You count steps in `self.state`. SGD's step does not depend on the count: without momentum there is no state.",
+    replace(
+        "if momentum:\n",
+        'self.state[p]["step"] = self.state[p].get("step", 0) + 1\n                if momentum:\n',
+    ),
 )
 SGD.mistake(
     "You keep a buffer although the momentum is 0, and do not use it: it costs as much memory as the parameters. "
@@ -859,11 +869,16 @@ def slips_of_adam(ex):
         "You divide √v by 1 − β₂ᵗ. It is v that is corrected; its root is divided by √(1 − β₂ᵗ).",
         replace("v / (1 - beta2**t)", "v / (1 - beta2**t) ** 2"),
     )
-    ex.mistake(
-        "You write the corrected averages back into the state. m̂ and v̂ are for this step only: m and v "
-        "go on as they were.",
-        replace(both, "m.div_(1 - beta1**t), v.div_(1 - beta2**t)"),
-    )
+    for written in (
+        "m.div_(1 - beta1**t), v.div_(1 - beta2**t)",
+        "m.div_(1 - beta1**t), v / (1 - beta2**t)",
+        "m / (1 - beta1**t), v.div_(1 - beta2**t)",
+    ):
+        ex.mistake(
+            "You write a corrected average back into the state. m̂ and v̂ are for this step only: m and v go on "
+            "as they were.",
+            replace(both, written),
+        )
     ex.mistake(
         "You add eps to √v before the correction, as the paper's shortcut does. The rule here, and torch, "
         "correct v first: √v̂ + eps.",
@@ -1462,7 +1477,8 @@ IN_BFLOAT16_ONCE_DIVIDED = replace(
     "return x.T if tall else x",
     "return (x.T if tall else x).to(dtype)",
 )
-for rounded in (IN_BFLOAT16, IN_BFLOAT16_ONCE_DIVIDED):
+RETURNED_IN_BFLOAT16 = replace("x = x.T if tall else x", "x = (x.T if tall else x).bfloat16()")
+for rounded in (IN_BFLOAT16, IN_BFLOAT16_ONCE_DIVIDED, RETURNED_IN_BFLOAT16):
     for line_by_line in (
         ONE_LINE,
         "x = a * x + (b * gram + c * gram @ gram) @ x",
@@ -1978,6 +1994,9 @@ def _():
     rounded = training(matrices([[1.0, 1.0]]), [matrices([[3.0, 4.0]])], divided)
     yield rounded, "float64 weights, an iteration in bfloat16, and none of it: only the division"
     yield training([normal(3)], [[normal(3)]], options), "a vector: no matrix"
+    second = [{"params": [0]}, {"params": [1]}]
+    later = training([a, normal(3)], [[a, None]], options, groups=second)
+    yield later, "a vector in the second group"
     yield training([a, normal(2, 2, 2)], [[a, None]], options), "three axes: no matrix"
     second = {"params": [1], "lr": 0.03, "nesterov": False, "momentum": 0.5, "steps": 2}
     groups = [{"params": [0]}, second]
@@ -2128,6 +2147,11 @@ Muon.mistake(
     replace("1 - lr * group", "1 - group"),
 )
 Muon.mistake(
+    "Your decay has the factor √max(1, n / m), too. That belongs to the step alone: the parameter shrinks by "
+    "1 − lr·weight_decay.",
+    replace("1 - lr * group", f"1 - lr * {TALLER} * group"),
+)
+Muon.mistake(
     "weight_decay makes no difference in your code.",
     replace('p.mul_(1 - lr * group["weight_decay"])\n', "\n"),
 )
@@ -2158,6 +2182,15 @@ Muon.mistake(
 Muon.mistake(
     "Your constructor lets a parameter of more than two axes pass. Only matrices are allowed.",
     replace("len(shape) != 2", "len(shape) < 2"),
+)
+
+
+Muon.mistake(
+    "You look at the parameters of the first group alone. No group may hold one that is no matrix.",
+    replace(
+        'for group in self.param_groups for p in group["params"]]',
+        'for p in self.param_groups[0]["params"]]',
+    ),
 )
 
 

@@ -394,6 +394,15 @@ one_f_one_b_schedule.mistake(
     ),
 )
 one_f_one_b_schedule.mistake(
+    "Your backwards take the newest micro-batch that is alive. The oldest one is due: they go by micro-batch from 0 on.",
+    replace(
+        '("B", stage, i - warmup)]',
+        '("B", stage, i)]',
+        "range(n_microbatches - warmup, n_microbatches)",
+        "reversed(range(warmup))",
+    ),
+)
+one_f_one_b_schedule.mistake(
     "The backwards at the end go from the last to the first. They go by micro-batch, too.",
     replace(
         "range(n_microbatches - warmup, n_microbatches)",
@@ -820,6 +829,11 @@ timeline.mistake(
 timeline.mistake(
     "Your W waits for nothing but its rank. It needs I of its own stage.",
     replace('return [("I", stage, i)]', "return []"),
+)
+timeline.mistake(
+    "Your backwards wait for one of their own kind. Where one stage splits them and the other does not, B waits for I, "
+    "or I for B.",
+    replace('due = "I" if ("I", stage + 1, i) in times else "B"', "due = kind"),
 )
 timeline.mistake(
     "You wait for B of the next stage. It may have been split: then I is what makes the gradient.",
@@ -1974,10 +1988,16 @@ ring_attention.mistake(
     "You accumulate in the inputs' dtype. In bfloat16 sums lose digits, in float16 they overflow: use float32 inside.",
     replace("dtype = torch.promote_types(q.dtype, torch.float32)", "dtype = q.dtype"),
 )
-ring_attention.mistake(
-    "You accumulate in float32 whatever comes: float64 inputs lose half of their digits.",
-    replace("torch.promote_types(q.dtype, torch.float32)", "torch.float32"),
-)
+for scaled in ("q.to(dtype) * q.shape[-1] ** -0.5", "q.to(dtype) / q.shape[-1] ** 0.5"):
+    ring_attention.mistake(
+        "You accumulate in float32 whatever comes: float64 inputs lose half of their digits.",
+        replace(
+            "torch.promote_types(q.dtype, torch.float32)",
+            "torch.float32",
+            "q.to(dtype) * q.shape[-1] ** -0.5",
+            scaled,
+        ),
+    )
 ring_attention.mistake(
     "The result has the dtype of the accumulators: cast it back to q's.",
     replace("(out / total[..., None]).to(q.dtype)", "out / total[..., None]"),
@@ -2239,6 +2259,8 @@ def _():
     yield call(torch.zeros(3, 5), 2), "all equal: the lowest numbers"
     yield call(torch.tensor([[1.0, 3.0, 3.0, 0.0, 3.0]]), 2), "a tie at the border"
     yield call(torch.tensor([[500.0, 0.0, -500.0]]), 3), "probabilities that are 0 in float32"
+    yield call(torch.tensor([[-500.0, 0.0, 500.0]]), 3), "equal probabilities of other logits"
+    yield call(torch.tensor([[0.5, 2.0, 1.0]]).half(), 2), "float16"
     yield call(torch.tensor([[9.0, 1.0, 0.0, 0.0]] * 3), 1), "three experts that nobody chose"
     yield call(torch.arange(12.0).view(4, 3).T, 2), "not contiguous"
     yield call(torch.tensor([[0.5, 0.25, 2.0]], dtype=F64), 3), "every expert"
@@ -2275,6 +2297,18 @@ top_k_router.mistake(
 top_k_router.mistake(
     "In a tie your higher number comes first. Of equal logits the lower number does: a stable sort.",
     replace(SORT, f"logits.shape[1] - 1 - {SORT.replace('logits.sort', 'logits.flip(-1).sort')}"),
+)
+top_k_router.mistake(
+    "You sort the probabilities. Those of very different logits may both be 0 in float32, and then look like a tie: "
+    "sort the logits.",
+    replace("logits.sort(", "probabilities.sort("),
+)
+top_k_router.mistake(
+    "You convert bfloat16 alone to float32. float16 is computed in float32 as well.",
+    replace(
+        "torch.promote_types(logits.dtype, torch.float32)",
+        "torch.float32 if logits.dtype == torch.bfloat16 else logits.dtype",
+    ),
 )
 top_k_router.mistake(
     "You choose the experts with the lowest logits: sort them falling.",
@@ -2963,6 +2997,14 @@ def _():
         call(model=SMALL | {"layers": 12}, cluster=FEW | {"memory": 8e9}, top=100),
         "many ways to cut into chunks",
     )
+    yield (
+        call(model=SMALL, cluster=FEW | {"devices": 12, "node": 6, "memory": 8e9}, top=1000),
+        "nodes of six devices: tp is 1, 2 or 4",
+    )
+    yield (
+        call(model=long | {"context": 32770}, cluster=FEW | {"memory": 80e9}, top=100),
+        "cp of 4, which does not divide the context",
+    )
 
 
 FULL = sum(planning.memory(planning.Model(**SMALL), planning.Layout()).values()) / planning.USABLE
@@ -3019,6 +3061,20 @@ plan_parallelism.mistake(
 plan_parallelism.mistake(
     "You let tensor parallelism leave the node: tp is at most the devices of one.",
     replace("powers_of_two(cluster.node)", "powers_of_two(cluster.devices)"),
+)
+plan_parallelism.mistake(
+    "You ask that tp divide the devices of a node. It is a power of two, at most as many as these: of six, 4 will do.",
+    replace(
+        "powers_of_two(cluster.node)",
+        "[t for t in powers_of_two(cluster.node) if cluster.node % t == 0]",
+    ),
+)
+plan_parallelism.mistake(
+    "You ask that cp divide the context. It is a power of two that leaves each rank at least LEAST_TOKENS.",
+    replace(
+        "powers_of_two(model.context // LEAST_TOKENS)",
+        "[c for c in powers_of_two(model.context // LEAST_TOKENS) if model.context % c == 0]",
+    ),
 )
 plan_parallelism.mistake(
     "Your pipelines are powers of two. Any number of stages up to the layers will do, 3 and 35 too.",
@@ -3084,6 +3140,10 @@ plan_parallelism.mistake(
         "powers_of_two(model.context // LEAST_TOKENS)",
         "powers_of_two(model.context // LEAST_TOKENS)[: model.context // LEAST_TOKENS]",
     ),
+)
+plan_parallelism.mistake(
+    "Your chunks are powers of two. Any number that divides the layers of a stage will do, 3 and 6 too.",
+    replace("for c in range(1, n + 1) if", "for c in powers_of_two(n) if"),
 )
 plan_parallelism.mistake(
     "Your chunks divide the layers of the model. They cut a stage, and divide its n layers.",

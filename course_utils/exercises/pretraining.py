@@ -77,9 +77,15 @@ def _():
     yield call(UNEVEN, eval=["", "inside", "inside.0", "table"], **LIKE), "eval mode before"
     yield call(UNEVEN, [pair(2, 2)], **LIKE), "two calls"
     yield call(UNEVEN, bfloat16=True, **LIKE), "under autocast"
+    yield call(UNEVEN, half=True, **LIKE), "logits in bfloat16, without autocast"
     yield call(TURNED, **LIKE), "ids and targets that are not contiguous"
 
 
+IN_ITS_DTYPE = (
+    "The loss is computed in the dtype of the logits. Autocast turns them into float32 by itself; without it a model may "
+    "give logits in bfloat16: take their `.float()`."
+)
+OF_LOGITS = "mean_loss(model(x), y)", "F.cross_entropy(model(x).flatten(0, 1), y.flatten())"
 RESTORED = "    for module, mode in modes.items():\n        module.training = mode\n"
 LOSSES = "mean_loss(model(x), y) * y.numel() for"
 MEAN = "torch.stack(losses).sum() / sum(y.numel() for _, y in batches)"
@@ -89,6 +95,7 @@ estimate_loss.slips(
             "    model.eval()\n", ""
         ): "The model is judged in train mode: dropout makes its loss larger, and another one in every call. "
         "Call model.eval() first.",
+        replace(*OF_LOGITS): IN_ITS_DTYPE,
         replace(RESTORED, ""): "The model stays in eval mode, and trains on without dropout.",
         replace(
             RESTORED, "    model.train()\n"
@@ -228,6 +235,7 @@ def _():
     yield call([pair(2, 3)], clip=1e4, **LIKE), "a norm below the limit stays as it is"
     yield call(UNEVEN, clip=0.0, **LIKE), "no limit"
     yield call(UNEVEN, clip=0.2, bfloat16=True, **LIKE), "under autocast"
+    yield call([pair(2, 4)], clip=0.0, half=True, **LIKE), "logits in bfloat16, without autocast"
     yield call(TURNED, clip=0.2, **LIKE), "ids and targets that are not contiguous"
 
 
@@ -237,6 +245,7 @@ STEP = "    optimizer.step()\n"
 ADDED = "        total += loss.detach()\n"
 training_step.slips(
     {
+        replace(*OF_LOGITS): IN_ITS_DTYPE,
         replace(
             WEIGHT, ""
         ): "You add up the means: k micro-batches give about k times the loss and the gradient.",
@@ -393,9 +402,12 @@ def _():
     yield call(1e9, -5.0), "a negative speed"
     yield call(-1.0, 5.0), "a negative number of tokens"
     yield call(1e9, 5.0, devices=0), "no device"
+    yield call(1e9, 5.0, devices=-2), "a negative number of devices"
     yield call(1e9, 5.0, scaling=0.0), "nothing of its speed is kept"
     yield call(1e9, 5.0, scaling=1.1), "more than its speed"
+    yield call(1e9, 5.0, scaling=-0.5), "less than nothing is kept"
     yield call(1e9, 5.0, lost=1.0), "no step is ever made"
+    yield call(1e9, 5.0, lost=1.5), "more than all time is lost"
     yield call(1e9, 5.0, lost=-0.1), "less than nothing is lost"
 
 
@@ -428,6 +440,9 @@ tokens_per_second_to_days.slips(
             "0 <= lost < 1", "0 <= lost <= 1"
         ): "If all time is lost there is no answer: raise ValueError.",
         replace(
+            "0 < scaling <= 1", "0 <= scaling <= 1"
+        ): "You take a scaling of 0, and divide by it. Raise ValueError.",
+        replace(
             "0 < scaling <= 1", "0 < scaling < 1"
         ): "You refuse scaling = 1: devices that lose nothing.",
         replace("0 < scaling <= 1", "0 < scaling"): "You take a scaling above 1. Raise ValueError.",
@@ -437,6 +452,15 @@ tokens_per_second_to_days.slips(
         replace(
             "tokens_per_second > 0 and", ""
         ): "You do not check the speed. It must be positive.",
+        replace(
+            " and devices >= 1", " and devices != 0"
+        ): "You take a negative number of devices. Raise ValueError.",
+        replace(
+            "0 < scaling <= 1", "scaling != 0 and scaling <= 1"
+        ): "You take a negative scaling. Raise ValueError.",
+        replace(
+            "0 <= lost < 1", "0 <= lost != 1"
+        ): "You take a lost share above 1, and answer with negative days. Raise ValueError.",
         replace(" and devices >= 1", ""): "You do not check the number of devices.",
     }
 )
@@ -1034,6 +1058,12 @@ fit_power_law.slips(
         ): "You take infinite values. Raise ValueError.",
         replace(
             "len(x.unique()) < 2", "len(x) < 2"
+        ): "Two runs at the same x have no slope: count different x.",
+        replace(
+            "len(x.unique()) < 2",
+            "len(x) < 2",
+            "(du * (v - v.mean())).sum() / du.square().sum()",
+            "torch.linalg.lstsq(torch.stack((torch.ones_like(u), u), 1), v[:, None]).solution[1, 0]",
         ): "Two runs at the same x have no slope: count different x.",
         replace("len(x.unique()) < 2", "False"): "One x has no slope: raise ValueError.",
         replace(

@@ -413,6 +413,13 @@ tree_broadcast.contract(
 )
 
 COPY_BACK = "    if data is not x:\n        x.copy_(data)"
+FROM_THE_FARTHEST = (
+    replace("reached = 1", "reached = 2 ** (world_size - 1).bit_length() // 2")
+    + replace("while reached < world_size", "while reached >= 1")
+    + replace("if place < reached and", "if place % (2 * reached) == 0 and")
+    + replace("reached <= place < 2 * reached", "place % (2 * reached) == reached")
+    + replace("reached *= 2", "reached //= 2")
+)
 A_COPY = replace("data = x.contiguous()", "data = x.clone(memory_format=torch.contiguous_format)")
 
 tree_broadcast.mistake(
@@ -420,10 +427,15 @@ tree_broadcast.mistake(
     "(rank - root) % world_size.",
     replace("(rank - root) % world_size", "rank"),
 )
-tree_broadcast.mistake(
-    "You stop a round too early: the places of the last round never receive. Go on while fewer places "
-    "than ranks are reached.",
-    replace("while reached < world_size", "while 2 * reached < world_size"),
+tree_broadcast.slips(
+    dict.fromkeys(
+        (
+            replace("while reached < world_size", "while 2 * reached < world_size"),
+            FROM_THE_FARTHEST + replace("while reached >= 1", "while reached > 1"),
+        ),
+        "You stop a round too early: the places of the last round never receive. Go on until every place "
+        "is reached.",
+    )
 )
 tree_broadcast.mistake(
     "You round log2 n down. Where n is no power of two, the last ranks need a round of their own.",
@@ -445,7 +457,8 @@ tree_broadcast.mistake(
 
 
 tree_broadcast.mistake(
-    "You send by place, not by rank. Places count from the root: add it to them, modulo the world size.",
+    "You send to places, or receive from them, as if they were ranks. Places count from the root: add it to "
+    "them, modulo the world size.",
     replace("(rank + reached) % world_size", "place + reached")
     + replace("(rank - reached) % world_size", "place - reached"),
 )
@@ -893,10 +906,18 @@ reduce_scatter_by_p2p.mistake(
     "neighbour's, (rank - 1) % n: it has the longest way to go.",
     replace(FIRST, "pieces[rank]") + replace("rank - step - 2", "rank - step - 1"),
 )
-reduce_scatter_by_p2p.mistake(
+INTO_VIEWS = (
     "You add into the pieces of `x`, which are views: the caller's gradients are overwritten by partial "
-    "sums. Add into what you have received.",
-    replace("received.add_(mine)", "mine.add_(received)"),
+    "sums. Add into what you have received."
+)
+reduce_scatter_by_p2p.mistake(INTO_VIEWS, replace("received.add_(mine)", "mine.add_(received)"))
+reduce_scatter_by_p2p.mistake(  # of an x with a stride, too
+    INTO_VIEWS,
+    replace("received.add_(mine)", "mine.add_(received)")
+    + replace("x.contiguous().split", "x.split")
+    + replace("exchange(partial,", "exchange(partial.contiguous(),")
+    + replace("empty_like(mine)", "empty_like(mine, memory_format=torch.contiguous_format)")
+    + replace("return partial", "return partial.clone()"),
 )
 reduce_scatter_by_p2p.mistake(
     "You pass the pieces on and do not add to them, so each rank gets what one other rank had.",

@@ -1020,8 +1020,21 @@ def _():
         call([window, op, launch(1, 30.0), kernel(1, 31.0)], "forward"),
         "an operation of the same name",
     )
+    others = [note("forward of block 1", 30.0, 5.0), launch(1, 31.0), kernel(1, 32.0)]
+    others += [note("the last forward", 40.0, 5.0), launch(2, 41.0), kernel(2, 42.0)]
+    yield call([window, *others], "forward"), "names that begin or end with the annotation's"
+    waits = host("Stream Synchronize", 12.0, cat="cuda_sync", correlation=1)
+    yield (
+        call([window, waits, launch(1, 30.0), kernel(1, 31.0)], "forward"),
+        "an event of another cat, with the correlation of a launch outside",
+    )
 
 
+IN_THE_NAME = "You take every annotation in whose name the one asked for stands, `step 10` for `step 1` too. It is the whole name."
+NO_LAUNCH = (
+    'You take events of other cats for launches. They may have a correlation too; a launch has cat "cuda_runtime" or '
+    '"cuda_driver".'
+)
 GRAPHS = 'You count launches. The launch of a CUDA graph starts many kernels: count the events of cat "kernel".'
 count_kernels.slips(
     {
@@ -1030,6 +1043,16 @@ count_kernels.slips(
             '''event.get("cat") == "cuda_runtime"''',
         ): "You look at the runtime's calls only. Triton's kernels are launched by the driver's: cat "
         '"cuda_driver".',
+        replace('event["name"] == annotation', 'annotation in event["name"]'): IN_THE_NAME,
+        replace('event["name"] == annotation', 'event["name"].startswith(annotation)'): IN_THE_NAME,
+        replace(
+            """event.get("cat") in ("cuda_runtime", "cuda_driver")""",
+            """event.get("cat", "").startswith("cuda")""",
+        ): NO_LAUNCH,
+        replace(
+            """event.get("cat") in ("cuda_runtime", "cuda_driver")""",
+            """event.get("cat") != "kernel" and "correlation" in event.get("args", {})""",
+        ): NO_LAUNCH,
         replace(
             """event.get("cat") in ("cuda_runtime", "cuda_driver")""",
             """event.get("cat") in ("cuda_runtime", "cuda_driver") and "LaunchKernel" in event["name"]""",
@@ -1466,6 +1489,9 @@ OTHER_DTYPE = (
     "The result has another dtype than the update: a float32 factor makes it float32, or the update was "
     "converted. Convert back."
 )
+OWN_DTYPE = (
+    "Your norm has the update's dtype. For half precision it is float32: convert the update first."
+)
 remove_graph_break.slips(
     {
         replace(
@@ -1505,6 +1531,8 @@ remove_graph_break.slips(
             "norm = update.to(wide).square().sum().sqrt()",
             "norm = update.square().sum().sqrt().to(wide)",
         ): "You square in the update's own dtype: 300² overflows in float16. Convert first.",
+        replace("update.to(wide).square().sum().sqrt()", "update.norm()"): OWN_DTYPE,
+        replace("update.to(wide).square().sum().sqrt()", "update.square().sum().sqrt()"): OWN_DTYPE,
         replace(
             "norm = update.to(wide).square().sum().sqrt()",
             "norm = update.to(wide).square().sum(-1).sqrt() if update.ndim else update.to(wide).abs()",
@@ -1818,6 +1846,8 @@ def _():
         "a thousand apart, the other way",
     )
     yield call("merge_statistics", stats(1.0, 2.0, F64), stats(3.0, 4.0, F64)), "float64, one row"
+    half = stats([1.0, 2.0], [2.0, 1.5], BF16), stats([3.0, -1.0], [4.0, 3.0], BF16)
+    yield call("merge_statistics", *half), "two parts in bfloat16"
 
 
 online_softmax.contract(
@@ -1870,6 +1900,7 @@ online_softmax.mistake(
 )(contiguous_first, book.merge_statistics)
 
 MERGED = "one[1] * (one[0] - shift).exp() + other[1] * (other[0] - shift).exp()"
+IN_FLOAT32 = "Merged statistics of half precision come back in float32. A merge keeps the dtype of what it is given."
 NEITHER = (
     "Where neither side has seen anything you compute −∞ − −∞, which is NaN. Subtract 0 there."
 )
@@ -1899,6 +1930,17 @@ online_softmax.slips(
             "(block - top.masked_fill(top == -math.inf, 0.0)[..., None]).exp()", "block.exp()"
         ): "You do not subtract the maximum of the block: exp(1000) is infinite.",
         replace(
+            f"return maximum, {MERGED}",
+            "wide = torch.promote_types(maximum.dtype, torch.float32)\n"
+            f"    return maximum.to(wide), ({MERGED}).to(wide)",
+        ): IN_FLOAT32,
+        replace(
+            "maximum = torch.maximum(one[0], other[0])",
+            "wide = torch.promote_types(one[0].dtype, torch.float32)\n"
+            "    one, other = ([x.to(wide) for x in side] for side in (one, other))\n"
+            "    maximum = torch.maximum(one[0], other[0])",
+        ): IN_FLOAT32,
+        replace(
             "maximum = torch.maximum(one[0], other[0])",
             "maximum = torch.logaddexp(one[0], other[0])",
         ): "That is the logarithm of a sum of exponentials. The larger of the two maxima is asked for.",
@@ -1913,6 +1955,10 @@ online_softmax.slips(
             "state = (top, state[1] + weights.sum(dim=-1))",
         ): "The total of the blocks before keeps its old maximum where a later block has a larger one. Multiply it by "
         "exp(old maximum − new maximum) first.",
+        replace(
+            "    return state",
+            "    return state[0].masked_fill(state[0] == -math.inf, 0.0), state[1]",
+        ): "You return 0 as the maximum of a row of −∞. The 0 is there for the subtraction only: the maximum is −∞.",
         replace(
             "x.new_full(x.shape[:-1], -math.inf, dtype=wide)",
             "x.new_zeros(x.shape[:-1], dtype=wide)",
@@ -2031,6 +2077,7 @@ def _():
     yield call(a, b, 2, 5, 8), "three block sizes, all different"
     yield call(normal(3, 0), normal(0, 4), 2, 2, 2), "K is 0"
     yield call(normal(0, 3), normal(3, 4), 2, 2, 2), "no row"
+    yield call(normal(3, 4), normal(4, 0), 2, 2, 2), "no column"
     yield call(normal(1, 1), normal(1, 1), 1, 1, 1), "one number"
     yield (
         call(draws.scattered(normal(5, 6)), draws.scattered(normal(6, 4, seed=1)), 2, 2, 4),
@@ -2073,11 +2120,18 @@ tiled_matmul.slips(
         ): "You sum in the dtype of a. Half precision overflows and rounds in every step: keep the total in float32, and "
         "convert the tiles.",
         replace(
+            "torch.zeros_like(tile, dtype=wide)", "torch.zeros_like(tile)"
+        ): "You convert the tiles, but keep the total in the dtype of a: half precision rounds it after each tile of K, "
+        "and it may overflow. Keep it in float32, and round once, at the end.",
+        replace(
             "total += a_tile.to(wide) @ b_tile.to(wide)", "total += (a_tile @ b_tile).to(wide)"
         ): "Each partial product is rounded to half precision before it is added. Convert the tiles, not their product.",
         replace(
             "total += a_tile.to(wide)", "total = a_tile.to(wide)"
         ): "You keep the last partial product. A tile of the result is the sum over all of them.",
+        replace(
+            "range(0, b.size(1), block_n)", "range(0, max(b.size(1), 1), block_n)"
+        ): "Where b has no column you read the tiles of a all the same. There is no tile of the result that needs them.",
         replace(
             "read += a_tile.numel() + b_tile.numel()",
             "read += block_m * block_k + block_k * block_n",
@@ -2106,6 +2160,13 @@ tiled_matmul.slips(
         replace(
             "read += a_tile.numel() + b_tile.numel()", "read += 2 * a_tile.numel() * b_tile.size(1)"
         ): "You count FLOPs. What is asked for are the elements that are read.",
+        replace(
+            "range(0, a.size(0), block_m)",
+            "range(0, max(a.size(0), 1), block_m)",
+            "range(0, b.size(1), block_n)",
+            "range(0, max(b.size(1), 1), block_n)",
+        ): "You count tiles as read where the result has no element. `split` gives one empty piece for an axis of size 0; "
+        "there is no tile, and nothing to read for it.",
         replace(
             "range(0, a.size(1), block_k)", "range(0, a.size(1) // block_k * block_k, block_k)"
         ): "You leave out the last tile along K where it is smaller.",

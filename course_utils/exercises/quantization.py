@@ -393,6 +393,8 @@ def _():
         ("bfloat16"),
     )
     yield call("quantize", x.double(), half.double(), zero(1), -8, 7), "float64"
+    nearly = torch.tensor([0.25 + 2**-40, 0.75 - 2**-40], dtype=F64)
+    yield call("quantize", nearly, half, zero(0), -8, 7), "float64, which float32 takes for halves"
     yield call("quantize", x, half.bfloat16(), zero(1), -8, 7), "a scale in bfloat16"
     yield call("quantize", draws.scattered(x), column, zeros_like(column), -8, 7), "not contiguous"
     yield call("quantize", normal(0, 4), torch.ones(1, 2), torch.zeros(1, 2).int(), -8, 7), "no row"
@@ -425,6 +427,14 @@ def _():
         "not contiguous",
     )
     yield call("dequantize", integers(0, 4), torch.ones(1, 1), torch.zeros(1, 1).int()), "no row"
+    yield (
+        call("dequantize", integers(6, 5), torch.ones(6, 2), torch.zeros(6, 2).int()),
+        "groups that do not fit: an error",
+    )
+    yield (
+        call("dequantize", integers(6), torch.ones(2, 6), torch.zeros(2, 6).int()),
+        "more axes than q: an error",
+    )
 
 
 quantize.contract(
@@ -459,6 +469,8 @@ RECIPROCAL = (
 )
 LEVELS = "(x.float() / spread(scale, x.shape)).round() + spread(zero_point, x.shape)"
 BACK = "steps = q.int() - spread(zero_point, q.shape)"
+WIDE_X = "x.to(torch.promote_types(x.dtype, torch.float32))"
+IN_FLOAT64 = "float64 stays float64 with you. It is float32 that is asked for: near a half the integers differ."
 quantize.slips(
     {
         replace(
@@ -482,6 +494,7 @@ quantize.slips(
             "return levels.clamp",
             "levels = levels.float()\n    return levels.clamp",
         ): "You divide in float64. It is float32 that is asked for: halfway between two integers they differ.",
+        replace("x.float()", WIDE_X): IN_FLOAT64,
         replace(
             ".round() +", ".trunc() +"
         ): "You cut the fraction off instead of rounding to the nearest.",
@@ -536,6 +549,17 @@ quantize.slips(
             "(scale if scale.ndim < x.ndim else scale.repeat([a // max(b, 1) for a, b in "
             "zip(x.shape, scale.shape)])).float()).round()",
         ): TILED,
+        replace(
+            BACK,
+            "if scale.ndim > q.ndim:\n        return ((q.int() - zero_point) * scale.float()).to(dtype)\n    "
+            + BACK,
+        ): "Your `dequantize` takes parameters with more axes than q. They do not fit, though they would broadcast: "
+        "raise ValueError.",
+        replace(
+            BACK,
+            "if scale.ndim and q.size(-1) % scale.size(-1):\n        raise RuntimeError(q.shape)\n    "
+            + BACK,
+        ): "Groups that do not fit end in torch's RuntimeError in your `dequantize`. Raise ValueError there, too.",
         replace(
             BACK, "steps = q.int() + spread(zero_point, q.shape)"
         ): "You add the zero point on the way back. There it is subtracted.",
@@ -919,6 +943,9 @@ def _():
         "x and scale in bfloat16",
     )
     yield call(x.double(), half, zero(1), -8, 7), "float64"
+    nearly = torch.tensor([0.25 + 2**-40, 0.75 - 2**-40], dtype=F64)
+    yield call(nearly, half, zero(0), -8, 7), "float64, which float32 takes for halves"
+    yield call(x.double(), torch.tensor(0.1), zero(0), -80, 70), "float64, and products of float32"
     yield call(normal(0, 4), torch.ones(1, 2), torch.zeros(1, 2).int(), -8, 7), "no row"
     yield call(draws.scattered(x), column, zeros_like(column), -8, 7), "not contiguous"
     yield call(normal(6, 5), torch.ones(6, 2), torch.zeros(6, 2).int(), -8, 7), "an error"
@@ -945,6 +972,7 @@ def _():
             "qmax": 7,
         }
         yield call(**given).on("edge cases", grad=("x",)), why
+    yield call(**given).on("edge cases", grad=("x", "scale")), "the scale gets no gradient"
 
 
 PASSED = "value + (passed - passed.detach())"
@@ -1050,6 +1078,17 @@ fake_quantize.slips(
         replace(
             "x.float() / spread(scale, x.shape)", "x / spread(scale, x.shape).to(x.dtype)"
         ): "You divide in x's dtype, and the level differs from that of `quantize`. Turn x to float32 first.",
+        replace("x.float()", WIDE_X): IN_FLOAT64,
+        replace(
+            "dequantize(level.clamp(qmin, qmax).int(), scale, zero_point, x.dtype)",
+            "((level.clamp(qmin, qmax).int() - spread(zero_point, x.shape)) * spread(scale, x.shape)"
+            ".to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)",
+        ): "You multiply float64 in float64. `dequantize` computes the product in float32, and the values are "
+        "exactly its own.",
+        replace(
+            "    with torch.no_grad():\n        level", "    if True:\n        level"
+        ): "A gradient reaches the scale, by which the integers are multiplied. It gets none: compute the value without "
+        "a graph, or detach the scale.",
         replace(
             "dequantize(level.clamp(qmin, qmax).int(), scale, zero_point, x.dtype)",
             "level.clamp(qmin, qmax).to(x.dtype)",
@@ -1104,7 +1143,7 @@ def _(x, scale, zero_point, qmin, qmax):
 def _(x, scale, zero_point, qmin, qmax):
     q = quantization.quantize(x.detach(), scale, zero_point, qmin, qmax, torch.int32)
     level = torch.round(x.detach().float() / spread(scale, x.shape)) + spread(zero_point, x.shape)
-    y = dequantize(q, scale, zero_point, x.dtype)
+    y = dequantize(q, scale.detach(), zero_point, x.dtype)
     kept = x.masked_fill(level.clamp(qmin, qmax) != level, 0.0)
     return y + (kept - kept.detach())
 
@@ -1504,13 +1543,16 @@ smooth_scales.slips(
         replace(
             "if not 0 <= alpha <= 1:", "if False:"
         ): "You take any alpha. It is from 0 to 1, else raise ValueError.",
-        replace(
-            "largest.float()",
-            "largest.float().clamp(min=1e-5)",
-            ".abs().amax(0)",
-            ".abs().amax(0).clamp(min=1e-5)",
-        ): "You put a small number in place of inputs and weights that are 0, and s is made of it. The s of such a "
-        "feature is 1.",
+        **{
+            replace(
+                "largest.float()",
+                f"largest.float().clamp(min={tiny})",
+                ".abs().amax(0)",
+                f".abs().amax(0).clamp(min={tiny})",
+            ): "You put a small number in place of inputs and weights that are 0, and s is made of it. "
+            "The s of such a feature is 1."
+            for tiny in ("1e-5", "1e-8", "1e-12", "1e-20")
+        },
         replace(
             "if not 0 <= alpha <= 1:", "if not 0 < alpha < 1:"
         ): "You refuse α = 0 and α = 1. Both are allowed: all of the range goes to one side.",
@@ -1843,6 +1885,8 @@ def _():
     yield nearly, "hardly any damping: float32 is not enough"
     big = torch.full((1, 4), 1e9)
     yield call(big, torch.eye(4), torch.ones(1, 1), -8, 7), "a column far beyond the range"
+    halves = torch.tensor([[0.5, 1.5, -0.5, -1.5]])
+    yield call(halves, torch.eye(4), torch.ones(1, 1), -8, 7), "halves go to the even integer"
 
 
 gptq.contract(
@@ -1896,6 +1940,9 @@ gptq.slips(
         replace(
             ".round().clamp(qmin, qmax)", ".round()"
         ): "You do not clamp the integers to [qmin, qmax].",
+        replace(
+            "/ steps[:, j]).round()", "/ steps[:, j] + 0.5).floor()"
+        ): "You round halves up. They go to the even integer, as `torch.round` does it.",
         replace(
             "codes[:, j] = (left[:, j] / steps[:, j]).round().clamp(qmin, qmax)",
             "level = (left[:, j] / steps[:, j]).round()\n        codes[:, j] = level.clamp(qmin, qmax)",
@@ -2297,11 +2344,6 @@ class _(nn.Module):
 ZERO = "zero is zero in every dtype"
 ON_CPU = "cases are on the CPU"
 for exercise, mutant, because in (
-    (
-        fake_quantize,
-        "fake_quantize: `with torch.no_grad():` → `if True:`",
-        "the integers between x and the value carry no gradient anyway; it saves the work of recording",
-    ),
     (
         fake_quantize,
         "fake_quantize: `level.clamp(qmin, qmax).int()` → `level.clamp(qmin, qmax)`",

@@ -173,6 +173,10 @@ def _():
 
 
 NO_STEP_LEFT = "With warmup_steps = total_steps no step is left for the cosine: raise ValueError."
+STRETCHED = (
+    "Your cosine is stretched over total_steps, so it has not arrived at the end. It has total_steps - warmup_steps "
+    "steps."
+)
 warmup_cosine.slips(
     {
         replace(
@@ -182,8 +186,13 @@ warmup_cosine.slips(
         replace(
             "(step - warmup_steps) / (total_steps - warmup_steps)",
             "(step - warmup_steps) / total_steps",
-        ): "Your cosine is stretched over total_steps, so it has not arrived at the end. It has "
-        "total_steps - warmup_steps steps.",
+        ): STRETCHED,
+        replace(
+            "(step - warmup_steps) / (total_steps - warmup_steps)",
+            "(step - warmup_steps) / total_steps",
+            "    progress =",
+            "    if step >= total_steps:\n        return min_ratio\n    progress =",
+        ): STRETCHED,
         replace(
             "(step - warmup_steps) / (total_steps - warmup_steps)", "step / total_steps"
         ): "Your cosine has begun at step 0, so the factor jumps where the warm-up ends. Its progress is 0 at "
@@ -610,7 +619,16 @@ SECOND_PASS = replace(
     "    for grads in by_dtype.values():\n        torch._foreach_mul_(grads, factor)\n",
     "    for p in parameters:\n        if p.grad is not None:\n            p.grad.mul_(factor)\n",
 )
-for second_pass in (SECOND_PASS, SECOND_PASS + ALL_WIDE):
+FIRST_PASS = replace(
+    "    by_dtype = defaultdict(list)\n",
+    "    wide = torch.float32\n"
+    "    for p in parameters:\n"
+    "        if p.grad is not None:\n"
+    "            wide = torch.promote_types(wide, p.grad.dtype)\n"
+    "    by_dtype = defaultdict(list)\n",
+)
+ZERO_WIDE = replace("torch.zeros(())", "torch.zeros((), dtype=wide)")
+for second_pass in (SECOND_PASS, SECOND_PASS + ALL_WIDE, FIRST_PASS, FIRST_PASS + ZERO_WIDE):
     clip_grad_norm.mistake(
         "You go through `parameters` twice. An iterator is empty the second time, so nothing is scaled. Keep a "
         "list of the gradients.",
@@ -739,6 +757,8 @@ def _():
     yield sharded(5.0, [HALF], [t(3.0), t(4.0, dtype=F64)]), "dtypes that differ from rank to rank"
     yield sharded(0.5, [t(3.0)], [t(0.1, 0.2)]), "one rank's share alone is below the bound"
     yield sharded(1.0, [t(3.0, 4.0)]), "a world of one"
+    turned = torch.arange(1.0, 7.0).view(2, 3).T
+    yield sharded(1.0, [turned], [t(2.0)]), "a shard that lies transposed in memory"
 
 
 clip_sharded_grad_norm.contract(
@@ -826,6 +846,9 @@ clip_sharded_grad_norm.slips(
         replace(
             "return norm", "return squares.sqrt()"
         ): "You return a tensor. A Python float is asked for: `.item()`.",
+        replace(
+            "grad.double()", "grad.view(-1).double()"
+        ): "`view(-1)` raises for a shard that lies transposed in memory, and a sum needs no flat tensor.",
     }
 )
 for factor in ("factor", "torch.tensor(factor, dtype=torch.float64)"):
@@ -1560,6 +1583,10 @@ def _():
     yield call([2.0, 4.0, 6.0], window=2, threshold=3.0), "exactly at the threshold"
     yield call(calm, [20.0, 30.0, 20.0, 99.0], window=3, threshold=2.5), "two detectors in turn"
     yield call([*[2.0, 3.0] * 32, 5.0, 6.0]), "the defaults"
+    yield call([2.0, 1.0, 2.5, 2.0], window=1), "a window of one"
+    huge = call([1e20, 2.0, 2.0, 2.0, 2.0], window=2, threshold=0.5)
+    yield huge, "a huge loss that has left the window"
+    yield call([0.1, 0.1, 0.1, 0.05], window=3), "all alike, of which rounding makes more or less"
 
 
 SpikeDetector.slips(
@@ -1664,6 +1691,44 @@ SpikeDetector.mistake(
         "        if spike and math.isfinite(loss):\n            self._last.pop()\n        return spike",
     ),
 )
+
+
+SpikeDetector.mistake(
+    "With a window of one you find no spike. Its standard deviation is 0, and any loss above the one in it is a spike.",
+    replace("len(self._last) == self._last.maxlen", "len(self._last) == self._last.maxlen > 1"),
+)
+SpikeDetector.mistake(
+    "You take the mean of the squares less the square of the mean. Rounding makes it negative where losses are alike, and "
+    "it has no root then: square the distances from the mean.",
+    replace(
+        "np.std(self._last)",
+        "math.sqrt(sum(x * x for x in self._last) / len(self._last) - (sum(self._last) / len(self._last)) ** 2)",
+    ),
+)
+
+
+@SpikeDetector.mistake(
+    "You add each loss to a sum and subtract it when it leaves the window. A huge one rounds the others away, for good: sum "
+    "what is in the window."
+)
+class _:
+    def __init__(self, window=64, threshold=6.0):
+        self.window, self.threshold, self.kept = window, threshold, []
+        self.total = self.squares = 0.0
+
+    def __call__(self, loss):
+        if not math.isfinite(loss):
+            return True
+        if len(self.kept) == self.window:
+            mean = self.total / self.window
+            std = max(self.squares / self.window - mean**2, 0.0) ** 0.5
+            if loss > mean + self.threshold * std:
+                return True
+            old = self.kept.pop(0)
+            self.total, self.squares = self.total - old, self.squares - old**2
+        self.kept.append(loss)
+        self.total, self.squares = self.total + loss, self.squares + loss**2
+        return False
 
 
 @SpikeDetector.alternative("a list, and sums by hand")

@@ -166,6 +166,7 @@ def _():
     yield call(99, (2, 3)), "far beyond the last element"
     yield call(-99, (2, 3)), "far before the first element"
     yield call(0, (2, 0)), "a shape without elements has no first one"
+    yield call(1, ()), "no axes: position 0 is the only one"
 
 
 unflatten_index.slips(
@@ -213,6 +214,10 @@ unflatten_index.slips(
             "    index = []", "    if not shape:\n        raise IndexError\n    index = []"
         ): "Your code raises for a shape without axes, which has no shape[0]. It has one element all the "
         "same, at position 0, and the index of that is ().",
+        replace(
+            "    if not 0", "    if not shape:\n        return ()\n    if not 0"
+        ): "You return () for a shape without axes, whatever the position. It has one element, at position 0: "
+        "any other position raises IndexError.",
         replace("IndexError", "ValueError"): "You raise ValueError. A position without an element "
         "is an IndexError, as for a list.",
     }
@@ -255,6 +260,8 @@ def _():
     yield call((1, 3, 1)), "axes of size one"
     yield call((2, 0, 3)), "an empty tensor: torch counts the size 0 as 1"
     yield call((2, 0, 3, 0, 4)), "two axes of size 0"
+    yield call((2, 0)), "no columns"
+    yield call((0, 2, 3)), "no rows"
     yield call((5, 1 << 20, 1 << 20)), "more than 2³¹ elements"
 
 
@@ -286,6 +293,14 @@ contiguous_strides.slips(
             "step *= max(size, 1)", "step = max(step * size, 1)"
         ): "You raise the product to 1 after every axis: a 0 swallows the sizes inside it. "
         "`torch.empty(2, 0, 3)` has strides (3, 3, 1).",
+        replace(
+            "max(size, 1)", "(max(size, 1) if strides[1:] else size)"
+        ): "A last axis of size 0 turns all strides to its left into 0. It counts as 1, like any other of size 0.",
+        replace(
+            "    strides, step",
+            "    if shape[:1] == (0,):\n        return (1,) * len(shape)\n    strides, step",
+        ): "Where the first axis has size 0 your strides are all 1. The sizes inside it count as ever: "
+        "`torch.empty(0, 2, 3)` has strides (6, 3, 1).",
         replace("[], 1", "[], 4"): "These are bytes (of float32). PyTorch counts strides in "
         "elements: the innermost is 1.",
         replace("tuple(reversed(strides))", "strides[::-1]"): "You return a list. x.stride() is a "
@@ -524,6 +539,11 @@ view_strides.slips(
             "    if not is_contiguous(shape, stride):\n        return None\n    if 0 in shape",
         ): "You say None for every tensor that is not contiguous; some can still be viewed: `x[:, "
         ":2]` of a 3 × 4 tensor as (3, 2, 1).",
+        replace(
+            "    strides, size,",
+            "    if len(runs) > 1:\n        return None\n    strides, size,",
+        ): "You say None unless all axes merge into one. Those that do not merge can still be kept or "
+        "split: (4, 3) with strides (1, 4) as (2, 2, 3) needs no copy.",
         replace("runs and runs[-1][1] == size * step", "runs"): "You merge axes where the strides "
         "only fall, or do not check at all. One step along the outer axis must equal the whole "
         "way along the inner one.",
@@ -642,6 +662,7 @@ def _(draw):
 @transpose_view.edge
 def _():
     yield call(GRID, 1, 1), "an axis with itself"
+    yield call(torch.arange(3.0), 0, -1), "the only axis, with itself"
     yield call(torch.zeros(0, 3), 0, 1), "no elements"
     yield call(GRID[1:, 1:], 0, 1), "a slice begins in the middle of its storage"
     yield call(GRID.T, 0, 1), "transposed twice"
@@ -679,6 +700,10 @@ transpose_view.slips(
             "x.as_strided(", "x.as_strided_("
         ): "You swap the axes of the caller's own x, in place. A "
         "method without an underscore, such as as_strided, makes a view and leaves x as it is.",
+        replace(
+            "    shape, stride =",
+            "    if x.ndim < 2:\n        raise ValueError(x.shape)\n    shape, stride =",
+        ): "You ask for two axes at least. Where there is one, it is swapped with itself.",
         replace("in (shape, stride)", "in (shape,)"): "You swapped the sizes but not the strides, "
         "so the elements are read in an order that nobody asked for.",
         replace("in (shape, stride)", "in (stride,)"): "You swapped the strides but not the "
@@ -788,6 +813,7 @@ def _():
     yield call(torch.zeros(1), ()), "one axis more than the shape asked for, though of size one"
     yield call(torch.zeros(3, 0), (3, 2)), "no element to repeat"
     yield call(torch.zeros(3), (0,)), "3 does not shrink to 0"
+    yield call(torch.zeros(0, 3), (2, 0, 3)), "no element, and a new axis in front"
 
 
 broadcast_view.contract(
@@ -813,6 +839,10 @@ broadcast_view.slips(
         "can grow; for others there is nothing sensible to repeat, so raise ValueError.",
         replace("step if old == size else 0", "step"): "An axis that repeats keeps its stride in "
         "your view, and walks on to other elements. Its stride must be 0.",
+        replace(
+            "if new < 0", "if 0 in x.shape or new < 0"
+        ): "You refuse every x without elements. It can have new axes like any other: a size of 0 that stays 0 "
+        "neither grows nor shrinks.",
         replace("raise ValueError", "raise RuntimeError"): "You raise RuntimeError, as x.expand "
         "does. ValueError is asked for.",
         replace(
@@ -908,6 +938,7 @@ def _():
     yield call(torch.arange(7.0), 2, 5), "windows that leave gaps"
     yield call(torch.arange(10.0)[1::3], 2), "a last axis with stride 3"
     yield call(torch.zeros(0, 5), 2), "an empty batch"
+    yield call(torch.zeros(0, 5), 6), "an empty batch, and no window fits"
     yield call(torch.tensor([1.0, float("nan"), 2.0]), 2), "NaN"
     yield call(torch.arange(3.0), 4), "no window fits"
     yield call(torch.arange(3.0), 0), "a window of nothing"
@@ -972,6 +1003,10 @@ sliding_windows.slips(
         "with its own strides.",
         replace("(1 <= size", "(size"): "You let a size of 0 or less through: there is no such "
         "window. Raise ValueError.",
+        replace(
+            "1 <= size <= length and", "1 <= size and (size <= length or not x.numel()) and"
+        ): "You let any window through where the batch is empty. One that is longer than the axis is a ValueError "
+        "there, too.",
         replace(" <= length", ""): "You let a window through that is longer than the axis: none "
         "fits. Raise ValueError.",
         replace(
@@ -1042,6 +1077,7 @@ def _():
     yield call(torch.zeros(1, 1)), "one element"
     yield call(GRID, 9), "far to the right of the matrix"
     yield call(GRID, -9), "far below the matrix"
+    yield call(torch.zeros(2, 3, 4), 4), "a diagonal that misses each matrix of a batch"
     yield call(GRID, offset=-1), "the offset by its name"
     yield call(GRID[1:, 1:], 1), "a slice begins in the middle of its storage"
     yield call(torch.arange(3.0).expand(3, 3)), "expanded rows: stride 0 + 1"
@@ -1068,6 +1104,10 @@ diagonal_view.slips(
         replace(
             "max(min(n - top, m - left), 0)", "min(n - top, m - left)"
         ): "A diagonal that misses the matrix has length 0 in torch; yours is negative. Raise it to 0.",
+        replace(
+            "    start =",
+            "    if not length:\n        return x.as_strided((0,), (1,), x.storage_offset())\n    start =",
+        ): "Where the diagonal misses the matrices, the axes of the batch are lost. The result is (*batch, 0).",
         replace("max(-offset, 0), max(offset, 0)", "0, offset"): "A negative offset begins "
         "-offset rows further down. Yours begins columns to the left, outside of the matrix.",
         replace(
@@ -1179,6 +1219,7 @@ def _():
     yield call(torch.arange(6.0).view(3, 2).T[:1]), "one row, whose own stride is never used"
     yield call(torch.zeros(3, 2)), "fewer columns than rows"
     yield call(torch.zeros(0, 2)), "no rows"
+    yield call(torch.zeros(1, 0)), "one row without a column"
     yield call(torch.arange(5.0).expand(3, 5)), "expanded rows would need the stride 0 - 1"
     yield call(torch.zeros(5, 3).T), "column-major: the stride would be negative"
     yield call(torch.zeros(3, 2).T), "two rows are enough to need a negative stride"
@@ -1250,6 +1291,10 @@ toeplitz_view.slips(
         "yourself, with ValueError.",
         replace(" if n > 1 else 0", ""): "You refuse a single row whose stride is smaller than "
         "its column's. With one row there is no step down.",
+        replace(
+            "    down = row", "    if n == 1:\n        return x\n    down = row"
+        ): "You return a single row before you look at its columns. Where there are none, n is above p, and "
+        "ValueError is due.",
         replace("p - n + 1", "p"): "Your T is as wide as x. Its rows have m = p - n + 1 columns; "
         "beyond them you read what belongs to others.",
     }

@@ -94,6 +94,10 @@ bytes_per_block.mistake(
     replace("3 * (world", "2 * (world"),
 )
 bytes_per_block.mistake(
+    "You count the gradients of ZeRO-3 as an all-reduce, 2 (n − 1) chunks. A reduce-scatter sends n − 1.",
+    replace("3 * (world", "4 * (world"),
+)
+bytes_per_block.mistake(
     "You divide the tokens by the number of ranks. In tensor parallelism every rank has the activations of all "
     "tokens of the batch.",
     replace("share(tokens * n_embd", "share(share(tokens, world_size) * n_embd"),
@@ -576,7 +580,7 @@ def linear(
                 xs, grads = [x.chunk(n, -1)[i].contiguous() for x in whole_in], whole_out
             if strided:
                 xs, grads = list(map(turned, xs)), list(map(turned, grads))
-            names = ("weight", "bias")[: 1 + bias]
+            names = ("weight", "bias")
             calls[rank] = call(
                 kind="linear", full=full, xs=xs, grads=grads, shown=names, groups=groups
             )
@@ -592,6 +596,10 @@ def refused(kind, shapes, world, **more):
 SMALL = {"kind": "linear", "full": [t([1.0, 2.0], [3.0, 4.0]), t(10.0, 20.0)]}
 BUILT = on_ranks(*[call(**SMALL, xs=[], grads=[], shown=("weight", "bias"))] * 2)
 """A case that builds the layer, and does not call it."""
+
+
+ELSEWHERE = on_ranks(*[call(**SMALL, xs=[], grads=[], elsewhere=True)] * 2)
+"""A case that builds it from a layer on another device."""
 
 
 @ColumnParallelLinear.by_hand
@@ -652,6 +660,7 @@ def _():
     yield linear(2, 3, 4, (2, 3), cut="out", strided=True), "x and the gradient are not contiguous"
     yield linear(2, 3, 4, (2,), cut="out", dtype=F64), "float64"
     yield linear(2, 3, 4, (2,), cut="out", dtype=BF16), "bfloat16"
+    yield ELSEWHERE, "a full layer on another device than the default one"
     yield refused("linear", [(5, 4), (5,)], 2), "two ranks cannot share five outputs evenly"
     yield refused("linear", [(4, 6), (4,)], 3), "three ranks cannot share four outputs evenly"
 
@@ -787,8 +796,26 @@ for edit in (
         "        if full.bias is not None:\n"
         "            self.bias.data.copy_(full.bias[mine])",
     ),
+    (
+        "self.bias = None if full.bias is None else nn.Parameter(full.bias[mine].clone())",
+        "if full.bias is not None:\n            self.bias = nn.Parameter(full.bias[mine].clone())",
+        "self.weight, self.bias)",
+        'self.weight, getattr(self, "bias", None))',
+    ),
+    ("None if full.bias", "self.weight.detach().new_zeros(len(self.weight)) if full.bias"),
 ):
     ColumnParallelLinear.mistake(NO_BIAS, replace(*edit))
+ON_ITS_DEVICE = (
+    "Your parameters are made on the default device, wherever the full layer is: new tensors take its device as well as "
+    "its dtype."
+)
+ColumnParallelLinear.mistake(
+    ON_ITS_DEVICE,
+    replace(
+        ROWS_OF_W,
+        "torch.zeros(full.weight[mine].shape, dtype=full.weight.dtype).copy_(full.weight[mine].detach())",
+    ),
+)
 ColumnParallelLinear.mistake(
     "`weight` is a tensor, no nn.Parameter: an optimizer never sees it.",
     replace(f"nn.Parameter({ROWS_OF_W})", f"{ROWS_OF_W}.detach().requires_grad_()"),
@@ -882,9 +909,8 @@ class HookedColumn(nn.Linear):
         n, rank = dist.get_world_size(group), dist.get_rank(group)
         if full.out_features % n:
             raise ValueError("parts of different sizes")
-        super().__init__(
-            full.in_features, full.out_features // n, full.bias is not None, dtype=full.weight.dtype
-        )
+        given = {"dtype": full.weight.dtype, "device": full.weight.device}
+        super().__init__(full.in_features, full.out_features // n, full.bias is not None, **given)
         self.group = group
         with torch.no_grad():
             for name, p in self.named_parameters():
@@ -1005,6 +1031,7 @@ def _():
     yield linear(2, 4, 3, (2, 3), cut="in", strided=True), "x and the gradient are not contiguous"
     yield linear(2, 4, 3, (2,), cut="in", dtype=F64), "float64"
     yield linear(2, 4, 3, (2,), cut="in", dtype=BF16), "bfloat16"
+    yield ELSEWHERE, "a full layer on another device than the default one"
     yield linear(1, 4, 3, (2,), cut="in"), "one rank has all inputs"
     yield (
         linear(2, 4, 1, (2,), cut="in", bias=False),
@@ -1207,8 +1234,22 @@ for edit in (
         "        if full.bias is not None:\n"
         "            self.bias.data.copy_(full.bias)",
     ),
+    (
+        "self.bias = None if full.bias is None else nn.Parameter(full.bias.clone())",
+        "if full.bias is not None:\n            self.bias = nn.Parameter(full.bias.clone())",
+        ADD_B,
+        'return y + self.bias if hasattr(self, "bias") else y',
+    ),
+    ("None if full.bias", "self.weight.detach().new_zeros(len(self.weight)) if full.bias"),
 ):
     RowParallelLinear.mistake(NO_BIAS, replace(*edit))
+RowParallelLinear.mistake(
+    ON_ITS_DEVICE,
+    replace(
+        COLUMNS_OF_W,
+        "torch.zeros(full.weight[:, mine].shape, dtype=full.weight.dtype).copy_(full.weight[:, mine].detach())",
+    ),
+)
 RowParallelLinear.mistake(
     "You average over the ranks. They have terms of one sum.",
     replace(PASS_G, PASS_G + " / dist.get_world_size(self.group)"),
@@ -1265,6 +1306,7 @@ class LinearRow(nn.Linear):
             full.out_features,
             full.bias is not None,
             dtype=full.weight.dtype,
+            device=full.weight.device,
         )
         self.group = group
         with torch.no_grad():
@@ -1871,7 +1913,9 @@ VocabParallelEmbedding = Exercise(
 )
 
 
-def embedding(world, vocab, D, *shapes, seed=0, dtype=F32, groups=None, ids=None, strided=False):
+def embedding(
+    world, vocab, D, *shapes, seed=0, dtype=F32, groups=None, ids=None, strided=False, **more
+):
     (full,) = some((vocab, D), seed=seed, dtype=dtype)
     generator = torch.Generator().manual_seed(seed)
     calls = [None] * world
@@ -1882,7 +1926,13 @@ def embedding(world, vocab, D, *shapes, seed=0, dtype=F32, groups=None, ids=None
             xs, grads = list(map(turned, xs)), list(map(turned, grads))
         for rank in ranks:
             calls[rank] = call(
-                kind="embedding", full=[full], xs=xs, grads=grads, shown=("weight",), groups=groups
+                kind="embedding",
+                full=[full],
+                xs=xs,
+                grads=grads,
+                shown=("weight",),
+                groups=groups,
+                **more,
             )
     return on_ranks(*calls)
 
@@ -1937,6 +1987,10 @@ def _():
     yield embedding(2, 5, 3, (2, 3), dtype=F64), "float64"
     yield embedding(2, 5, 3, (2, 3), dtype=BF16), "bfloat16"
     yield embedding(2, 5, 3, ids=[torch.zeros(0, 2, dtype=torch.int64)]), "no ids at all"
+    yield (
+        embedding(2, 4, 2, ids=[t(3, 0, 2, 3)], padding_idx=3),
+        "a full embedding with a padding_idx, which does not count",
+    )
 
 
 layer_contracts(
@@ -2003,6 +2057,17 @@ VocabParallelEmbedding.mistake(
 VocabParallelEmbedding.mistake(
     "The first of your ids is counted as another's: start itself is yours.",
     replace("ids >= self.start", "ids > self.start"),
+)
+VocabParallelEmbedding.mistake(
+    "You take over the full embedding's `padding_idx`, and its row gets no gradient. Of the full one only the weight counts.",
+    replace(
+        "rows_of(full.num_embeddings, rank, n)",
+        "rows_of(full.num_embeddings, rank, n)\n"
+        "        at = full.padding_idx\n"
+        "        self.padding = at - self.start if at in range(self.start, self.stop) else None",
+        "0), self.weight)",
+        "0), self.weight, self.padding)",
+    ),
 )
 VocabParallelEmbedding.mistake(
     "The rows are not summed: each rank has zeros where others have the id.",
@@ -2362,6 +2427,16 @@ vocab_parallel_cross_entropy.mistake(
 vocab_parallel_cross_entropy.mistake(
     "exp overflows for large logits, and underflows for very low ones: subtract the largest of the position first.",
     replace("wide - largest[..., None]", "wide - 0 * largest[..., None]"),
+)
+vocab_parallel_cross_entropy.mistake(
+    "You take exp of each rank's logsumexp as it is, and for large logits that is infinite, for very low ones 0. Subtract "
+    "the largest logit of all ranks first, and add it after the logarithm.",
+    replace(
+        "total = shifted.exp().sum(-1)",
+        "total = wide.logsumexp(-1).exp()",
+        "target = shifted.gather",
+        "target = wide.gather",
+    ),
 )
 vocab_parallel_cross_entropy.mistake(
     "The logarithms of the ranks' sums are added up. The sums of exp are added, and then comes the logarithm.",

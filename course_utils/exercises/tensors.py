@@ -101,6 +101,10 @@ sequence_lengths.slips(
         "of booleans is int64 as it comes.",
         replace("dim=1)", "dim=1).tolist()"): "You return a Python list. Return the tensor itself.",
         replace(
+            ".sum(dim=1)", ".cumsum(dim=1)[:, -1]"
+        ): "You read the last column of a running count. Rows without a position have no last column: sum "
+        "along dim=1.",
+        replace(
             "dim=1", "dim=1, dtype=torch.int32"
         ): "Your lengths are int32. A sum of booleans is int64 as it comes, and that is asked for.",
         replace(
@@ -176,6 +180,8 @@ def _():
     yield call(normal(1, 4, 3), torch.tensor([4])), "one sequence, no padding"
     yield call(normal(2, 1, 3), ones), "one position"
     yield call(normal(0, 4, 3), torch.empty(0, dtype=torch.int64)), "an empty batch"
+    none = torch.empty(0, dtype=torch.int64)
+    yield call(normal(0, 4, 3, dtype=torch.bfloat16), none), "an empty batch in bfloat16"
     yield call(draws.scattered(normal(3, 4, 2)), torch.tensor([4, 2, 1])), "not contiguous"
     yield call(normal(3, 4, 2, dtype=torch.bfloat16), torch.tensor([2, 4, 1])), "bfloat16"
     spoiled = normal(2, 4, 3)
@@ -235,6 +241,10 @@ last_token_states.slips(
         replace(
             "    rows", "    lengths -= 1\n    rows", "lengths - 1", "lengths"
         ): "`lengths -= 1` changes the caller's own lengths, in place. `lengths - 1` makes a new tensor.",
+        replace(
+            "    rows =",
+            "    if not len(hidden):\n        return hidden.float().sum(dim=1)\n    rows =",
+        ): "For an empty batch your result is float32. Its dtype is that of `hidden` there, too.",
         replace("lengths - 1", "-lengths"): "You counted from the end of the row. Padding is on "
         "the right, so the last token is at lengths - 1 from the start.",
         replace(
@@ -410,6 +420,7 @@ causal_mask.contract(
         [call(4, 6), call(64, 96)], says="all in torch, no Python loop over the rows"
     )
 )
+KEYS_AS_ROWS = "This is (S, T): queries are the rows, keys the columns."
 causal_mask.slips(
     {
         replace("diagonal=S - T", ""): "Your triangle starts in the upper left corner. The "
@@ -434,8 +445,8 @@ causal_mask.slips(
             "torch.cat([torch.ones(T, T).tril(), torch.ones(T, S - T)], 1).bool()",
         ): "You put the keys of the cache behind the triangle. They are the earlier ones, and come first: the "
         "triangle is the last T columns.",
-        replace("T, S, dtype", "S, T, dtype"): "This is (S, T): queries are the rows, keys the "
-        "columns.",
+        replace("T, S, dtype", "S, T, dtype"): KEYS_AS_ROWS,
+        replace("diagonal=S - T)", "diagonal=S - T).T"): KEYS_AS_ROWS,
         replace(
             "torch.ones(T, S, dtype=torch.bool).tril(diagonal=S - T)",
             "torch.full((T, S), -math.inf).triu(diagonal=S - T + 1)",
@@ -515,8 +526,14 @@ def _():
     yield call(spoiled, keep), "NaN and infinity in the padding"
     bare = torch.tensor([[True, False, True], [False] * 3])
     yield call(normal(2, 3, 4), bare), "a row without tokens"
+    last = torch.tensor([[False] * 4, [False, False, False, True]])
+    yield call(spoiled.flip(1), last), "a row that keeps nothing, with NaN in it"
+    ones = torch.ones(1, 1000, 2, dtype=torch.bfloat16)
+    yield call(ones, ones[..., 0] == 1), "bfloat16 cannot count beyond 256"
     yield call(normal(1, 1, 1), torch.tensor([[True]])), "one number"
     yield call(normal(0, 3, 2), torch.ones(0, 3, dtype=torch.bool)), "an empty batch"
+    none = torch.ones(0, 3, dtype=torch.bool)
+    yield call(normal(0, 3, 2, dtype=torch.bfloat16), none), "an empty batch in bfloat16"
     ends = torch.tensor([[5], [3]])
     yield call(normal(2, 5, 3, dtype=torch.bfloat16), torch.arange(5) < ends), "bfloat16"
     yield call(draws.scattered(normal(2, 5, 4)), torch.arange(5) < ends), "not contiguous"
@@ -561,6 +578,19 @@ masked_mean.slips(
             "torch.promote_types(x.dtype, torch.float32)", "torch.float32"
         ): "You sum in float32 also what came in float64, and lose half of its digits. Only half "
         "precision needs a wider sum.",
+        replace(
+            "torch.where(keep[:, :, None], x, 0.0).sum(dim=1, dtype=dtype)",
+            "sum(torch.where(keep[:, :, None], x if x.dtype == torch.bfloat16 else x.to(dtype), 0.0).unbind(1))",
+        ): "You add up bfloat16 in bfloat16, one position after the other. It has eight bits, so a sum of ones "
+        "stops at 256. Sum half precision in float32, this one as well.",
+        replace(
+            "    dtype =", "    if not len(x):\n        return x.float().sum(dim=1)\n    dtype ="
+        ): "For an empty batch your result is float32. It has x's dtype there, too.",
+        replace(
+            "return (total / count).to(x.dtype)",
+            "return (total / count).to(x.dtype).where(keep.any(dim=1, keepdim=True), 0 * x[:, 0])",
+        ): "A row that keeps nothing gets 0 times what stands in it, and for NaN or infinity that is NaN. Such a "
+        "row is zeros, whatever it holds.",
         replace("keep.sum(dim=1, keepdim=True)", "keep.sum(dim=1)"): "The count is (B,), which "
         "lines up with the features. With keepdim=True it is (B, 1), and each row is divided by "
         "its own.",
@@ -572,6 +602,10 @@ masked_mean.slips(
         "has a mean of its own.",
         replace(".clamp(min=1)", " + 1"): "You added 1 to every count. Only a count of 0 needs to "
         "become 1: clamp(min=1).",
+        replace(
+            ".clamp(min=1)", ".clamp(min=2)"
+        ): "You count at least 2, which halves a row with one "
+        "position. Only a count of 0 needs to become 1.",
         replace("total / count", "total"): "This is the sum over the kept positions, not yet "
         "divided by how many they are.",
         replace("x, 0.0).sum(dim=1", "x, 0.0).sum(dim=2"): "You averaged over the features. The "
@@ -840,6 +874,8 @@ def _():
     yield call(normal(1, 1, 1), torch.tensor([[0]])), "a vocabulary of one"
     yield call(normal(3, 1, 4), torch.tensor([[2], [0], [3]])), "one position in each row"
     yield call(normal(0, 3, 4), torch.empty(0, 3, dtype=torch.int64)), "an empty batch"
+    none = torch.empty(0, 3, dtype=torch.int64)
+    yield call(normal(0, 3, 4, dtype=torch.float64), none), "an empty batch in float64"
     yield call(draws.scattered(normal(2, 3, 4)), integers(4, 2, 3)), "not contiguous"
     for half in (torch.bfloat16, torch.float16):
         logits = 4 * normal(2, 3, 500, dtype=half)
@@ -921,6 +957,10 @@ gather_log_probs.slips(
         "logit first, as softmax does.",
         replace("picked - log_sum_exp", "logits.log_softmax(-1)[..., targets]"): "log_probs[..., "
         "targets] looks every target up at every position, (B, T, B, T). gather walks both in step.",
+        replace(
+            "    logits =",
+            "    if not logits.numel():\n        return logits.float().sum(dim=-1)\n    logits =",
+        ): "For an empty batch your result is float32. float64 stays float64 there, too.",
         replace("picked - log_sum_exp", "(picked - log_sum_exp).mean()"): "This is one number, a "
         "mean. Each position has a log-probability of its own, (B, T).",
         replace(

@@ -218,6 +218,7 @@ def _():
     yield call([[4, 5], [6, 1, 6, 1]], [3, 1]), "few words, but often"
     yield call([[1, 2], [1, 2], [300, 256]], [1, 1, 3]), "tokens above 255"
     yield call([[1], [2], [1], [2], [8, 9]], [5, 5, 5, 5, 1]), "neighbours in two words are no pair"
+    yield call([[0, 0, 5], [0, 0]], [1, 1]), "token 0 is a token like others"
 
 
 most_frequent_pair.slips(
@@ -304,6 +305,20 @@ def _(words, counts):
             keys[left * base + right] += count
     best = min(keys, key=lambda key: (-keys[key], key), default=None)
     return None if best is None else divmod(best, base)
+
+
+@most_frequent_pair.mistake(
+    "You take token 0 for none: `if before` is false for it. It is a byte like others: ask `is not None`."
+)
+def _(words, counts):
+    pairs = Counter()
+    for word, count in zip(words, counts, strict=False):
+        before = None
+        for token in word:
+            if before:
+                pairs[before, token] += count
+            before = token
+    return min(pairs, key=lambda p: (-pairs[p], p), default=None)
 
 
 @most_frequent_pair.mistake("You count [7, 7, 7] as one pair. Pairs may overlap: it has two.")
@@ -395,6 +410,7 @@ def _():
     yield call([1, 2, 2], (1, 2), 1), "the new token makes the pair again"
     yield call([11, 2, 1, 23], (1, 2), 9), "tokens whose digits make the pair"
     yield call((1, 2, 3), (1, 2), 9), "the tokens are a tuple"
+    yield call([5, 0, 0, 0], (0, 0), 9), "token 0 is a token like others"
 
 
 merge_pair.slips(
@@ -452,6 +468,22 @@ def _(ids, pair, token):
             ids[i : i + 2] = [token]
         i += 1
     return ids
+
+
+@merge_pair.mistake(
+    "You take token 0 for none: `if held` is false for it. It is a byte like others: ask `is not None`."
+)
+def _(ids, pair, token):
+    merged, held = [], None
+    for t in ids:
+        if held is not None and (held, t) == pair:
+            merged.append(token)
+            held = None
+            continue
+        if held is not None:
+            merged.append(held)
+        held = t
+    return [*merged, held] if held else merged
 
 
 @merge_pair.mistake(
@@ -633,6 +665,7 @@ def _():
     yield call(" 's 's"), "a space before an ending"
     yield call("!!'s"), "an ending after punctuation"
     yield call("\ud800 x"), "a lone surrogate"
+    yield call("二〇二四年 12三"), "words for numbers are letters; their sign for zero is a number"
 
 
 pre_tokenize.mistake(
@@ -764,6 +797,20 @@ def _(text):
     )
 
 
+@pre_tokenize.mistake(
+    "You ask `isnumeric()` before you ask for letters. It is true of words for numbers too, such as 三, which are letters: "
+    "of category L."
+)
+def _(text):
+    numeric = "".join(sorted({c for c in text if c.isnumeric()}))
+    number = f"[{numeric}]" if numeric else "(?!)"
+    other = rf"[^\s\p{{L}}{numeric}]"
+    return regex.findall(
+        rf"'(?:[sdmt]|ll|ve|re)| ?(?:(?!{number})\p{{L}})+| ?{number}+| ?{other}+|\s+(?!\S)|\s+",
+        text,
+    )
+
+
 @pre_tokenize.mistake("You split at white space and drop it. Joined, the pieces are the text.")
 def _(text):
     return text.split()
@@ -876,6 +923,8 @@ def _():
     yield call([[1, 2], [2, 1], [2, 2], [1, 1]], [1, 1, 1, 1], 9), "all equally frequent"
     yield call([[200, 100], [100, 200]], [3, 3], 2), "ties by the first token"
     yield call([[1, 2], [1, 2], [3, 4]], [2, 2, 3], 2), "the same word twice"
+    yield call([(1, 2, 3), (1, 2)], (1, 2), 9), "the words are tuples"
+    yield call([[0, 1, 0, 1], [2, 0]], [1, 1], 9), "token 0 is a token like others"
     yield (
         call([[1, 2, 9], [9, 9, 1, 2], [5, 1, 2]], [2, 2, 1], 4),
         "a merge brings pairs that were there before",
@@ -928,6 +977,20 @@ train_bpe.slips(
         replace(
             "[list(word) for word in words]", "words"
         ): "You change the words of the caller. Copy them first.",
+        replace(
+            "[list(word) for word in words]", "[word.copy() for word in words]"
+        ): "You copy words by a method that lists alone have. They may be other sequences, tuples say: `list(word)`.",
+        replace(
+            "[list(word) for word in words]",
+            "[word[:] for word in words]",
+            "merge_pair(split[i], pair, 256 + len(merges))",
+            "split[i][:0] + merge_pair(split[i], pair, 256 + len(merges))",
+        ): "Your copies of words are what the caller's are. They may be other sequences than lists, tuples say: "
+        "`list(word)`.",
+        replace(
+            "        for pair in pairwise(word):\n            pairs[pair]",
+            "        for pair in (p for p in pairwise(word) if p[0]):\n            pairs[pair]",
+        ): "You take token 0 for none. It is a byte like others: ask `is not None`.",
         replace(
             "            for old in pairwise(split[i]):\n                pairs[old] -= counts[i]\n                changed.add(old)\n",
             "",
@@ -1376,6 +1439,22 @@ def _(text, merges):
             n = max(n for n in range(1, len(data) + 1) if data[:n] in vocab)
             out.append(vocab[data[:n]])
             data = data[n:]
+    return out
+
+
+@encode.mistake(
+    "You go from left to right and merge the last two tokens as soon as they are a pair. Of all pairs in the piece the "
+    "one with the smallest token comes first."
+)
+def _(text, merges):
+    out = []
+    for piece in tokenization.pre_tokenize(text):
+        ids = []
+        for byte in piece.encode():
+            ids.append(byte)
+            while tuple(ids[-2:]) in merges:
+                ids[-2:] = [merges[tuple(ids[-2:])]]
+        out += ids
     return out
 
 

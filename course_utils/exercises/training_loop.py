@@ -201,6 +201,7 @@ def _(draw):
 def _():
     yield call(t(0.3), t(1.0)), "one row"
     yield call(t(0.3, 0.2), t(0.0, 0.0)), "no positive row"
+    yield call(t(), t()), "no row at all, and so no positive one"
     yield call(t(0.3, 0.3, 0.3), t(0.0, 1.0, 0.0)), "one score for all, a positive in the middle"
     yield call(t(0.3, 0.3, 0.3), t(0.0, 0.0, 1.0)), "one score for all, the positive last"
     yield call(t(nan, 0.2), t(1.0, 0.0)), "NaN"
@@ -261,6 +262,10 @@ average_precision.slips(
             "gained * (found / called + (found / called).roll(1).index_fill(0, torch.tensor(0), 1.0)) / 2",
         ): TRAPEZOIDS,
         replace(
+            "gained * found / called",
+            "gained * (found / called + torch.cat([found[:1] / called[:1], (found / called)[:-1]])) / 2",
+        ): TRAPEZOIDS,
+        replace(
             "/ hits[-1]", "/ len(scores)"
         ): "Recall is of the positive rows: divide by their number, not by that of all rows.",
         replace(
@@ -293,6 +298,13 @@ average_precision.slips(
         ): "Rows that are all positive are no error: average precision is 1 then. ROC curves need both classes.",
         replace("= scores.sort(", "= scores.sigmoid().sort("): SQUASHED,
         replace("= scores.sort(", "= scores.double().sigmoid().sort("): SQUASHED,
+        replace(
+            '    if not positive.any():\n        raise ValueError("recall needs a row of the positive class; there is none")\n',
+            "",
+            "positive[order].double().cumsum(0)\n",
+            "positive[order].double().cumsum(0)\n    if hits[-1] == 0:\n        raise ValueError\n",
+        ): "You ask the last count whether there is a positive row. Without rows there is no last one, and IndexError is raised: "
+        "ask positive.any().",
     }
 )
 
@@ -782,6 +794,7 @@ def _():
     yield call(batches, model="classifier", seed=1, eval=("",)), "only the outermost module is"
     yield call(batches, model="classifier", seed=1, raises="model"), "the model raises"
     yield call(batches, model="classifier", seed=1, eval=("1",), raises="loss"), "the loss raises"
+    yield call(batches, model="classifier", seed=1, raises="batches"), "reading a batch raises"
     both = [(inputs, torch.stack([targets, 1 - targets], 1)) for inputs, targets in batches]
     yield call(both, model="two labels", seed=1), "two labels a row"
     doubles = [(inputs.double(), targets.double()) for inputs, targets in batches]
@@ -872,6 +885,9 @@ evaluate.slips(
             "return loss_fn(outputs, targets).item(), outputs, targets",
             "return loss_fn(outputs, targets).item() * len(targets), outputs, targets",
         ): "You return the sum over the rows. The mean is asked for.",
+        replace(
+            "    model.eval()\n", "    model.eval()\n    batches = list(batches)\n"
+        ): "You read the batches in eval mode before the `try`. If that raises, the modes are not put back: read them within it.",
     }
 )
 
@@ -1001,6 +1017,15 @@ def _():
     yield call(1.0, patience=0), "no patience"
     yield call(-1.0, -2.0, -2.0, patience=1), "losses below 0"
     yield call(1.0, 0.5, 0.75, "restore", patience=3), "the best is not the last"
+    yield call(1.0, 0.5, "restore", "restore", patience=3), "restored twice, trained in between"
+    yield (
+        call(1.0, 2.0, "reload", 2.0, patience=3, then={"patience": 2}),
+        "reloaded by an object of another patience",
+    )
+    yield (
+        call(1.0, "reload", 0.75, patience=3, then={"min_delta": 0.5}),
+        "reloaded by an object of another min_delta",
+    )
 
 
 EXACTLY = "A loss that is better by exactly min_delta, or by nothing, is not better: by more than min_delta is asked for."
@@ -1107,6 +1132,14 @@ EarlyStopping.slips(
         replace(
             "= loss, self._epochs, 0", "= loss, self._epochs + 1, 0"
         ): "You count epochs from 1. The first is 0.",
+        replace(
+            '"_epochs", "_waited", "_weights"',
+            '"_epochs", "_waited", "_weights", "patience", "min_delta"',
+        ): "Your state holds patience and min_delta, and loading it overwrites those of the object. They are its own: keep them "
+        "out of the state.",
+        replace(
+            "load_state_dict(self._weights)", "load_state_dict(self._weights, assign=True)"
+        ): "With assign=True the kept tensors become the model's own, and training on changes them. Load their values.",
     }
 )
 
@@ -1196,6 +1229,7 @@ def _(draw):
 def _():
     yield call(state=STATE, old=True), "over a file of before"
     yield call(state=STATE, unpicklable=True), "writing raises"
+    yield call(state=STATE, interrupted=True), "writing is interrupted, as by Ctrl-C"
     yield (
         call(state=STATE, unpicklable=True, old=True),
         "writing raises: the file of before must be whole",
@@ -1285,6 +1319,10 @@ save_checkpoint.slips(
             "        os.replace(part, path)\n",
             "        __import__('shutil').copyfile(part, path)\n",
         ): "Your temporary file stays behind, and a copy is no single step: move it with os.replace.",
+        replace(
+            "    except BaseException:", "    except Exception:"
+        ): "Ctrl-C raises KeyboardInterrupt, which is no Exception, and what was written stays beside the file. Catch "
+        "BaseException, and raise again.",
     }
 )
 
@@ -1716,6 +1754,11 @@ Run.slips(
             f"        if self.batch == 0:\n{indent(DRAWN, '    ')}            self._batches = batches\n"
             "        batches = self._batches\n",
         ): OLD_ORDER,
+        replace(
+            "        self.model.train()\n",
+            "        if self.batch == 0:\n            self.model.train()\n",
+        ): "You put the model into train mode where an epoch begins. An evaluation in its middle leaves eval mode: call "
+        "model.train() in every step.",
     }
 )
 

@@ -1,8 +1,9 @@
 """The kernels of notebooks that this process starts: which Python they are of, and on which ports.
 
-Their ports lie out of the range from which the system serves all programs. jupyter_client looks for a free port and lets go of it; a second or two later the kernel binds it. In
-between the system may give it to a program that asks for any port, as gloo, browsers and servers do,
-and the kernel ends with "Address already in use".
+Their ports lie out of the range from which the system serves all programs. jupyter_client looks for a
+free port and lets go of it; a second or two later the kernel binds it. In between the system may give
+it to a program that asks for any port, as gloo, browsers and servers do, and the kernel ends with
+"Address already in use".
 """
 
 import os

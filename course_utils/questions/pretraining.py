@@ -148,7 +148,7 @@ quiz = Quiz(
             choices=[
                 Choice(
                     "The part brings 0.01, since both runs had the same seed and so the same batches.",
-                    why="A shared seed does not remove the noise: after some steps the runs differ as two seeds do.",
+                    why="A shared seed removes only a part of the noise: in the chapter's table such differences still vary by hundredths.",
                 ),
                 Choice(
                     "That the difference is within the seeds' spread, and both sets of numbers.",

@@ -23,9 +23,9 @@ class LoRALinear(nn.Module):
     base_layer: an nn.Linear, or a `Conv1D` of transformers, which holds W as (in, out);
     it no longer trains, and what it returns is not written to. lora_A: (r, in), starts
     as nn.Linear's weights do. lora_B: (out, r), starts at zero, so that nothing changes
-    at first. Both are where W is and of its dtype. scaling: s = α / r; with rslora α /
-    √r (Kalajdzievski, 2023). merged: False until `merge` adds the update to W; then the
-    base layer alone is the answer. Source: Hu et al. (2021), section 4.1.
+    at first. Both have W's dtype and are on its device. scaling: s = α / r; with
+    rslora α / √r (Kalajdzievski, 2023). merged: False until `merge` adds the update to
+    W; then the base layer alone is the answer. Source: Hu et al. (2021), section 4.1.
     """
 
     def __init__(
@@ -337,9 +337,9 @@ def masked_instruction_loss(
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy in nats, float32, of the answers' tokens, each predicted by the one before it.
 
-    ids[b], of any integer type: a prompt of prompt_lengths[b] ≥ 1 tokens, an answer up
-    to position lengths[b], then padding. Every answer token of the batch counts the
-    same. Raises ValueError if there is none.
+    ids[b], of any integer type: a prompt of prompt_lengths[b] ≥ 1 tokens, its answer,
+    then padding. lengths[b]: the number of tokens of prompt and answer together. Every
+    answer token of the batch counts the same. Raises ValueError if there is none.
     """
     position = torch.arange(1, ids.size(1), device=ids.device)
     answer = (position >= prompt_lengths[:, None]) & (position < lengths[:, None])
@@ -381,9 +381,9 @@ def nf4_quantize(
 
     A block is block_size numbers in row-major order (the last may be shorter), its
     scale the largest magnitude in it, float32; a block of zeros has the scale 0 and
-    zero's code. A byte holds two codes, the first in its high half; an odd last one is
-    paired with zero's. Halfway between two values either
-    will do. Raises ValueError for an odd block_size, or one below 2.
+    zero's code. A byte holds two codes, the first in its high half; if the number of
+    codes is odd, the low half of the last byte holds the code of zero. Halfway between
+    two values either will do. Raises ValueError for an odd block_size, or one below 2.
     """
     if block_size <= 0 or block_size % 2:
         raise ValueError(f"a block holds an even number of values, at least 2; came {block_size}")

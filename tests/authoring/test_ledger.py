@@ -13,7 +13,7 @@ from course_utils.authoring import ledger, proofs
 from course_utils.authoring.dependencies import ROOT
 from course_utils.grading import every
 
-KEY = "strides.is_contiguous"
+KEY = "strides.flat_index"
 NAMES = ["a proof", proofs.MUTANTS]
 
 

@@ -487,6 +487,14 @@ def test_two_chapters_of_one_student_of_canvas(tmp_path):
     assert read(one).notes == ()
 
 
+def test_names_that_differ_in_capitals_alone_are_two_students_and_it_is_said(tmp_path):
+    files = {f"{name}/a.ipynb": answer(str(n)) for n, name in enumerate(("Ada", "ada", "bob"))}
+    big, small, other = find(zip_of(tmp_path / "a.zip", files)).submissions
+    assert big.notes == ("ada is graded as another student",)
+    assert small.notes == ("Ada is graded as another student",)
+    assert other.notes == ()
+
+
 @pytest.mark.parametrize("names", WRITTEN_OTHERWISE.values(), ids=WRITTEN_OTHERWISE)
 def test_names_that_are_only_written_differently(tmp_path, names):
     """Kept both and said; stopped where it would change a mark."""

@@ -13,21 +13,26 @@ import toy_references as ref
 import toys
 
 from course_utils.authoring import proofs
-from course_utils.grading import contracts, find, grade
+from course_utils.grading import contracts, every, find, grade
 from course_utils.grading.comparing.signatures import description, signature_problem
 from course_utils.grading.declaring.cells import solution_cell, stub_cell
+from course_utils.grading.declaring.registry import in_book_order
 from course_utils.grading.driving.case import call
 from course_utils.grading.driving.describe import described
 from course_utils.grading.expecting.recent import Recent
 from course_utils.grading.judging.judge import judge
+from course_utils.grading.probes.chapters.cuda_memory import Average
+from course_utils.grading.probes.chapters.optimizers import FlatMomentum
 from course_utils.grading.pytrees.serialization import dumps
 from course_utils.grading.pytrees.strict import loads
 from course_utils.grading.remote import client as elsewhere_module
+from course_utils.grading.remote.book_without_answers import given
 from course_utils.grading.remote.client import RemoteSubmission
 from course_utils.grading.student.channel import ChannelLost
 from course_utils.grading.student.modules import install
 from course_utils.grading.student.protocol import name_of
 from course_utils.grading.student.server import StudentSide
+from course_utils.grading.student.vouching import Before
 from course_utils.source.answers import answers, build
 from course_utils.source.cells import read_cells
 
@@ -342,6 +347,24 @@ def test_a_module_of_the_book_that_needs_another_is_left_out():
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules.pop(whole))
         sys.modules.pop("nowhere")
+
+
+def test_what_is_given_answers_only_what_the_book_asked_for_before():
+    """A submission is judged in the book's order, in one process."""
+    order = in_book_order(every())
+    for at, key in enumerate(order):
+        modules, keys = given(every()[key])
+        assert set(keys) <= set(order[:at]), key
+        assert all(compile(source, name, "exec") for name, source in modules.items())
+
+
+def test_an_optimizer_of_a_probes_own_is_no_change():
+    """torch wraps `step` at the first object of a class; an answer has nothing to do with it."""
+    import_module("torch._dynamo")  # an optimizer's first object does, and it wraps, too
+    before = Before()
+    for cls in (FlatMomentum, Average):
+        cls([torch.nn.Parameter(torch.zeros(1))])
+    assert before.changed() == []
 
 
 # ------------------------------------------------------------------ what is lost

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import toy_references as ref
+from IPython.utils.capture import capture_output
 
 from course_utils.grading import UnknownKey, VerdictError, solution_cell, stub_cell
 from course_utils.grading import check_notebook as check
@@ -155,10 +156,29 @@ class Momentum:
     assert says not in notebook.run(leaning.replace("temperature_softmax(gradient)", "gradient"))
 
 
+def test_a_cell_that_raises_is_told_what_has_not_passed(notebook):
+    says = "Not passed yet in this notebook: `temperature_softmax`. This cell may fail"
+
+    def said(cell: str) -> str:
+        with capture_output() as shown:
+            notebook.shell.run_cell(cell)
+        return shown.stdout
+
+    assert says not in said("assert 1 == 2"), "nothing has been answered"
+    notebook.run(MULTIPLIES)
+    assert says in said("assert 1 == 2")
+    assert said("assert 1 == 2").count(says) == 1, "it is registered once"
+    assert says not in said("1 + 1") and says not in said("raise KeyboardInterrupt")
+    notebook.run(RIGHT)
+    assert says not in said("assert 1 == 2")
+
+
 def test_progress_counts_what_passed(notebook, monkeypatch):
     from course_utils.grading.notebook import verbs
 
     assert "0 of" in str(verbs.progress())
+    notebook.run(MULTIPLIES)
+    assert "\n✗ toys: temperature_softmax\n" in str(verbs.progress("toys"))
     with pytest.raises(UnknownKey, match="no chapter"):
         verbs.progress("nosuch")
 

@@ -9,6 +9,7 @@ import site_links as links
 from playwright.sync_api import Browser
 from site_axe import violations
 from site_build import ROOT, Built, pages_of
+from site_figures import use_figures
 from site_visit import LOOKS, Visit, bare_formulas, overflow, transferred, unfold, visiting
 
 from course_utils.authoring.counts import count
@@ -125,6 +126,7 @@ def test_in_a_browser(html: Path, site: str, browser: Browser, page: str, look: 
             assert violations(visit.page) == []
             check_dark(visit)
             count("pages without a violation of WCAG 2.2 AA", 2)
+            use_figures(visit)
         assert visit.errors == []
         count("browser checks", 6 + len(solutions))
         if look == "light" and page in NOTEBOOKS:

@@ -1,5 +1,6 @@
 """What this run proves: what the ledger does not hold of, and a sample of the rest."""
 
+import gc
 import os
 
 import pytest
@@ -8,20 +9,23 @@ from course_utils.authoring import ledger, proofs
 from course_utils.authoring.counts import count
 from course_utils.grading import every
 
+EXERCISES = every()
 LEDGER = ledger.read()
 
 
 def reasons() -> dict[str, str]:
     """By key, why the ledger's entry does not hold; "" where it does."""
     found = {}
-    for key, exercise in every().items():
+    for key, exercise in EXERCISES.items():
         names = proofs.proofs_of(exercise)
         possible = names.keys() - proofs.unprovable(exercise).keys()
         found[key] = ledger.stale(LEDGER.get(key), exercise.chapter, names, possible)
     return found
 
 
+gc.disable()  # it would go over all of torch, again and again, while every file is parsed
 DUE = ledger.due(reasons(), ledger.seed(), os.environ.get(ledger.PROVE, ""))
+gc.enable()
 
 
 def prove(key: str, name: str) -> ledger.Result:
@@ -29,7 +33,7 @@ def prove(key: str, name: str) -> ledger.Result:
 
     Skipped, by name, where this machine cannot give it.
     """
-    exercise = every()[key]
+    exercise = EXERCISES[key]
     ledger.begin(key, exercise.chapter, proofs.proofs_of(exercise))
     why = proofs.unprovable(exercise).get(name)
     if why:
@@ -50,7 +54,7 @@ def stands(key: str) -> None:
 
     Fails where an entry does not say all that is due, or speaks of other survivors than are argued for.
     """
-    exercise, entry = every()[key], LEDGER[key]
+    exercise, entry = EXERCISES[key], LEDGER[key]
     assert entry.missing(proofs.proofs_of(exercise)) == []
     count("exercises that stand by the ledger")
     count("exercises that this machine cannot prove whole", bool(entry.unproved))

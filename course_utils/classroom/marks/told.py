@@ -33,8 +33,8 @@ GENERAL = {
 OTHERWISE = "Your answer could not be checked to the end."
 UNTOUCHED = "The cell is the stub as it was handed out."
 WAITING = (
-    "Held: something in this answer reaches for the code that checks it. It scores 0 until your "
-    "instructor has looked at it and decided."
+    "Held: something in this answer, or in one above it, reaches for the code that checks it. It "
+    "scores 0 until your instructor has looked at it and decided."
 )
 ABSENT = (
     'There is no such cell in what was graded: an answer is found by its line `@exercise("…")`.'

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 
 from course_utils.classroom.marks.text import few
@@ -113,13 +114,19 @@ def find(place: Path, handed_out: HandedOut = ANY) -> Found:
             "folders, or a zip that a learning system exports is expected"
         )
     times = {name: when for names, when in submitters.values() for name in names}
+    students = sorted(by_student, key=lambda name: (name.casefold(), name))
+    alike = {fold: list(names) for fold, names in groupby(students, key=str.casefold)}
+    found = (_of_student(name, by_student[name], times.get(name), handed_out) for name in students)
     return Found(
-        tuple(
-            _of_student(student, by_student[student], times.get(student), handed_out)
-            for student in sorted(by_student, key=lambda name: (name.casefold(), name))
-        ),
+        tuple(_beside(alike[one.student.casefold()], one) for one in found),
         tuple(sorted(left_out)),
     )
+
+
+def _beside(alike: Sequence[str], one: Submission) -> Submission:
+    """With a note for each other student whose name differs in capitals alone."""
+    notes = (f"{name} is graded as another student" for name in alike if name != one.student)
+    return replace(one, notes=(*one.notes, *notes))
 
 
 def _of_student(

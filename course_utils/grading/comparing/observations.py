@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from course_utils.grading.driving.labels import NOTHING, RAISES, SURROUNDINGS, complaint
+from course_utils.grading.driving.labels import NOTHING, RAISES, SURROUNDINGS, complaint, lacking
 from course_utils.grading.observing import errors as raising
 from course_utils.grading.observing.errors import Raised
 from course_utils.grading.observing.observe import Observation
@@ -42,7 +42,7 @@ def _differs_in_what_was_seen(
         if label not in got.seen and extra:
             return extra[0], Difference(KIND, "", complaint(extra[0], got.seen[extra[0]]))
         if label not in got.seen:
-            return label, Difference(KIND, "", "is missing")
+            return label, Difference(KIND, "", lacking(label))
         oracle = (check.expected.oracle or {}).get(label)
         length = check.expected.length
         found = compare(got.seen[label], value, oracle, length=length, aspects=aspects)

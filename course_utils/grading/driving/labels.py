@@ -40,6 +40,13 @@ def on_rank(rank: int, label: str) -> str:
     return f"rank {rank}: {label}"
 
 
+def lacking(label: str) -> str:
+    """What it means that a label of the reference's did not come, as the end of a sentence."""
+    what = label.rpartition(": ")[2]
+    is_argument = what.startswith(_BEFORE) and what.endswith(_AFTER)
+    return "is what it was before: your code did not change it" if is_argument else "is missing"
+
+
 def complaint(label: str, value: Any) -> str:
     """What it means that a label came which the reference does not show, in a sentence."""
     where, colon, what = label.rpartition(": ")  # the rank, or the step of a probe

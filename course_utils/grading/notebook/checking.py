@@ -1,9 +1,7 @@
 """@exercise: running an answer's cell is its check."""
 
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from types import CodeType
 from typing import Any, TypeVar
 
 from course_utils.grading.declaring.exercise import Exercise
@@ -17,12 +15,13 @@ from course_utils.grading.judging.outcomes import (
     SKIPPED,
 )
 from course_utils.grading.judging.verdict import Verdict, VerdictError
+from course_utils.grading.observing.in_c import codes_of
 from course_utils.source.stub import is_stub
 
 from .answers import advice, record
 from .binding import YOURS, YOURS_WRONG, bind, instead_of, names_bound_to, stands_for
 from .display import Drawn
-from .panels import show
+from .panels import ipython, show
 
 T = TypeVar("T")
 
@@ -58,7 +57,7 @@ def _not_passed_below(declared: Exercise, verdict: Verdict, objects: list[Any]) 
     """Of a failing answer: which of the student's own answers it uses that have not passed either."""
     if verdict.outcome != FAILED:
         return ()
-    used = {name for obj in objects for code in _codes(obj) for name in code.co_names}
+    used = {name for obj in objects for code in codes_of(obj) for name in code.co_names}
     wrong = {
         key: next(iter(used.intersection(find(key).names)), "")
         for key, whose in stands_for.items()
@@ -69,21 +68,6 @@ def _not_passed_below(declared: Exercise, verdict: Verdict, objects: list[Any]) 
         for key, name in wrong.items()
         if name
     )
-
-
-def _codes(obj: Any) -> Iterator[CodeType]:
-    """The code of a function, or of a class's methods, with what is defined inside."""
-    if inspect.isclass(obj):
-        for one in vars(obj).values():
-            function = getattr(one, "__func__", getattr(one, "fget", one))
-            if inspect.isfunction(function):
-                yield from _codes(function)
-    elif (code := getattr(inspect.unwrap(obj), "__code__", None)) is not None:
-        waiting = [code]
-        while waiting:
-            one = waiting.pop()
-            yield one
-            waiting += [inner for inner in one.co_consts if isinstance(inner, CodeType)]
 
 
 def _collect_parts(declared: Exercise, obj: Any) -> list[Any] | None:
@@ -120,4 +104,17 @@ def judge(declared: Exercise, objects: list[Any]) -> tuple[Verdict, list[Any]]:
         except KeyboardInterrupt:
             verdict = Verdict(declared.key, declared.title, INTERRUPTED, "you interrupted it")
     stands_for[declared.key] = YOURS if verdict.outcome == PASSED else YOURS_WRONG
+    shell = ipython()
+    if shell and verdict.outcome != PASSED:
+        shell.events.register("post_run_cell", _name_what_has_not_passed)
     return verdict, objects
+
+
+def _name_what_has_not_passed(result: Any) -> None:
+    """Under a cell that raises: it may run on an answer whose verdict is some screens above."""
+    if result.error_in_exec is None or isinstance(result.error_in_exec, KeyboardInterrupt):
+        return
+    names = [find(key).names[0] for key, whose in stands_for.items() if whose == YOURS_WRONG]
+    if names:
+        listed = ", ".join(f"`{name}`" for name in names)
+        print(f"Not passed yet in this notebook: {listed}. This cell may fail because of that.")

@@ -81,6 +81,8 @@ class Progress:
             f"{chapter:<{width}}  {' '.join(MARKS[o] for _, o in marks)}  {got} of {total} points"
             for chapter, marks, got, total in self.rows
         ]
+        failed = [f"{row[0]}: {name}" for row in self.rows for name, o in row[1] if o == FAILED]
+        lines += [f"{MARKS[FAILED]} {', '.join(failed)}"] if failed else []
         names = " ".join(f"{MARKS[o]} {o}" for o in (PASSED, FAILED, NOT_ATTEMPTED))
         return "\n".join([*lines, f"({names}; kept in {self.path})"])
 

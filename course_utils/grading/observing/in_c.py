@@ -22,27 +22,31 @@ _CONSUMERS |= {"dict", "deque", "join", "bytes", "bytearray", "extend", "update"
 
 def may_loop_in_c(subject: Any) -> bool:
     """Does a student's code let a function of C run through an iterator of C? By its names only."""
-    names = {name for code in _codes(subject, set()) for name in code.co_names}
+    names = {name for code in codes_of(subject) for name in code.co_names}
     return bool(names & _ITERATORS) and bool(names & _CONSUMERS)
 
 
-def _codes(value: Any, met: set[int]) -> Iterator[CodeType]:
-    """The student's own code: of a function, the methods of a class, and what they call by name."""
+def codes_of(value: Any, met: set[int] | None = None) -> Iterator[CodeType]:
+    """The student's own code: of a function, the methods of a class, and what they call by name.
+
+    met: what has been walked already.
+    """
+    met = set() if met is None else met
     if id(value) in met:
         return
     met.add(id(value))
     if isinstance(value, dict):
         for one in value.values():
-            yield from _codes(one, met)
+            yield from codes_of(one, met)
     elif inspect.isclass(value) and value.__module__ != builtins.__name__:
         for one in vars(value).values():
-            yield from _codes(getattr(one, "__func__", one), met)
+            yield from codes_of(getattr(one, "__func__", one), met)
     elif isinstance(value, FunctionType) and is_students(value.__code__.co_filename):
         for code in _nested(value.__code__):
             yield code
             for name in code.co_names:
                 if isinstance(one := value.__globals__.get(name), FunctionType | type):
-                    yield from _codes(one, met)
+                    yield from codes_of(one, met)
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

@@ -67,10 +67,10 @@ def table_and_head(subject: Any, case: Case) -> Prepared:
 
 
 def gpt2_part_built(subject: Any, case: Case) -> Prepared:
-    """A part of GPT-2, built beforehand, so that only its call is measured."""
-    build, _, (_, *given) = case.args
+    """A part of GPT-2, built beforehand, so that only its calls are measured: with x alone, and with a mask."""
+    build, _, (_, x, mask) = case.args
     layer = subject(config_for(subject, build["config"])).eval()
-    return lambda: layer(*given)
+    return lambda: (layer(x), layer(x, mask))
 
 
 def gpt2_built(subject: Any, case: Case) -> Prepared:

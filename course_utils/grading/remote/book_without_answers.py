@@ -12,7 +12,12 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from course_utils.grading.declaring.exercise import Exercise
-from course_utils.grading.declaring.registry import chapters, every, exercises_of
+from course_utils.grading.declaring.registry import (
+    chapters,
+    every,
+    exercises_of,
+    in_book_order,
+)
 from course_utils.source.imports import imports_in
 from course_utils.source.names import first_line, names_bound, names_used
 
@@ -29,8 +34,8 @@ def given(exercise: Exercise) -> tuple[dict[str, str], tuple[str, ...]]:
     in an order in which they can be made; and the keys that they tell.
 
     Of what is asked for in exercises there are only names that raise, except for the answers to
-    earlier exercises that the rest needs (a default that is the book's attention): so nobody's answer
-    to those may be judged afterwards in a process that was given it.
+    earlier exercises: of this module those that the rest needs (a default that is the book's attention).
+    So nobody's answer to those may be judged afterwards in a process that was given it.
     """
     module = inspect.getmodule(inspect.unwrap(exercise.parts[0]))
     if module is None or not module.__name__.startswith(PACKAGE):
@@ -39,8 +44,7 @@ def given(exercise: Exercise) -> tuple[dict[str, str], tuple[str, ...]]:
     order = list(dict.fromkeys(asked.values()))
     earlier = set(order[: order.index(exercise.key)])
     text = inspect.getsource(module)
-    tree, lines = ast.parse(text), text.splitlines()
-    bound = {name: node for node in tree.body for name in names_bound(node)}
+    bound = {name: node for node in ast.parse(text).body for name in names_bound(node)}
     told: set[str] = set()
     wanted = {n for name, node in bound.items() if name not in asked for n in names_used(node)}
     while wanted:
@@ -48,44 +52,51 @@ def given(exercise: Exercise) -> tuple[dict[str, str], tuple[str, ...]]:
         if asked.get(name) in earlier and name not in told:
             told.add(name)
             wanted |= names_used(bound[name])
-    out = []
-    for node in tree.body:
-        hidden = [name for name in names_bound(node) if name in asked and name not in told]
-        out += [_IN_PLACE.format(name=name) for name in hidden]
-        if not hidden:
-            out.append("\n".join(lines[first_line(node) - 1 : node.end_lineno]))
-    text = "\n\n\n".join(out) + "\n"
+    text = _without(text, {name for name in asked if name not in told})
     found: dict[str, str] = {}
     keys = {asked[name] for name in told}
-    _add_imported(found, keys, module.__name__, text, earlier)
+    keys |= _add_imported(found, module.__name__, text, _before(exercise))
     return found | {module.__name__: text}, tuple(sorted(keys))
 
 
-def _add_imported(
-    found: dict[str, str], keys: set[str], name: str, text: str, earlier: set[str]
-) -> None:
+def _without(source: str, hidden: set[str]) -> str:
+    """A module's source with names that raise in place of these."""
+    lines, out = source.splitlines(), []
+    for node in ast.parse(source).body:
+        gone = [name for name in names_bound(node) if name in hidden]
+        out += [_IN_PLACE.format(name=name) for name in gone]
+        if not gone:
+            out.append("\n".join(lines[first_line(node) - 1 : node.end_lineno]))
+    return "\n\n\n".join(out) + "\n"
+
+
+def _add_imported(found: dict[str, str], name: str, text: str, before: set[str]) -> set[str]:
     """Add the book's modules that this text of a module imports, those first that others import.
 
-    They hold no answer to the exercise or a later one of its chapter. keys: is told what they do hold.
+    Of their answers they hold those to exercises of `before`, which are judged by then; their keys.
     """
+    keys: set[str] = set()
     for one in imports_in(ast.parse(text), name, PACKAGE):
         home = one.dotted if _is_module(one.dotted) else one.module
-        if home in (PACKAGE, name) or home in found:
-            continue
-        source = inspect.getsource(import_module(home))
-        tree, lines = ast.parse(source), source.splitlines()
-        chapter = {key.partition(".")[0] for key in earlier}
-        out = []
-        for node in tree.body:
-            asked = {_asked_in(home).get(bound, "") for bound in names_bound(node)} - {""}
-            hidden = {k for k in asked if k.partition(".")[0] in chapter and k not in earlier}
-            keys |= asked - hidden
-            out += [_IN_PLACE.format(name=bound) for bound in names_bound(node) if hidden]
-            if not hidden:
-                out.append("\n".join(lines[first_line(node) - 1 : node.end_lineno]))
-        given_text = "\n\n\n".join(out) + "\n"
-        _add_imported(found, keys, home, given_text, earlier)
-        found[home] = given_text
+        if home not in (PACKAGE, name, *found):
+            asked = _asked_in(home)
+            source = inspect.getsource(import_module(home))
+            given_text = _without(source, {n for n, key in asked.items() if key not in before})
+            keys |= before.intersection(asked.values())
+            keys |= _add_imported(found, home, given_text, before)
+            found[home] = given_text
+    return keys
+
+
+def _before(exercise: Exercise) -> set[str]:
+    """The exercises that the book asks for before this one: a submission is judged in its order."""
+    order = _order()
+    return set(order[: order.index(exercise.key)] if exercise.key in order else order)
+
+
+@cache
+def _order() -> tuple[str, ...]:
+    return tuple(in_book_order(every()))
 
 
 @cache

@@ -17,9 +17,9 @@ from course_utils.grading.driving import labels
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.later import if_changed
 from course_utils.grading.driving.probe import probe
-from course_utils.grading.probes.functions import named_arguments, ramp
+from course_utils.grading.probes.functions import flat_tensors, named_arguments, ramp
 from course_utils.grading.pytrees.shown import shown
-from course_utils.grading.pytrees.tree import fresh, is_plain_tensor
+from course_utils.grading.pytrees.tree import fresh, is_plain_tensor, untouched
 
 FUNCTIONS = frozenset(
     {
@@ -150,13 +150,16 @@ def takes_differences(subject: Any, case: Case) -> dict[str, Any]:
 def _called_with(args: tuple[Any, ...], subject: Any, case: Case) -> dict[str, Any]:
     kwargs = {name: value for name, value in case.kwargs.items() if name not in OF_THE_CASE}
     given = named_arguments(subject, args, kwargs)
+    for value in given.values():
+        if isinstance(value, Tensor) and value.requires_grad:
+            value.grad = torch.ones_like(value)  # from an earlier backward pass
     before = {name: _state(value) for name, value in given.items() if isinstance(value, Tensor)}
     with torch.set_grad_enabled("no_grad" not in case.kwargs):
         seen = _result_seen(subject(*args, **kwargs))
     for name, (values, *flags) in before.items():
         now, *flags_now = _state(given[name])
         seen[f"argument `{name}` afterwards"] = if_changed(values, now)
-        if flags != flags_now:
+        if not untouched(flags, flags_now):
             seen[f"argument `{name}` afterwards"] = "with another requires_grad or grad"
     if any(p.grad is not None for p in _own_parameters(args[0])):
         seen[labels.SURROUNDINGS] = "adds to the .grad of other tensors that the function uses"
@@ -177,8 +180,8 @@ def _lies_elsewhere(point: Any, x: Tensor) -> bool:
         return False
 
 
-def _state(x: Tensor) -> tuple[Tensor, bool, bool]:
-    return fresh(x.detach()), x.requires_grad, x.grad is not None
+def _state(x: Tensor) -> tuple[Tensor, bool, Tensor | None]:
+    return fresh(x.detach()), x.requires_grad, fresh(x.grad)
 
 
 def _result_seen(result: Any, label: str = "result") -> dict[str, Any]:
@@ -220,6 +223,7 @@ def straight_through(subject: Any, case: Case) -> dict[str, Any]:
     seen["argument `x` afterwards"] = if_changed(x.detach(), fresh(between.detach()))
     if not result.requires_grad:
         return seen | {labels.NO_GRAD: False}
+    seen["more than a byte an element is kept on ctx itself"] = _kept_on_ctx(result) > x.numel()
     subject.apply(1.0 - leaf, *rest)
     incoming = case.kwargs.get("grad", _weights(result))
     before = fresh(incoming)
@@ -253,6 +257,12 @@ def custom_function(subject: Any, case: Case) -> dict[str, Any]:
         ),
         "backward after its input was edited in place": _backward_after_edit(subject, x),
     }
+
+
+def _kept_on_ctx(result: Tensor) -> int:
+    """Bytes of the tensors that are attributes of ctx, which is the node of the result's graph."""
+    attributes = list(getattr(result.grad_fn, "__dict__", {}).values())
+    return sum(kept.nbytes for kept in flat_tensors(attributes))
 
 
 def _backward_after_edit(subject: Any, x: Tensor) -> str:

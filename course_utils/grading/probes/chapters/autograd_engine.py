@@ -162,7 +162,7 @@ def _graph(case: Case) -> list[list[Any]]:
 
 def _nodes(graph: Sequence[Sequence[Any]]) -> list[_Node]:
     kind = _kind()
-    nodes = [kind(f"node {number}") for number in range(len(graph))]
+    nodes = [kind("Operation") for _ in graph]  # a name says nothing about which node it is
     for number, (node, (inputs, *_)) in enumerate(zip(nodes, graph, strict=True)):
         node.number = number
         node.inputs = tuple(None if i is None else nodes[i] for i in inputs)
@@ -247,7 +247,8 @@ class _Walk:
     """A graph whose VJPs multiply by weights, and what a backward through it does with arrays.
 
     A weight of None hands the very same array on, as the VJP of an addition does; so do all inputs of a
-    node without weights, which saves nothing.
+    node without weights, which saves nothing. For a constant it is None, and with a weight an array, each
+    of another shape.
     """
 
     def __init__(self, graph: Sequence[Sequence[Any]], earlier: dict[int, Any]) -> None:
@@ -268,10 +269,12 @@ class _Walk:
             self.calls[node.number] += 1
             self.look()
             self.done.append(node)
-            pairs = zip(node.inputs, weights, strict=True)
+            pairs = enumerate(zip(node.inputs, weights, strict=True), start=node.number + 2)
             parts = [
-                None if below is None else grad if weight is None else np.asarray(weight * grad)
-                for below, weight in pairs
+                (None if weight is None else np.full(place, weight))
+                if below is None
+                else (grad if weight is None else np.asarray(weight * grad))
+                for place, (below, weight) in pairs
             ]
             made = [
                 p for p, w in zip(parts, weights, strict=True) if p is not None and w is not None
@@ -322,12 +325,12 @@ def walked(subject: Any, case: Case) -> dict[str, Any]:
     for root in case.kwargs.get("roots", [0]):
         subject(walk.nodes[root], grad)
     try:
-        leaves = {n.name: _as_tensor(n.grad) for n in walk.nodes if n.vjp is None}
+        leaves = {f"node {n.number}": _as_tensor(n.grad) for n in walk.nodes if n.vjp is None}
     except _NoArray as error:
         return {labels.SURROUNDINGS: str(error).replace("returns", "gives a leaf")}
     seen: dict[str, Any] = {"how often each vjp ran": walk.calls if len(graph) < 99 else []}
     seen |= {f".grad of {name}": value for name, value in leaves.items()}
-    holding = [n.name for n in walk.nodes if n.vjp is not None and n.saved is not None]
+    holding = [n.number for n in walk.nodes if n.vjp is not None and n.saved is not None]
     seen["nodes that still hold what they saved"] = holding if len(graph) < 99 else len(holding)
     if complaint := walk.afterwards(grad, was, kept):
         seen[labels.SURROUNDINGS] = complaint
@@ -381,6 +384,7 @@ FUNCTIONS = frozenset(
         "lambda g, a: (g * a,)",
         "lambda g, a: (3 * g,)",
         "lambda g, a: (g,)",
+        "lambda g, a: (g, g)",
         "lambda g, a: (np.broadcast_to(g, a.shape),)",
         "lambda g, a: (np.stack([g * a[1], g * a[0]]),)",
         "lambda g, a, b: (g * b, g * a)",

@@ -152,6 +152,20 @@ class Borrows(nn.Module):
         return y
 
 
+class Shares(nn.Module):
+    """Two layers have one weight, and one activation has two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.act = self.last = nn.Tanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.second(self.act(self.first(x))))
+        return y
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "Linear(3, 3)": lambda: nn.Linear(3, 3),
     "Linear, ReLU, Linear": lambda: nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 3)),
@@ -163,6 +177,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "x @ table, BatchNorm1d, times a buffer, Sigmoid, @ table.T, and a Linear that is not used": Normed,
     "a Tanh and a Linear, each called twice": Again,
     "Linear, then a product that is dropped, and one that takes its factor's place in memory": Borrows,
+    "Linear, Tanh, a Linear with the same weight, and the same Tanh": Shares,
 }
 
 
@@ -180,10 +195,6 @@ class Average(torch.optim.Optimizer):
             state["average"] = 0.9 * state.get("average", torch.zeros_like(p)) + 0.1 * p.grad
             p.sub_(state["average"])
 
-
-# torch does so at a class's first object, which would be beside an answer.
-Average.step = torch.optim.Optimizer.profile_hook_step(Average.step)  # type: ignore[method-assign]
-Average.step.hooked = True  # type: ignore[attr-defined]
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.1),
@@ -372,7 +383,8 @@ def checkpointed(subject: Any, case: Case) -> dict[str, Any]:
 
     The case: the name of a function, x, and options: passes, how many backward passes over the
     same graph; drawn, random numbers drawn between forward and backward; graph, grad mode on or
-    off; twice, whether to differentiate twice; autocast, whether the forward pass runs in bfloat16.
+    off; twice, whether to differentiate twice; autocast, the low dtype of the forward pass by name, "" for none; around, that of the
+    backward pass.
     """
     name, x = case.args
     options: dict[str, Any] = {
@@ -380,14 +392,14 @@ def checkpointed(subject: Any, case: Case) -> dict[str, Any]:
         "drawn": 3,
         "graph": True,
         "twice": False,
-        "autocast": False,
+        "autocast": "",
+        "around": "",
     }
     options |= case.kwargs
     x = x.detach().clone().requires_grad_()
     w = nn.Parameter(0.4 * ramp(torch.empty(x.shape[-1] ** 2, dtype=x.dtype)).view(x.shape[-1], -1))
     function, args, kwargs = CALLS[name](subject, x, w)
-    under_autocast = torch.autocast("cpu", torch.bfloat16, enabled=options["autocast"])
-    with torch.set_grad_enabled(options["graph"]), under_autocast:
+    with torch.set_grad_enabled(options["graph"]), _autocast(options["autocast"]):
         result = subject(function, *args, **kwargs)
     seen: dict[str, Any] = {"what it returns": detached(result)}
     seen["random numbers after the call"] = torch.rand(options["drawn"])
@@ -397,13 +409,14 @@ def checkpointed(subject: Any, case: Case) -> dict[str, Any]:
         total = torch.stack([(t * (ramp(t) + 0.5)).sum() for t in outputs]).sum()
         for number in range(options["passes"]):
             last = number == options["passes"] - 1
-            grads = torch.autograd.grad(
-                total,
-                (x, w),
-                retain_graph=not last or options["twice"],
-                create_graph=options["twice"],
-                allow_unused=True,
-            )
+            with _autocast(options["around"]):
+                grads = torch.autograd.grad(
+                    total,
+                    (x, w),
+                    retain_graph=not last or options["twice"],
+                    create_graph=options["twice"],
+                    allow_unused=True,
+                )
             for label, g in zip("xw", grads, strict=True):
                 seen[f"gradient of `{label}`" + " in a second pass" * number] = (
                     None if g is None else g.detach()
@@ -413,6 +426,11 @@ def checkpointed(subject: Any, case: Case) -> dict[str, Any]:
             seen["second derivative"] = second
     seen["random numbers after backward"] = torch.rand(2)
     return seen
+
+
+def _autocast(low: str) -> torch.autocast:
+    """Autocast on the CPU to the dtype of this name; switched off for ""."""
+    return torch.autocast("cpu", getattr(torch, low or "bfloat16"), enabled=bool(low))
 
 
 def _leaves_of(tree: Any) -> Any:
@@ -446,8 +464,10 @@ def _called_with_function(name: str, case: Case) -> str:
         text += f", {options['passes']} backward passes over the same graph"
     if options.get("twice"):
         text += ", differentiated twice"
-    if options.get("autocast"):
-        text += ", under torch.autocast('cpu', torch.bfloat16)"
+    if low := options.get("autocast"):
+        text += f", under torch.autocast('cpu', torch.{low})"
+    if low := options.get("around"):
+        text += f", its backward under torch.autocast('cpu', torch.{low})"
     return text
 
 

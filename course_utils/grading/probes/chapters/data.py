@@ -2,7 +2,7 @@
 
 import json
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable
 from fractions import Fraction
 from itertools import cycle, islice
 from typing import Any
@@ -159,12 +159,13 @@ def packed(subject: Any, case: Case) -> dict[str, Any]:
 
     The case: the documents, the context and the token that ends one; by the keyword `rows`, how many
     rows are asked for, where it is not all. The documents come from an iterator that can be gone
-    through once. A row is looked at when it comes, and again when all have come.
+    through once; as a list if the case says `a_list`, of which nobody counts what is taken. A row is looked at when it comes, and again when all have come.
     """
     documents, context, end = case.args
     source, taken, rows = Source(documents), [], []
     given: list[Any] = []
-    for row in islice(subject(source, context, end), case.kwargs.get("rows")):
+    stream = documents if case.kwargs.get("a_list") else source
+    for row in islice(subject(stream, context, end), case.kwargs.get("rows")):
         rows.append(row)
         given.append(fresh(row) if len(given) < 40 else None)
         taken.append(source.taken)
@@ -177,7 +178,8 @@ def _called_with_documents(name: str, case: Case) -> str:
     documents, context, end = case.args
     rows = case.kwargs.get("rows")
     asked = "" if rows is None else f", asked for {rows} row{'s' * (rows != 1)}"
-    return f"{name}(iter({shown(documents)}), {context}, {end}){asked}"
+    stream = shown(documents) if case.kwargs.get("a_list") else f"iter({shown(documents)})"
+    return f"{name}({stream}, {context}, {end}){asked}"
 
 
 packed.called = _called_with_documents
@@ -249,15 +251,16 @@ def shuffled(subject: Any, case: Case) -> dict[str, Any]:
 
     The case: the items, the buffer's size, and the generator's seed; by the keyword `take`, how many
     are asked for of the items over and over, without an end; by `often`, at how many of the first places
-    the items are counted in many orders, drawn with one generator. Compared is what holds for every
+    the items are counted in many orders, drawn with one generator; by `a_list`, that the items are given
+    as a list, of which nobody counts what is taken. Compared is what holds for every
     right order, not the order itself.
     """
     items, size, seed = case.args
-    take = case.kwargs.get("take")
+    take, a_list = case.kwargs.get("take"), case.kwargs.get("a_list", False)
     before = torch.get_rng_state()
-    came, held = _came_out(subject, items, size, torch.Generator().manual_seed(seed), take)
+    came, held = _came_out(subject, items, size, torch.Generator().manual_seed(seed), take, a_list)
     again = [
-        _came_out(subject, items, size, torch.Generator().manual_seed(seed), take)[0]
+        _came_out(subject, items, size, torch.Generator().manual_seed(seed), take, a_list)[0]
         for _ in range(_AGAIN)
     ]
     seen: dict[str, Any] = {"came": came, "again": again, "held": held, "of": came}
@@ -272,12 +275,17 @@ def shuffled(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def _came_out(
-    subject: Any, items: list[Any], size: int, generator: torch.Generator, take: int | None
+    subject: Any,
+    items: list[Any],
+    size: int,
+    generator: torch.Generator,
+    take: int | None,
+    a_list: bool = False,
 ) -> tuple[list[Any], list[int]]:
     """What came, and after each item how many had been taken and not come yet."""
     source = Source(items if take is None else cycle(items))
     came, held = [], []
-    for item in islice(subject(source, size, generator), take):
+    for item in islice(subject(list(items) if a_list else source, size, generator), take):
         came.append(item)
         held.append(source.taken - len(came))
     return came, held
@@ -287,6 +295,7 @@ def _called_with_a_stream(name: str, case: Case) -> str:
     items, size, seed = case.args
     take = case.kwargs.get("take")
     stream = f"iter({shown(items)})" if take is None else f"cycle({shown(items)})"
+    stream = shown(items) if case.kwargs.get("a_list") else stream
     asked = "" if take is None else f", asked for {take} items"
     return f"{name}({stream}, {size}, torch.Generator().manual_seed({seed})){asked}"
 
@@ -309,6 +318,16 @@ class _AsWorker:
 
     def __exit__(self, *_: Any) -> None:
         workers._worker_info = None
+
+
+class _Iterable:
+    """What can be gone through and is no iterator itself, as a list."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __iter__(self) -> Source:
+        return self.source
 
 
 _IN_TURN = ", two iterators in turn give the same"
@@ -337,10 +356,10 @@ def streamed(subject: Any, case: Case) -> dict[str, Any]:
     length, (num_workers, take) = case.args[0], case.args[1:]
     sources: list[Source] = []
 
-    def source() -> Iterator[Any]:
+    def source() -> Iterable[Any]:
         items = cycle(range(100)) if length is None else iter(range(length))
         sources.append(Source(items))
-        return sources[-1]
+        return sources[-1] if length is None else _Iterable(sources[-1])
 
     stream = subject(source, **case.kwargs)
     seen: dict[str, Any] = {}

@@ -136,6 +136,23 @@ class Joins(Net):
         return super().used()[self.calls == 1 :]
 
 
+class Leaves(Net):
+    """The second layer takes part in the first forward only."""
+
+    calls = 0
+
+    def used(self) -> list[nn.Module]:
+        self.calls += 1
+        return super().used()[self.calls > 1 :]
+
+
+class Named(Net):
+    """What it returns is a dictionary."""
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        return {"y": super().forward(x, scale)}
+
+
 class Counter(nn.Module):
     """Multiplies by a buffer, and changes it: what a running statistic does."""
 
@@ -233,6 +250,12 @@ _MODELS: dict[str, Callable[[], nn.Module]] = {
     "two layers with one weight": tied,
     "a layer that joins at the second step": lambda: Joins(
         nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+    ),
+    "a layer that leaves after the first forward": lambda: Leaves(
+        nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+    ),
+    "three layers, whose output is in a dictionary": lambda: Named(
+        nn.Linear(3, 4), nn.Linear(4, 3), nn.Linear(3, 2)
     ),
     "a frozen layer": frozen,
     "float32 and float64": two_dtypes,
@@ -501,6 +524,8 @@ def _one_step(ddp: Any, model: Any, x: Tensor, watch: Watch) -> tuple[Tensor, in
 
     model.passed = passed
     output = ddp(x)
+    if isinstance(model, Named):
+        output = output["y"]
     before = watch.calls, watch.waits
     output.square().sum().backward()
     return output.detach().clone(), *early
@@ -674,14 +699,14 @@ def saved_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
         if given.get("old"):
             torch.save({"old": torch.ones(2)}, path)
         there: list[bool] = []
-        result, raised = None, False
+        result, raised = None, "nothing"
         with _replaced(path) as moments, _watched(lambda: there.append(_whole(path))) as watch:
             try:
                 result = subject(model, str(path) if given.get("text", True) else path)
-            except (OSError, RuntimeError):  # torch.save raises both on a full disk
+            except (OSError, RuntimeError) as error:  # torch.save raises both on a full disk
                 if not unwritable:
                     raise
-                raised = True
+                raised = "OSError" if isinstance(error, OSError) else type(error).__name__
         found = sorted(os.listdir(folder))
         files = [name if name == path.name else "one of another name" for name in found]
         seen: dict[str, Any] = {"files": tuple(files), "result": result}

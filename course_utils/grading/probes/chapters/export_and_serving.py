@@ -261,6 +261,8 @@ def _with(fault: Any, result: Tensor) -> Tensor:
             return result.T.clone()
         case "negated":
             return -result
+        case "finite":
+            return result.nan_to_num()
     return result.clone()
 
 

@@ -111,7 +111,7 @@ def sharded_optimizer(subject: Any, case: Case) -> dict[str, Any]:
     Of each rank's call: params, a list of tensors, the same on all, which become contiguous;
     optimizer, the name of a class of torch.optim; options, its keyword arguments; grads, for each
     step a list with a gradient or None for each parameter; frozen, the indices of parameters that
-    do not train; groups, a list of lists of ranks that share among themselves, or None for one of
+    do not train; thawed, those of them that do once the optimizer is built; groups, a list of lists of ranks that share among themselves, or None for one of
     all. The parameters are handed over as a generator. Seen are all parameters after each step,
     whether they changed in place, and what zero_grad leaves. Another optimizer is built beside it.
     """
@@ -124,6 +124,8 @@ def optimizer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
 
     given = case.kwargs
     params, optimizer = _built(subject, given, rank)
+    for i in given.get("thawed", ()):
+        params[i].requires_grad_()
     _built(subject, {**given, "groups": None, "params": [torch.ones(2, 3)], "frozen": ()}, rank)
     views = [p.detach().view(-1) for p in params]
     trail: list[list[Tensor]] = [[] for _ in params]
@@ -198,6 +200,7 @@ def _called_optimizer(name: str, case: Case) -> str:
     )
     if first.get("frozen"):
         text += f", frozen: {', '.join(map(str, first['frozen']))}"
+        text += " until it is built" * bool(first.get("thawed"))
     if first.get("groups"):
         text += f", in groups of ranks {first['groups']}"
     if sum(p.numel() for p in first["params"]) <= 6 and steps == 1:

@@ -355,18 +355,15 @@ def toy_built(subject: Any, case: Case) -> Callable[[], Any]:
 
 
 class _Pieces:
-    """An iterator of pieces that counts how many are taken."""
+    """An iterable of pieces, no iterator, that counts how many are taken."""
 
     def __init__(self, pieces: Iterable[str]) -> None:
         self.pieces, self.taken = iter(pieces), 0
 
-    def __iter__(self) -> "_Pieces":
-        return self
-
-    def __next__(self) -> str:
-        piece = next(self.pieces)
-        self.taken += 1
-        return piece
+    def __iter__(self) -> Iterator[str]:
+        for piece in self.pieces:
+            self.taken += 1
+            yield piece
 
 
 def _as_stopped(report: dict[str, Any], case: Case, named_by: Any) -> dict[str, Any]:
@@ -397,7 +394,7 @@ def stopped(subject: Any, case: Case) -> dict[str, Any]:
 
 
 stopped.called = lambda name, case: (
-    f"{name}(iter({shown(case.args[0])}), {shown(case.args[1])}), asked for all"
+    f"{name}({shown(case.args[0])}, {shown(case.args[1])}), asked for all"
 )
 
 # ------------------------------------------------------------------------------ windows of a text

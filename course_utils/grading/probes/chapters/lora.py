@@ -455,15 +455,17 @@ def nf4_product(subject: Any, case: Case) -> dict[str, Any]:
     (gradient,) = torch.autograd.grad(result, leaf, incoming, allow_unused=True)
     seen["gradient of `x`"] = gradient
     seen["the gradient that came in is left alone"] = unchanged(before, incoming)
-    kept = codes.clone()
-    again = subject.apply(leaf * 1.0, kept, scales, *rest)
-    kept.zero_()
-    try:
-        torch.autograd.grad(again, leaf, incoming)
-    except RuntimeError:
-        seen["backward after its codes were edited in place"] = "RuntimeError"
-    else:
-        seen["backward after its codes were edited in place"] = "no error, from edited values"
+    for edited in ("codes", "scales"):
+        kept = {"codes": codes.clone(), "scales": scales.clone()}
+        again = subject.apply(leaf * 1.0, *kept.values(), *rest)
+        kept[edited].zero_()
+        label = f"backward after its {edited} were edited in place"
+        try:
+            torch.autograd.grad(again, leaf, incoming)
+        except RuntimeError:
+            seen[label] = "RuntimeError"
+        else:
+            seen[label] = "no error, from edited values"
     return seen
 
 

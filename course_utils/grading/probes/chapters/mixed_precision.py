@@ -36,7 +36,10 @@ def scaler_run(subject: Any, case: Case) -> dict[str, Any]:
     "reload" (go on with another scaler that has loaded this one's state_dict) or a dict:
     grads: a list of gradients for each optimizer, None for a parameter without one; fp16: they pass
     through float16 after scaling; explicit: call unscale_ before step, and show the gradients then;
-    twice: call it again, which must raise; late: call it once more after step, which must raise too.
+    twice: call it again, which must raise; clamped: gradients are then brought into -1 to 1, NaN to 0;
+    late: call it once more after step, which must raise too; together: unscale_ is called for all of the
+    optimizers before the first of them steps. At a reload the old scaler overflows once
+    more between state_dict and load_state_dict, which is no business of the new one's.
 
     Each parameter has a group of its own. Between the steps another scaler takes a step, which is no
     business of this one's.
@@ -51,12 +54,15 @@ def scaler_run(subject: Any, case: Case) -> dict[str, Any]:
         at = f"step {number}"
         if step == "reload":
             state = scaler.state_dict()
+            _overflow(scaler)
             scaler = subject(**_OTHER_SETTINGS)
             scaler.load_state_dict(state)
             seen[f"{at}: scale of a new scaler that loaded the state"] = float(scaler.get_scale())
             continue
         _backward(scaler, params, step)
         left = [p.grad for group in params for p in group]
+        for optimizer in optimizers if step.get("together") else []:
+            scaler.unscale_(optimizer)
         for i, optimizer in enumerate(optimizers):
             if step.get("explicit"):
                 scaler.unscale_(optimizer)
@@ -65,6 +71,9 @@ def scaler_run(subject: Any, case: Case) -> dict[str, Any]:
                 seen[f"{at}: a second unscale_ raises"] = _raised(
                     partial(scaler.unscale_, optimizer)
                 )
+            if step.get("clamped"):
+                for p in params[i]:
+                    p.grad = p.grad if p.grad is None else p.grad.nan_to_num_(0.0).clamp_(-1.0, 1.0)
             scaler.step(optimizer)
             if step.get("late"):
                 seen[f"{at}: unscale_ after step raises"] = _raised(
@@ -84,7 +93,12 @@ def scaler_run(subject: Any, case: Case) -> dict[str, Any]:
 
 def _overflow_elsewhere(subject: Any) -> None:
     """A step of another scaler, with an optimizer of its own, whose gradient is infinite."""
-    scaler, p = subject(**_OTHER_SETTINGS), nn.Parameter(torch.ones(1))
+    _overflow(subject(**_OTHER_SETTINGS))
+
+
+def _overflow(scaler: Any) -> None:
+    """A step of this scaler, with an optimizer of its own, whose gradient is infinite."""
+    p = nn.Parameter(torch.ones(1))
     _backward(scaler, [[p]], {"grads": [[torch.tensor([torch.inf])]]})
     scaler.step(CountedSGD([p], lr=0.5))
     scaler.update()
@@ -131,6 +145,8 @@ def in_words(step: Any) -> str:
         what
         + (" (FP16)" if step.get("fp16") else "")
         + (" unscaled" * bool(step.get("explicit")))
+        + (", then clamped" * bool(step.get("clamped")))
+        + (" unscaled, all optimizers before the first steps" * bool(step.get("together")))
         + (", unscaled again after the step" * bool(step.get("late")))
     )
 

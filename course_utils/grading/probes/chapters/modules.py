@@ -268,12 +268,13 @@ def _what_dropout_did(x: Tensor, y: Tensor, gradient: Tensor, p: float) -> dict[
         torch.allclose(gradient * x, y, rtol=0.02)
     )
     if 0 < p < 1 and x.numel() >= 10 * MANY:
+        dropped = dropped.flatten(1)
         seen["rows dropped as one"] = whole(dropped)
         seen["columns dropped as one"] = whole(dropped.T)
         if not whole(dropped) and not whole(dropped.T):  # else too few draws for a share
             seen["fraction dropped / p"] = round(dropped.double().mean().item() / p, 1)
         rows = dropped.double().mean(dim=1).std().item()
-        due = (p * (1 - p) / x.size(1)) ** 0.5
+        due = (p * (1 - p) / dropped.size(1)) ** 0.5
         seen["rows differ as much as chance lets them"] = 0.7 < rows / due < 1.4
         columns = dropped.double().mean(dim=0).std().item()
         due = (p * (1 - p) / x.size(0)) ** 0.5
@@ -329,8 +330,8 @@ def assemble(tree: Any) -> Any:
     ("linear", in, out), ("conv1d", out, in), ("embedding", V, D), ("norm", D), ("own norm", D), ("batchnorm", C),
     ("parameter", *shape), ("in a buffer", *shape), one that views a part of a larger tensor, ("python list",
     *items), whose items no module registers. Under the key "tied" a dict may
-    have pairs of dotted names, the second of which becomes the first; under "frozen" names; of the
-    whole "eval" says that it is in eval mode, "meta" that it is on the meta device.
+    have pairs of dotted names, the second of which becomes the first; under "submodules tied" the same of
+    submodules; under "frozen" names; of the whole "eval" says that it is in eval mode, "meta" that it is on the meta device.
     """
     if isinstance(tree, list):
         return nn.ModuleList(assemble(item) for item in tree)
@@ -343,6 +344,9 @@ def assemble(tree: Any) -> Any:
     for first, second in tree.get("tied", ()):
         owner, _, last = second.rpartition(".")
         setattr(made.get_submodule(owner), last, made.get_parameter(first))
+    for first, second in tree.get("submodules tied", ()):
+        owner, _, last = second.rpartition(".")
+        setattr(made.get_submodule(owner), last, made.get_submodule(first))
     for name in tree.get("frozen", ()):
         made.get_parameter(name).requires_grad_(False)
     return made.train(not tree.get("eval", False))
@@ -350,7 +354,8 @@ def assemble(tree: Any) -> Any:
 
 def _parts(tree: dict[str, Any]) -> list[tuple[str, Any]]:
     """The attributes of a description, without what it says of them."""
-    return [(n, part) for n, part in tree.items() if n not in ("tied", "frozen", "eval", "meta")]
+    said = ("tied", "submodules tied", "frozen", "eval", "meta")
+    return [(n, part) for n, part in tree.items() if n not in said]
 
 
 class Conv1D(nn.Module):
@@ -411,6 +416,7 @@ def described(tree: Any) -> str:
         return f"{names[kind]}({', '.join(map(str, sizes))})"
     parts = [f"{name}: {described(part)}" for name, part in _parts(tree)]
     parts += [f"{second} is {first}" for first, second in tree.get("tied", ())]
+    parts += [f"{second} is {first}" for first, second in tree.get("submodules tied", ())]
     parts += [f"{name} frozen" for name in tree.get("frozen", ())]
     parts += ["in eval mode"] * tree.get("eval", False)
     parts += ["on the meta device"] * tree.get("meta", False)
@@ -605,14 +611,27 @@ def _done(subject: Any, root: Any, tree: Any, verb: str, given: list[Any]) -> di
     if verb == "round trip":
         return _round_trip(subject, root, tree)
     state, strict = given
-    before = dict(root.named_parameters())
+    before, places = dict(root.named_parameters()), _places(root)
     try:
         root.load_state_dict(state, **({} if strict is None else {"strict": strict}))
         raised = None
     except Exception as error:
         raised = "RuntimeError" if isinstance(error, RuntimeError) else raised_name(error)
     kept = all(value is before.get(name) for name, value in root.named_parameters())
-    return {"raises": raised, "the same parameters": kept} | _books(root, tree)
+    seen = {"raises": raised, "the same parameters": kept, "in place": places == _places(root)}
+    return seen | _books(root, tree)
+
+
+def _places(root: Any) -> dict[str, int]:
+    """Where the values of the state lie."""
+    return {name: value.data_ptr() for name, value in root.state_dict().items()}
+
+
+def _at(root: Any, path: str) -> Any:
+    """The attribute of a dotted name, or None."""
+    for step in path.split("."):
+        root = getattr(root, step, None)
+    return root
 
 
 def _round_trip(subject: Any, root: Any, tree: Any) -> dict[str, Any]:
@@ -642,6 +661,11 @@ def _books(root: Any, tree: Any) -> dict[str, Any]:
         "the state requires grad": any(value.requires_grad for value in state.values()),
         "the state shares the parameters' memory": all(
             value.data_ptr() == state[name].data_ptr() for name, value in named if name in state
+        ),
+        "the state shares the attributes' memory": all(
+            found.data_ptr() == value.data_ptr()
+            for name, value in state.items()
+            if isinstance(found := _at(root, name), Tensor)
         ),
         "training": dict(modes(root, "")),
         "attributes": {name: _kind_of(getattr(root, name, "missing")) for name in sorted(tree)},

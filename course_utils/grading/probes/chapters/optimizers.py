@@ -32,7 +32,8 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     which the state_dict goes into a fresh optimizer, made with no options, on fresh parameters; begins,
     the class of torch.optim that takes the steps before that, in place of the subject; fade,
     a factor on every group's lr after each step, as a schedule has it; counts, the name under which
-    the state is to keep the number of a parameter's steps, as a float32 tensor. Between saving and
+    the state is to keep the number of a parameter's steps, as a float32 tensor; stateless, whether
+    anything is kept of any parameter. Between saving and
     loading another optimizer of the class takes a step of its own.
 
     Gradients are written into tensors that stay the same from step to step, as
@@ -76,6 +77,8 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     seen["gradients are left alone"] = unchanged(before, after)
     seen["no graph is kept"] = no_graph
     seen["bytes of state"] = _bytes_of_state(optimizer, [params[i] for i in sorted(used)])
+    if given.get("stateless"):
+        seen["there is no state"] = not any(optimizer.state.values())
     if name := given.get("counts"):
         kept = [state[name] for state in optimizer.state.values() if name in state]
         seen[f"`{name}` in the state is a float32 tensor"] = all(map(_is_single, kept))
@@ -375,11 +378,6 @@ _OWN = {
     cls.__name__: cls
     for cls in (FlatMomentum, Factored, Paired, Nested, Mixed, Flattened, Quantized, Windowed)
 }
-# torch does so at a class's first object, which would be beside an answer.
-_wrapped: Any = _OWN
-for _kind in _wrapped.values():
-    _kind.step = Optimizer.profile_hook_step(_kind.step)
-    _kind.step.hooked = True
 
 
 @probe

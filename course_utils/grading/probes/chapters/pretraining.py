@@ -23,17 +23,20 @@ _VOCABULARY, _FEATURES = 7, 4
 class _Model(nn.Module):
     """ids (B, T) to logits (B, T, 7): a table, dropout, and a head without bias.
 
-    noted: in which order forward and backward pass it, and how the forward ran.
+    half: logits in bfloat16. noted: in which order forward and backward pass it, and how the forward ran.
     """
 
-    def __init__(self, dtype: torch.dtype, uniform: bool, dropout: float) -> None:
+    def __init__(self, dtype: torch.dtype, uniform: bool, dropout: float, half: bool) -> None:
         super().__init__()
+        self.half_logits = half
         generator = torch.Generator().manual_seed(24)
         self.table = nn.Embedding(_VOCABULARY, _FEATURES, dtype=dtype)
         self.inside = nn.Sequential(nn.Dropout(dropout), nn.Tanh())
         self.head = nn.Linear(_FEATURES, _VOCABULARY, bias=False, dtype=dtype)
         for p in self.parameters():
-            drawn = 2 * torch.randn(p.shape, generator=generator, dtype=dtype)
+            # with `half` the same numbers in each dtype, so that the tolerance is that of float32
+            kind = torch.float32 if half else dtype
+            drawn = 2 * torch.randn(p.shape, generator=generator, dtype=kind).to(dtype)
             p.data = torch.zeros_like(drawn) if uniform and p is self.head.weight else drawn
         self.events: list[str] = []
         self.dtypes: set[str] = set()
@@ -46,6 +49,7 @@ class _Model(nn.Module):
         self.graphs.add(torch.is_grad_enabled())
         self.modes.add(self.training)
         logits: Tensor = self.head(self.inside(self.table(ids)))
+        logits = logits.bfloat16() if self.half_logits else logits
         self.dtypes.add(str(logits.dtype))
         return logits
 
@@ -56,7 +60,7 @@ class _Model(nn.Module):
 
 def _model(case: Case, dropout: float) -> _Model:
     given = case.kwargs
-    return _Model(given["like"].dtype, bool(given.get("uniform")), dropout)
+    return _Model(given["like"].dtype, bool(given.get("uniform")), dropout, bool(given.get("half")))
 
 
 def _precision(case: Case) -> torch.autocast:
@@ -85,7 +89,8 @@ def _scalar(seen: dict[str, Any], name: str, x: Any) -> None:
 def loss_estimated(subject: Any, case: Case) -> dict[str, Any]:
     """A model judged on the batches of each positional argument, one after the other.
 
-    like: a tensor of the model's dtype. bfloat16: under autocast. uniform: all logits are 0. eval:
+    like: a tensor of the model's dtype. bfloat16: under autocast. half: logits in bfloat16, whatever the
+    model's dtype. uniform: all logits are 0. eval:
     names of modules that are in eval mode before; all others are in train mode, with dropout.
     """
     model = _model(case, 0.5).train()
@@ -118,8 +123,8 @@ def loss_estimated(subject: Any, case: Case) -> dict[str, Any]:
 def trained_step(subject: Any, case: Case) -> dict[str, Any]:
     """Steps of a small language model with SGD, each positional argument one: a list of (ids, targets).
 
-    clip: the largest norm. like: a tensor of the model's dtype. bfloat16: under autocast. uniform: all
-    logits are 0.
+    clip: the largest norm. like: a tensor of the model's dtype. bfloat16: under autocast. half: logits in
+    bfloat16, whatever the model's dtype. uniform: all logits are 0.
     """
     model = _model(case, 0.0).train()
     optimizer = CountedSGD(model.parameters(), lr=0.5, momentum=0.9)
@@ -155,6 +160,7 @@ def _called(name: str, case: Case) -> str:
     text += f", {', '.join(given['eval'])} in eval mode before" if given.get("eval") else ""
     text += ", all logits 0" * bool(given.get("uniform"))
     text += ", under autocast to bfloat16" * bool(given.get("bfloat16"))
+    text += ", logits in bfloat16" * bool(given.get("half"))
     text += ", in float64" * (given["like"].dtype is torch.float64)
     return text + ", one model" * several
 

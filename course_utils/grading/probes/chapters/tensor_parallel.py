@@ -107,7 +107,7 @@ def _full(given: dict[str, Any], shift: float = 0.0) -> nn.Module:
     elif given["kind"] == "mlp":
         layer = _MLP(size[1])
     elif given["kind"] == "embedding":
-        layer = nn.Embedding(*size)
+        layer = nn.Embedding(size[0], size[1], padding_idx=given.get("padding_idx"))
     else:
         layer = nn.Linear(size[1], size[0], bias=len(tensors) > 1)
     for p, values in zip(layer.parameters(), tensors, strict=True):
@@ -123,7 +123,8 @@ def parallel_layer(subject: Any, case: Case) -> dict[str, Any]:
     n_head, of an attention; xs, this rank's inputs, one for each call; grads, of the results; groups.
     Another layer, of other weights, is built in between. Seen are results and gradients, parameters
     that the case names in `shown`, how many numbers all parameters hold, and what the layer gives
-    after a step of SGD. Without xs only the parameters are. refused: the ranks cannot share this layer
+    after a step of SGD. padding_idx: of an embedding. elsewhere: the full layer is on the device `meta`, and
+    only on which device the parameters are is seen. Without xs only the parameters are. refused: the ranks cannot share this layer
     evenly, and it is only built.
     """
     return run_on_ranks(subject, case, layer_there)
@@ -138,11 +139,13 @@ def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     full = _full(given)
     if given.get("refused"):
         return {"building it raises": _raised(lambda: subject(full, group))}
+    if given.get("elsewhere"):
+        layer = subject(full.to("meta"), group)
+        return {f"device of `{name}`": p.device.type for name, p in layer.named_parameters()}
     before = {name: p.detach().clone() for name, p in full.named_parameters()}
     layer = subject(full, group)
     if not given["xs"]:
-        named = dict(layer.named_parameters())
-        return {f"`{name}`": _detached(named.get(name)) for name in given["shown"]}
+        return {f"`{name}`": _parameter(layer, name) for name in given["shown"]}
     _full_other = subject(_full(given, 0.5), group)
     xs = [_leaf(x) for x in given["xs"]]
     with counted():
@@ -153,7 +156,7 @@ def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     named = dict(layer.named_parameters())
     for name in given.get("shown", ()):
         p = named.get(name)
-        seen[f"`{name}`"] = _detached(p)
+        seen[f"`{name}`"] = _parameter(layer, name)
         seen[f"gradient of `{name}`"] = None if p is None or p.grad is None else p.grad.clone()
     for k, (x, y) in enumerate(zip(xs, ys, strict=True)):
         of = f" of call {k + 1}" if len(xs) > 1 else ""
@@ -173,8 +176,14 @@ def layer_there(subject: Any, case: Case, rank: int) -> dict[str, Any]:
     return seen
 
 
-def _detached(p: Tensor | None) -> Tensor | None:
-    return None if p is None else p.detach().clone()
+def _parameter(layer: nn.Module, name: str) -> Tensor | str | None:
+    """The parameter of this name; where there is none, None if the layer says so, or what it has instead."""
+    p = dict(layer.named_parameters()).get(name)
+    if p is not None:
+        return p.detach().clone()
+    if not hasattr(layer, name):
+        return "no attribute of this name"
+    return None if getattr(layer, name) is None else "no nn.Parameter"
 
 
 def _raised(build: Callable[[], Any]) -> str:
@@ -229,6 +238,9 @@ def _called_layer(name: str, case: Case) -> str:
         text += f", x of shape {' and '.join(str(tuple(x.shape)) for x in first['xs'])}"
     if first["kind"] == "linear" and len(first["full"]) == 1:
         text += ", no bias"
+    text += ", full on the device `meta`" * bool(first.get("elsewhere"))
+    if first.get("padding_idx") is not None:
+        text += f", full's padding_idx {first['padding_idx']}"
     return text + _in_groups(first)
 
 

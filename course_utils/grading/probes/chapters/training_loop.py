@@ -187,8 +187,8 @@ def evaluated(subject: Any, case: Case) -> dict[str, Any]:
     """A model evaluated twice, on all batches and then on the first alone.
 
     The case: the batches; model, seed; eval: names of modules that are in eval mode before, all
-    others are in train mode; raises: "model" or "loss" raises an exception, or the answer itself, for
-    "no batch".
+    others are in train mode; raises: "model", "loss" or the iterator of "batches" raises an exception, or
+    the answer itself, for "no batch".
     """
     (batches,), given = case.args, case.kwargs
     dtype = _dtype(batches)
@@ -219,6 +219,12 @@ class _Refused(Exception):
     """Raised by the model or the loss of a case."""
 
 
+def _broken_off(batches: Any) -> Iterator[Any]:
+    """The first batch, and then an exception."""
+    yield batches[0]
+    raise _Refused
+
+
 def _evaluation_that_raises(
     subject: Any, model: nn.Module, batches: Any, what: str, loss: Any
 ) -> dict[str, Any]:
@@ -229,7 +235,8 @@ def _evaluation_that_raises(
     if what == "model":
         model.register_forward_hook(refuse)
     try:
-        subject(model, iter(batches), refuse if what == "loss" else loss)
+        given = _broken_off(batches) if what == "batches" else iter(batches)
+        subject(model, given, refuse if what == "loss" else loss)
         raised = False
     except refused:
         raised = True
@@ -244,12 +251,14 @@ def stopping(subject: Any, case: Case) -> dict[str, Any]:
     """Build the class with the case's keyword arguments, and tell it the losses, one an epoch.
 
     Each positional argument is a loss, "reload" (go on with another object that has loaded the
-    state, through a file) or "restore" (load the best weights into another model). The weights of the
+    state, through a file) or "restore" (load the best weights into another model, which then trains on).
+    then: arguments of that other object which differ. The weights of the
     model are the number of the epoch, and change in place after each. Another object is told other
     losses in between; one whose state was taken is told of better epochs at the end.
     """
     model, other = _seeded("classifier", 0), _seeded("classifier", 1)
-    stopper, beside = subject(**case.kwargs), subject(patience=2)
+    given = {name: value for name, value in case.kwargs.items() if name != "then"}
+    stopper, beside = subject(**given), subject(patience=2)
     seen: dict[str, Any] = {
         "best at first": stopper.best,
         "best_epoch at first": stopper.best_epoch,
@@ -259,13 +268,14 @@ def stopping(subject: Any, case: Case) -> dict[str, Any]:
         if loss == "reload":
             state = _through_a_file(stopper.state_dict())
             given_states.append((state, _through_a_file(state), stopper.state_dict(), stopper))
-            stopper = subject(**case.kwargs)
+            stopper = subject(**given | case.kwargs.get("then", {}))
             stopper.load_state_dict(state)
             continue
         if loss == "restore":
             result = stopper.restore(other)
             seen[f"before epoch {epoch}: weights that restore loads"] = _state(other)
             seen[f"before epoch {epoch}: restore returns"] = result
+            _fill(other, -2.0)
             continue
         _fill(model, epoch)
         seen[f"epoch {epoch}: update returns"] = stopper.update(loss, model)
@@ -291,9 +301,11 @@ def _fill(model: nn.Module, value: float) -> None:
 
 
 def _called_stopping(name: str, case: Case) -> str:
-    settings = ", ".join(f"{key}={shown(value)}" for key, value in case.kwargs.items())
+    given = {name: value for name, value in case.kwargs.items() if name != "then"}
+    settings = ", ".join(f"{key}={shown(value)}" for key, value in given.items())
+    then = "".join(f", {k}={shown(v)} after it" for k, v in case.kwargs.get("then", {}).items())
     told = ", ".join(loss if isinstance(loss, str) else shown(loss) for loss in case.args)
-    return f"{name}({settings}), updates: {told}"
+    return f"{name}({settings}), updates: {told}{then}"
 
 
 stopping.called = _called_stopping
@@ -301,12 +313,20 @@ stopping.called = _called_stopping
 # ------------------------------------------------------------------------------ files
 
 
+class _Interrupting:
+    """Whoever pickles it is interrupted."""
+
+    def __reduce__(self) -> Any:
+        raise KeyboardInterrupt
+
+
 @probe
 def written(subject: Any, case: Case) -> dict[str, Any]:
     """Save a state and load it again, in a folder of its own.
 
     The case: the state, and what is special: old (a file of that name exists), text (the path is a
-    str), unpicklable (the state holds what torch.save refuses), folder (the path is a folder),
+    str), unpicklable (the state holds what torch.save refuses), interrupted (it holds what raises
+    KeyboardInterrupt), folder (the path is a folder),
     bare (the path is its name alone, in the folder at hand), object (no save: the file holds a
     pickled Fraction), map_location.
     """
@@ -348,9 +368,12 @@ def _saving(save: Any, path: Path, given: dict[str, Any]) -> dict[str, Any]:
     if given.get("old"):
         torch.save({"old": 1}, path)
     state = given["state"] | ({"refused": lambda: None} if given.get("unpicklable") else {})
+    state |= {"refused": _Interrupting()} if given.get("interrupted") else {}
     seen: dict[str, Any] = {}
     with _watched(path) as noted:
-        if given.get("unpicklable") or given.get("folder"):
+        if given.get("interrupted"):
+            seen["saving raises"] = _raised(lambda: save(state, path), KeyboardInterrupt)
+        elif given.get("unpicklable") or given.get("folder"):
             seen["saving raises"] = _raised(lambda: save(state, path)) is not None
         else:
             seen["save returns"] = save(state, _named(path, given))
@@ -449,11 +472,11 @@ def _watched(path: Path) -> Iterator[dict[str, Any]]:
             noted["kept"] = held.read() == content
 
 
-def _raised(action: Callable[[], Any]) -> str | None:
-    """The name of the exception, None without one."""
+def _raised(action: Callable[[], Any], kind: type[BaseException] = Exception) -> str | None:
+    """The name of the exception of this kind, None without one."""
     try:
         action()
-    except Exception as error:
+    except kind as error:
         return type(error).__name__
     return None
 
@@ -467,6 +490,7 @@ def _called_written(name: str, case: Case) -> str:
     text = f"save_checkpoint({shown(given['state'])}, path) with a {where}"
     text += ", over a file of before" * bool(given.get("old"))
     text += ", the state also holds a lambda" * bool(given.get("unpicklable"))
+    text += ", interrupted by KeyboardInterrupt" * bool(given.get("interrupted"))
     text += ", path is a folder" * bool(given.get("folder"))
     if "map_location" in given:
         text += f"; load_checkpoint(path, map_location={given['map_location']!r})"
@@ -625,6 +649,7 @@ def _resumed(subject: Any, given: dict[str, Any]) -> dict[str, Any]:
     seen["in train mode"] = _modes(run.model)
     seen["where it is left"] = left = (run.epoch, run.batch)
     state = run.state_dict()
+    run.model.eval()  # as an evaluation leaves it
     losses = [run.step() for _ in range(after)]
     seen["losses after"] = [_number(loss, dtype) for loss in losses]
     seen["losses are floats"] = all(isinstance(loss, float) for loss in losses)
@@ -666,7 +691,9 @@ def _called_trained(name: str, case: Case) -> str:
     if given.get("eval"):
         text += f", {', '.join(given['eval'])} in eval mode before"
     text += ", in float64" * (_dtype(case.args[0]) is torch.float64)
-    return text + f", the {given.get('raises')} raises" * (given.get("raises") in ("model", "loss"))
+    return text + f", the {given.get('raises')} raises" * (
+        given.get("raises") in ("model", "loss", "batches")
+    )
 
 
 def _called_resumed(name: str, case: Case) -> str:
