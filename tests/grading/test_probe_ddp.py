@@ -118,7 +118,7 @@ def test_right_answers_in_other_words_pass():
                 os.remove(here)
             dist.broadcast(there, 0)
         if not there:
-            raise RuntimeError("rank 0 has written nothing")
+            raise OSError("rank 0 has written nothing")
 
     def no_sync_step(model, batches, optimizer):
         """As nanoGPT does it: by a flag of the wrapper, without a block."""
