@@ -7,14 +7,13 @@ a file count, those inside of functions too; a module named by a string does not
 
 import ast
 import hashlib
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import course_utils
-from course_utils.source.imports import Import, imports_of, is_under
+from course_utils.source.imports import Import, imports_in
 
 ROOT = Path(course_utils.__file__).parents[1]
 PACKAGE = "course_utils"
@@ -118,9 +117,7 @@ def _imports(module: str, file: Path, *, running: bool = False) -> tuple[Import,
     tree = _tree(file)
     if running:
         tree = ast.Module([node for node in tree.body if not _for_types(node)], [])
-    dotted = f"{module}.__init__" if _is_package(file) else module
-    found = [one for node in _statements(tree) for one in imports_of(node, dotted)]
-    return tuple(one for one in found if is_under(one.module, PACKAGE))
+    return tuple(imports_in(tree, f"{module}.__init__" if _is_package(file) else module, PACKAGE))
 
 
 def _home(source: str, name: str, root: Path) -> str:
@@ -158,7 +155,7 @@ def _defined(tree: ast.Module) -> set[str]:
 def _tree(file: Path) -> ast.Module:
     """A file's text, without the docstrings that do not count."""
     tree = ast.parse(file.read_bytes())
-    for node in () if _documented(file) else (tree, *_statements(tree)):
+    for node in () if _documented(file) else ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = _without_docstring(node.body)
     return tree
@@ -166,16 +163,6 @@ def _tree(file: Path) -> ast.Module:
 
 def _documented(file: Path) -> bool:
     return any((PACKAGE, room) in pairwise(file.parts) for room in DOCUMENTED)
-
-
-def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """All of a text, outer ones first: what an expression holds is not looked into."""
-    waiting: deque[ast.AST] = deque(tree.body)
-    while waiting:
-        node = waiting.popleft()
-        yield node
-        for field in ("body", "handlers", "orelse", "finalbody", "cases"):
-            waiting.extend(getattr(node, field, ()))
 
 
 def _behind(tree: ast.Module, bound: str, home: str, root: Path) -> set[str]:

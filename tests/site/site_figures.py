@@ -48,9 +48,11 @@ def press_each_button(figure: Locator) -> int:
     return len(buttons)
 
 
-def use_figures(visit: Visit) -> None:
-    """Use all of an open page's; the page says no error."""
-    for figure in visit.page.locator(FIGURE).all():
+def use_figures(visit: Visit, html: str) -> None:
+    """Use all of an open page's, which says no error; html: its text, which says whether it has any."""
+    figures = visit.page.locator(FIGURE).all()
+    assert bool(figures) == (FIGURE.strip("[]") in html)
+    for figure in figures:
         assert (figure.get_attribute("aria-label") or "").strip()
         kind = figure.locator(".kind")
         said = kind.first.inner_text().lower() if kind.count() else ""

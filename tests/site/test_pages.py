@@ -126,7 +126,7 @@ def test_in_a_browser(html: Path, site: str, browser: Browser, page: str, look: 
             assert violations(visit.page) == []
             check_dark(visit)
             count("pages without a violation of WCAG 2.2 AA", 2)
-            use_figures(visit)
+            use_figures(visit, (html / f"{page}.html").read_text(encoding="utf-8"))
         assert visit.errors == []
         count("browser checks", 6 + len(solutions))
         if look == "light" and page in NOTEBOOKS:
