@@ -383,8 +383,8 @@ def checkpointed(subject: Any, case: Case) -> dict[str, Any]:
 
     The case: the name of a function, x, and options: passes, how many backward passes over the
     same graph; drawn, random numbers drawn between forward and backward; graph, grad mode on or
-    off; twice, whether to differentiate twice; autocast, the low dtype of the forward pass by name, "" for none; around, that of the
-    backward pass.
+    off; twice, whether to differentiate twice; autocast, the low dtype of the forward pass by name, ""
+    for none; around, that of the backward pass.
     """
     name, x = case.args
     options: dict[str, Any] = {

@@ -159,7 +159,8 @@ def packed(subject: Any, case: Case) -> dict[str, Any]:
 
     The case: the documents, the context and the token that ends one; by the keyword `rows`, how many
     rows are asked for, where it is not all. The documents come from an iterator that can be gone
-    through once; as a list if the case says `a_list`, of which nobody counts what is taken. A row is looked at when it comes, and again when all have come.
+    through once; as a list if the case says `a_list`, of which nobody counts what is taken. A row is
+    looked at when it comes, and again when all have come.
     """
     documents, context, end = case.args
     source, taken, rows = Source(documents), [], []

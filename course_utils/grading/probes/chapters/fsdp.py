@@ -111,9 +111,10 @@ def sharded_optimizer(subject: Any, case: Case) -> dict[str, Any]:
     Of each rank's call: params, a list of tensors, the same on all, which become contiguous;
     optimizer, the name of a class of torch.optim; options, its keyword arguments; grads, for each
     step a list with a gradient or None for each parameter; frozen, the indices of parameters that
-    do not train; thawed, those of them that do once the optimizer is built; groups, a list of lists of ranks that share among themselves, or None for one of
-    all. The parameters are handed over as a generator. Seen are all parameters after each step,
-    whether they changed in place, and what zero_grad leaves. Another optimizer is built beside it.
+    do not train; thawed, those of them that do once the optimizer is built; groups, a list of lists of
+    ranks that share among themselves, or None for one of all. The parameters are handed over as a
+    generator. Seen are all parameters after each step, whether they changed in place, and what
+    zero_grad leaves. Another optimizer is built beside it.
     """
     return run_on_ranks(subject, case, optimizer_there)
 

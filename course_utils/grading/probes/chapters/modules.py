@@ -330,8 +330,9 @@ def assemble(tree: Any) -> Any:
     ("linear", in, out), ("conv1d", out, in), ("embedding", V, D), ("norm", D), ("own norm", D), ("batchnorm", C),
     ("parameter", *shape), ("in a buffer", *shape), one that views a part of a larger tensor, ("python list",
     *items), whose items no module registers. Under the key "tied" a dict may
-    have pairs of dotted names, the second of which becomes the first; under "submodules tied" the same of
-    submodules; under "frozen" names; of the whole "eval" says that it is in eval mode, "meta" that it is on the meta device.
+    have pairs of dotted names, the second of which becomes the first; under "submodules tied" the same
+    of submodules; under "frozen" names; of the whole "eval" says that it is in eval mode, "meta" that it
+    is on the meta device.
     """
     if isinstance(tree, list):
         return nn.ModuleList(assemble(item) for item in tree)

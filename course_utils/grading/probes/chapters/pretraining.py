@@ -90,8 +90,8 @@ def loss_estimated(subject: Any, case: Case) -> dict[str, Any]:
     """A model judged on the batches of each positional argument, one after the other.
 
     like: a tensor of the model's dtype. bfloat16: under autocast. half: logits in bfloat16, whatever the
-    model's dtype. uniform: all logits are 0. eval:
-    names of modules that are in eval mode before; all others are in train mode, with dropout.
+    model's dtype. uniform: all logits are 0. eval: names of modules that are in eval mode before; all
+    others are in train mode, with dropout.
     """
     model = _model(case, 0.5).train()
     for name in case.kwargs.get("eval", ()):

@@ -123,9 +123,9 @@ def parallel_layer(subject: Any, case: Case) -> dict[str, Any]:
     n_head, of an attention; xs, this rank's inputs, one for each call; grads, of the results; groups.
     Another layer, of other weights, is built in between. Seen are results and gradients, parameters
     that the case names in `shown`, how many numbers all parameters hold, and what the layer gives
-    after a step of SGD. padding_idx: of an embedding. elsewhere: the full layer is on the device `meta`, and
-    only on which device the parameters are is seen. Without xs only the parameters are. refused: the ranks cannot share this layer
-    evenly, and it is only built.
+    after a step of SGD; without xs only the parameters. padding_idx: of an embedding. elsewhere: the full
+    layer is on the device `meta`, and all that is seen is on which device the parameters are. refused:
+    the ranks cannot share this layer evenly, and it is only built.
     """
     return run_on_ranks(subject, case, layer_there)
 
