@@ -612,6 +612,10 @@ training_memory.slips(
             *("STATE_NUMBERS[optimizer]", "STATE_NUMBERS.get(optimizer, 2)"),
         ): "You count an optimizer that you do not know like AdamW. Raise ValueError for it.",
         replace(
+            *(" or optimizer not in STATE_NUMBERS", ""),
+            *("STATE_NUMBERS[optimizer]", "STATE_NUMBERS.get(optimizer, 0)"),
+        ): "You count an optimizer that you do not know as one without state. Raise ValueError for it.",
+        replace(
             "precision not in ELEMENT_BYTES or ", ""
         ): "You check the optimizer only. An unknown precision ends in another error: raise ValueError for "
         "it, too.",
@@ -787,6 +791,9 @@ activation_bytes.slips(
         replace(
             "(4 + (product if product < 4 else 0))", "product"
         ): "The softmax itself is kept in float32, whatever the products' dtype.",
+        replace(
+            "(4 + (product if product < 4 else 0))", "min(product, 4)"
+        ): "Below 4 bytes you keep the copy alone. The softmax itself is kept in float32 as well.",
         replace(
             "(product if product < 4 else 0)", "product"
         ): "You count a copy even in float32. A cast to "
@@ -1041,6 +1048,9 @@ roofline_time.slips(
         replace(
             "peak_flops <= 0 or bandwidth <= 0", "peak_flops == 0 or bandwidth == 0"
         ): "You let negative speeds through.",
+        replace(
+            "peak_flops <= 0 or bandwidth <= 0", "peak_flops * bandwidth <= 0"
+        ): "You look at the product of the two speeds, which is above 0 where both are negative. Look at each.",
         replace(
             "in operations)", "in [operations.pop() for _ in range(len(operations))])"
         ): "You take the operations off the caller's own list, which is empty afterwards. Go through it in a "
@@ -1309,6 +1319,10 @@ days_to_train.slips(
             "SECONDS_PER_DAY", "60 * 60 * 24"
         ): "/ and * go from left to right: you divide by 60, then "
         "multiply by 60 and by 24. Put the seconds of a day in brackets.",
+        replace(
+            "SECONDS_PER_DAY", "24 * 60 * 60"
+        ): "/ and * go from left to right: you divide by 24, then multiply by 60 twice. Put the seconds of a "
+        "day in brackets.",
         replace(
             "0 < mfu <= 1", "True"
         ): "A share is above 0 and at most 1: raise ValueError for another, such as 40 for 40 %.",

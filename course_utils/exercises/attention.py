@@ -75,7 +75,7 @@ scaled_dot_product_attention = Exercise(
         "`scores.masked_fill(~mask, -math.inf)` gives hidden keys the weight 0.",
         (
             "edge cases",
-            "A row of −inf alone is 0 / 0 in the softmax. Put zeros where the mask is False into the "
+            "A row of −inf alone has no softmax: it gives NaN. Put zeros where the mask is False into the "
             "weights, before they meet v.",
         ),
         (
@@ -916,7 +916,7 @@ grouped_query_attention.contract(
     contracts.largest_tensor(
         [call(*grouped(B=1, H=8, kv=2, T=1, S=64, d=16, e=16))],
         limit=2 * 64 * 16 * 4,
-        says="nothing larger than k: neither k nor v is repeated for the query heads",
+        says="for one query, as in generation, nothing larger than k: neither k nor v is repeated",
     )
 )
 grouped_query_attention.slips(
@@ -1148,7 +1148,7 @@ apply_rope.contract(
     contracts.largest_tensor(
         [call(normal(2, 16, 32), torch.arange(16))],
         limit=2 * 16 * 32 * 4,
-        says="nothing larger than x: no rotation matrices",
+        says="for a float32 x, no tensor of more bytes than x: no rotation matrices",
     )
 )
 PAIRS = "torch.stack(turned, dim=-1).flatten(-2)"
@@ -1984,14 +1984,14 @@ flash_attention_forward.contract(
     contracts.largest_tensor(
         [call(*qkv(2, **LONG), causal=causal, **TILES) for causal in (False, True)],
         limit=OUT,
-        says="nothing larger than the result: no T × S tensor",
+        says="for T = S, e = d and small tiles, nothing larger than the result (float32): no T × S tensor",
     )
 )
 flash_attention_forward.contract(
     contracts.peak(
         [call(*qkv(2, **LONG), **TILES)],
         limit=3 * OUT,
-        says="at most three times the bytes of the result are alive at once",
+        says="for T = S and e = d, at most three times the bytes of the result are alive at once, itself counted",
     )
 )
 MORE_QUERIES = LONG | {"T": 64}  # the first 32 of which see nothing
@@ -2256,14 +2256,14 @@ flash_attention_backward.contract(
     contracts.largest_tensor(
         [backward_case(*given(2, **LONG), causal=causal, **TILES) for causal in (False, True)],
         limit=OUT,
-        says="nothing larger than a gradient: no T × S tensor",
+        says="for T = S, e = d and small tiles, nothing larger than a gradient (float32): no T × S tensor",
     )
 )
 flash_attention_backward.contract(
     contracts.peak(
         [backward_case(*given(2, **LONG), **TILES)],
         limit=6 * OUT,
-        says="at most six times the bytes of q are alive at once, the three gradients counted",
+        says="for T = S and e = d, at most six times the bytes of q are alive at once, the three gradients counted",
     )
 )
 flash_attention_backward.contract(

@@ -132,6 +132,13 @@ numerical_gradient.mistake(
     "f is called in x's own dtype. In float32, f(x ± 1e-6) agree in all but the last digits, and their difference is mostly rounding: give f points in float64, and cast the gradient back.",
     replace(".double()", ""),
 )
+numerical_gradient.mistake(
+    "You step in x's own dtype and cast afterwards. In float32 x ± 1e-6 is rounded by then: cast x to float64 first, and then step.",
+    replace(
+        *(".double()", ""),
+        *("(flat + step)", "(flat + step).double()", "(flat - step)", "(flat - step).double()"),
+    ),
+)
 
 
 @numerical_gradient.mistake(
@@ -1511,10 +1518,11 @@ gradient_accumulation.mistake(
     "You divide by the size of a micro-batch. Each piece's mean counts len(piece) / N.",
     replace("(len(rows) / len(x))", "(1 / micro_batch)"),
 )
-gradient_accumulation.mistake(
-    "You weigh every piece by micro_batch / N. The last one may have fewer rows: weigh each by len(piece) / N.",
-    replace("(len(rows) / len(x))", "(micro_batch / len(x))"),
-)
+for largest in ("micro_batch", "min(micro_batch, len(x))"):
+    gradient_accumulation.mistake(
+        "You weigh every piece by micro_batch / N. The last one may have fewer rows: weigh each by len(piece) / N.",
+        replace("(len(rows) / len(x))", f"({largest} / len(x))"),
+    )
 gradient_accumulation.mistake(
     "The gradient is right; the loss you return is the sum of the pieces' means, not their weighted mean.",
     replace("loss.detach()", "loss.detach() * len(x) / len(rows)"),

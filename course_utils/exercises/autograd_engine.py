@@ -1078,6 +1078,11 @@ index_vjp.slips(
         "twice as well: use np.add.at.",
         replace(
             "np.add.at(full, index, grad)",
+            "for row, part in zip(index, grad, strict=True):\n        full[row] += part",
+        ): "You go through `index` as a list of rows. It may be a slice, None, a mask or a tuple too: hand it to "
+        "NumPy as a whole, with np.add.at.",
+        replace(
+            "np.add.at(full, index, grad)",
             "np.add.at(full, index.astype(int) if isinstance(index, np.ndarray) else index, grad)",
         ): "You make integers of a mask: True and False become rows 1 and 0. NumPy takes a mask as it is.",
         replace(
@@ -1915,6 +1920,11 @@ mlp_backward.slips(
             "h = np.maximum(x @ w1 + b1, 0)", "h = x @ w1 + b1"
         ): "You leave the ReLU out of the forward "
         "pass. w2's gradient is made with h, after the ReLU.",
+        replace(
+            *("h = np.maximum(x @ w1 + b1, 0)", "a = x @ w1 + b1\n    h = np.maximum(a, 0)"),
+            *('"w2": h.T', '"w2": a.T'),
+        ): "You make w2's gradient with what enters the ReLU. w2 was multiplied with what leaves it: h.T @ "
+        "dlogits.",
         replace(
             "dlogits[np.arange(len(x)), targets] -= 1",
             "dlogits = dlogits - np.eye(targets.max() + 1, dtype=x.dtype)[targets]",

@@ -76,6 +76,7 @@ def _():
     yield call((2, 3), (2, 3), (3, 3)), "the third shape does not fit"
     yield call((1,), (1,), (1, 1, 6)), "the longest shape comes last"
     yield call((3,), (1,), (4,)), "the first and the last do not go together"
+    yield call((1,), (2,), (3,)), "the first goes with both others, which do not go together"
 
 
 FALSY = (
@@ -106,6 +107,15 @@ broadcast_shape.slips(
             "max(others, default=1)", "max(sizes)"
         ): "You take the largest size. Against a size of 0 an axis of size 1 is repeated no times: the "
         "result has size 0.",
+        replace(
+            "len(others) > 1", "any(n not in (1, max(sizes)) for n in sizes)"
+        ): "You take the largest size of an axis and refuse all others but 1, and so a 0 beside a 1. There the "
+        "result has size 0: the 1 is repeated no times.",
+        replace(
+            *("len(others) > 1", "len(others) > 1 and sizes[0] != 1"),
+            *("max(others, default=1)", "([1] + [n for n in sizes if n != 1])[-1]"),
+        ): "You compare every shape with the first one only. Where that has size 1, two others may still differ: "
+        "compare with the size found so far.",
         replace(
             "tuple(result)", "result"
         ): "You return a list. A shape is a tuple, and a list never equals one.",

@@ -242,6 +242,19 @@ CachingAllocator.mistake(
     "Of blocks of the same size, take the one at the lowest address.",
     replace("(b.size, b.address)", "(b.size, -b.address)"),
 )
+TURN = "self._turn = {0}.turn = getattr(self, '_turn', 0) + 1\n"
+CachingAllocator.mistake(
+    "Of blocks of the same size, take the one at the lowest address.",
+    replace("(b.size, b.address)", "(b.size, b.turn)")
+    + replace(
+        "self._free.add(block.cut(size))",
+        f"rest = block.cut(size)\n            {TURN.format('rest')}            self._free.add(rest)",
+    )
+    + replace(
+        "        self._free.add(block)\n",
+        f"        {TURN.format('block')}        self._free.add(block)\n",
+    ),
+)
 CachingAllocator.mistake(
     "You only take a free block of exactly the size: a larger one can be cut.",
     replace("b.size >= size", "b.size == size"),
@@ -384,6 +397,11 @@ CachingAllocator.mistake(
 CachingAllocator.mistake(
     "You leave the device's last byte empty: a segment that fills it exactly still fits.",
     replace("> self.capacity", ">= self.capacity"),
+)
+CachingAllocator.mistake(
+    "You compare the capacity with the address at which the last segment ends. What has gone back to the device can be had "
+    "again: compare with what is reserved.",
+    replace("self._reserved + size > self.capacity", "self._end + size > self.capacity"),
 )
 CachingAllocator.mistake(
     "You empty the cache for every new segment. It is emptied only where the device has no room for one.",
@@ -638,6 +656,13 @@ peak_memory.mistake(
         'if entry["addr"] in taken:\n                now -= taken[entry["addr"]]\n'
         '                taken[entry["addr"]] = 0',
     ),
+)
+peak_memory.mistake(
+    "You leave out every address that was freed before the peak. Another block may have it by then: what counts is whether "
+    "the address is taken at the peak.",
+    replace("    now = most = 0", "    now, most, freed = 0, 0, set()")
+    + replace("now -= taken.pop", 'freed.add(entry["addr"])\n            now -= taken.pop')
+    + replace("list(taken)", "[addr for addr in taken if addr not in freed]"),
 )
 peak_memory.mistake(
     "You go through all allocations and list their addresses: one that is used again stands there once for "
@@ -1530,6 +1555,21 @@ find_leak.mistake(
     ),
 )
 find_leak.mistake(
+    "You begin with the snapshot at which a place first has bytes. The snapshots before it count too: the place had 0 "
+    "bytes there.",
+    replace(
+        "    leaks = [",
+        "    sizes = {place: [before[place] for before in history] for place in alive}\n"
+        "    sizes = {p: list(itertools.dropwhile(lambda n: not n, row)) for p, row in sizes.items()}\n"
+        "    leaks = [",
+    )
+    + replace("history[-1][place] - history[0][place]", "sizes[place][-1] - sizes[place][0]")
+    + replace(
+        "all(before[place] < after[place] for before, after in itertools.pairwise(history))",
+        "len(sizes[place]) > 1 and all(a < b for a, b in itertools.pairwise(sizes[place]))",
+    ),
+)
+find_leak.mistake(
     "You subtract at the place that the free's own frames name. There the block was freed; its bytes were "
     "counted where it was born.",
     replace(
@@ -1715,6 +1755,18 @@ for short in (
     ),
 ):
     largest_batch.mistake("You never try the limit itself.", short)
+largest_batch.mistake(
+    "You double, and where the last power of two within `limit` fits you return it: what lies between it and `limit` is "
+    "never tried.",
+    replace(
+        "low, high = 0, limit + 1",
+        "low, high = 0, 1\n"
+        "    while high <= limit and fits(high):\n"
+        "        low, high = high, 2 * high\n"
+        "    if high > limit:\n"
+        "        return low",
+    ),
+)
 largest_batch.mistake(
     "You assume that one sample always fits: where it does not, the answer is 0.",
     replace("return low", "return max(low, 1)"),

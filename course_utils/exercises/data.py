@@ -150,6 +150,10 @@ collate_padded.slips(
             "torch.full((len(sequences), T), pad, dtype=sequences[0].dtype)",
         ): "Your inputs have the dtype of the sequences. int64 is asked for.",
         replace(
+            "return inputs, targets",
+            "return inputs.to(sequences[0].dtype), targets.to(sequences[0].dtype)",
+        ): "Your inputs and targets have the dtype of the sequences. int64 is asked for.",
+        replace(
             "targets[row, :n] = sequence[1:]",
             "targets[row, :n] = sequence[1:]\n        targets[row, n:] = targets[row, n:].to(sequence.dtype)",
         ): "You fill the targets in the sequence's own dtype. A byte cannot hold −100, and makes 156 of it: "
@@ -985,18 +989,22 @@ for moved in (".transpose(0, 1)", ".transpose(1, 2)", ".squeeze(1)[..., None]"):
     )
 
 
-@document_mask.mistake("Your mask forgets the documents: it is the causal mask for all of them.")
+@document_mask.mistake(
+    "Your tokens see all earlier documents: the mask is the causal one. Only equal numbers are one document."
+)
 def _(numbers):
     B, T = numbers.shape
-    return torch.ones(T, T, dtype=torch.bool).tril().expand(B, 1, T, T).clone()
+    causal = torch.ones(T, T, dtype=torch.bool, device=numbers.device).tril()
+    return causal.expand(B, 1, T, T).clone()
 
 
 @document_mask.mistake(
     "Your tokens see the document just before their own as well. Only equal numbers are one document."
 )
 def _(numbers):
+    T = numbers.size(1)
     near = numbers[:, None, :, None] - numbers[:, None, None, :] <= 1
-    return near & torch.ones(numbers.size(1), numbers.size(1), dtype=torch.bool).tril()
+    return near & torch.ones(T, T, dtype=torch.bool, device=numbers.device).tril()
 
 
 @document_mask.mistake(

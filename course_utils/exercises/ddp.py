@@ -816,7 +816,7 @@ DistributedDataParallel.contract(
     contracts.collectives(
         [LARGE_STEP],
         limit=1,
-        says="one all-reduce for each bucket, and nothing else",
+        says="one all-reduce for each bucket, and nothing else where there are no buffers",
         probe=probes.wrapped,
     )
 )
@@ -928,14 +928,20 @@ DistributedDataParallel.mistake(
         "if not (self._armed and self._sync):",
     ),
 )
-DistributedDataParallel.mistake(
-    "Nothing is switched off after the first backward: a second one of the same forward, or one of `.module`, "
-    "communicates again. Of the backwards that follow a forward only the first does.",
-    replace(
-        "        self._reducer.finish()",
-        "        self._reducer.finish()\n        self._missing = []",
-    ),
-)
+for decided in (
+    "self._sync and torch.is_grad_enabled()",
+    "self._sync if torch.is_grad_enabled() else self._armed",
+):
+    DistributedDataParallel.mistake(
+        "Nothing is switched off after the first backward: a second one of the same forward, or one of `.module`, "
+        "communicates again. Of the backwards that follow a forward only the first does.",
+        replace(
+            "        self._reducer.finish()",
+            "        self._reducer.finish()\n        self._missing = []",
+            "self._armed = self._sync and torch.is_grad_enabled()",
+            f"self._armed = {decided}",
+        ),
+    )
 DistributedDataParallel.mistake(
     "A hook on what forward returns begins to communicate, in every backward that comes past it. Of the "
     "backwards that follow a forward only the first communicates: take note that one has.",
@@ -1491,6 +1497,14 @@ token_weighted_backward.slips(
         "all-reduce it.",
     }
 )
+for own in ("loss.detach()", "loss.detach().double()"):
+    token_weighted_backward.mistake(
+        "The gradients are right. The loss that you return is what this rank gave DDP, not the mean over all ranks' targets.",
+        replace(
+            "return (sums[0] / sums[1]).to(loss.dtype)",
+            f"return ({own} * dist.get_world_size() / {TOKENS}).to(loss.dtype)",
+        ),
+    )
 for both in (
     SENT + "    dist.all_reduce(torch.zeros(1))\n",
     "    first, second = sums.split(1)\n    dist.all_reduce(first)\n    dist.all_reduce(second)\n",

@@ -931,6 +931,10 @@ SHARES_MEMORY = (
     "`.numpy()` shares memory with the tensor: what the model or the session writes into its arguments, the other and "
     "the caller see. Give each a copy."
 )
+NAN_PASSES = (
+    "NaN passes: every comparison with NaN is False, so none is *greater* than the tolerance. Ask whether all are "
+    "within it."
+)
 RAISED = "if wrong.any():"
 SHAPES = "if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):"
 CHECKED = "if not cases or any(len(given) != len(names) for given in cases):"
@@ -938,10 +942,12 @@ NEVER = "It does not raise where the outputs differ. A check that cannot fail ch
 assert_onnx_parity.slips(
     {
         replace(RAISED, "if False:"): NEVER,
+        replace(WRONG, "wrong = apart > atol + rtol * x.abs()"): NAN_PASSES,
+        replace(WRONG, "wrong = (apart > atol + rtol * x.abs()) | apart.isinf()"): NAN_PASSES,
         replace(
-            WRONG, "wrong = apart > atol + rtol * x.abs()"
-        ): "NaN passes: every comparison with NaN is False, so none is *greater* than the tolerance. Ask whether "
-        "all are within it.",
+            WRONG,
+            "wrong = (apart > atol + rtol * x.abs()) | ((x.isinf() | y.isinf()) & (x != y))",
+        ): NAN_PASSES,
         replace(
             WRONG, "wrong = ~(apart.nan_to_num() <= atol + rtol * x.abs())"
         ): "You count NaN as no difference.",

@@ -83,7 +83,7 @@ shard_flat.contract(
     contracts.allocates(
         [LAYERS],
         limit=lambda case: 4 * 4 * share(sum(t.numel() for t in case.args[0]), 4) + 1024,
-        says="one flat tensor, and views of it",
+        says="`unshard_flat` makes one flat tensor, and views of it",
         prepare=prepared.flat_and_back,
     )
 )
@@ -92,7 +92,7 @@ shard_flat.contract(
     contracts.allocates(
         [UNEVEN],
         limit=lambda case: 4 * sum(t.numel() for t in case.args[0]) * 5 // 4 + 1024,
-        says="one flat tensor, and one share",
+        says="`shard_flat` makes one flat tensor and one share, and keeps the share",
         prepare=prepared.one_share,
     )
 )
@@ -1610,6 +1610,11 @@ reshard_state_dict.mistake(
         "rows_of(sum(map(len, saved)), rank, world_size)",
         "(sum(map(len, saved)) // world_size * r for r in (rank, rank + 1))",
     ),
+)
+reshard_state_dict.mistake(
+    "You take every shard to have as many rows as the first. The last ones may have fewer, or none: add up the rows of "
+    "all.",
+    replace("sum(map(len, saved))", "len(first) * len(saved)"),
 )
 reshard_state_dict.mistake(
     "Your ranks keep views of what was saved: all of it stays in memory. Copy the rows.",

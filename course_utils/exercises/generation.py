@@ -446,6 +446,9 @@ min_p_filter.slips(
             SHARE, SHARE.replace("<", "<=")
         ): "You remove what is exactly at the threshold. p = 1 then keeps nothing.",
         replace(
+            SHARE, f"({SHARE.replace('<', '<=')}) & (p > 0)"
+        ): "You remove what is exactly at the threshold. p = 1 then keeps nothing.",
+        replace(
             SHARE, SHARE.replace("<", ">")
         ): "You remove the likeliest tokens and keep the rest.",
         replace(
@@ -2267,6 +2270,10 @@ pass_at_k.slips(
             COMB,
             "1.0 - math.prod(1 - k / i for i in range(n - c + 1, n)) if n - c >= k else 1.0",
         ): "Your product leaves out its last factor, that of i = n. It has c factors: range(n − c + 1, n + 1).",
+        replace(
+            COMB,
+            "1.0 - math.prod(1 - k / i for i in range(n - c, n)) if n - c >= k else 1.0",
+        ): "The i of your product is one too low in each factor. It goes from n − c + 1 to n: range(n − c + 1, n + 1).",
         replace(
             COMB, "1 - math.prod(max(n - c - i, 0) / n for i in range(k))"
         ): "Your product divides by n in each draw. Each draw leaves one sample fewer: divide by n − i.",

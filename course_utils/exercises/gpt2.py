@@ -1181,6 +1181,9 @@ for says, edit in {
         "block(config, parts) for",
         "(parts.block(config) if parts.block else Block(config, parts)) for",
     ),
+    "The blocks are made from the config alone. A block takes the parts, too: block(config, parts).": replace(
+        "block(config, parts) for", "block(config) for"
+    ),
     "config.layer_norm_epsilon does not reach ln_f.": replace(", config.layer_norm_epsilon", ""),
     "`config` is not kept; generate asks it for the context.": replace(
         "self.config = config", "pass"

@@ -1181,13 +1181,11 @@ fp8_scaled_matmul.mistake(
     "448 is the end of E4M3. E5M2 reaches 57344: ask torch.finfo(dtype).max.",
     replace("torch.finfo(dtype).max", "448.0"),
 )
-fp8_scaled_matmul.mistake(
-    "You raise the given amax to the tensor's own where that is larger. Delayed scaling exists to spare that pass over the tensor, and what lies beyond saturates.",
-    replace(
-        "power_of_two_scale(amax, dtype)",
-        "power_of_two_scale(max(float(x.abs().max()), amax), dtype)",
-    ),
-)
+for raised in ("max(float(x.abs().max()), amax)", "max(amax, float(x.abs().max()))"):  # NaN
+    fp8_scaled_matmul.mistake(
+        "You raise the given amax to the tensor's own where that is larger. Delayed scaling exists to spare that pass over the tensor, and what lies beyond saturates.",
+        replace("power_of_two_scale(amax, dtype)", f"power_of_two_scale({raised}, dtype)"),
+    )
 fp8_scaled_matmul.mistake(
     "You lower the given amax to the tensor's own where that is smaller. Delayed scaling exists to spare that pass over the tensor: the scale is that of the given one.",
     replace(

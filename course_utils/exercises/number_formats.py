@@ -72,6 +72,10 @@ float_fields.slips(
             "bits >> (exponent_bits + mantissa_bits)", "bits >> exponent_bits"
         ): "You shift the sign past the exponent only. The mantissa lies below it as well.",
         replace(
+            "bits >> (exponent_bits + mantissa_bits)", "bits >> 31 & 1"
+        ): "You take bit 31 for the sign, which is FP32's. In another format it is bit exponent_bits + "
+        "mantissa_bits.",
+        replace(
             "(bits >> mantissa_bits) % 2**exponent_bits", "bits >> mantissa_bits"
         ): "The sign is still in your exponent: after the shift keep the exponent_bits lowest bits.",
         replace(
@@ -132,6 +136,18 @@ float_fields.slips(
         "comes through. A mask of n ones is (1 << n) - 1.",
     }
 )
+
+
+@float_fields.mistake(
+    "You pad the digits to exponent_bits + mantissa_bits, and the sign is one more. Where it is 0 your first "
+    "digit is the exponent's, and all others move by one."
+)
+def _(bits, exponent_bits, mantissa_bits):
+    digits = f"{bits:b}".zfill(exponent_bits + mantissa_bits)
+    parts = digits[:1], digits[1 : 1 + exponent_bits], digits[1 + exponent_bits :]
+    return tuple(int("0" + part, 2) for part in parts)
+
+
 UNPADDED = (
     "bin() and format(bits, 'b') leave out leading zeros, so that the text begins at the first 1, and "
     "your fields are cut too far to the right. Pad it to 1 + exponent_bits + mantissa_bits digits."
@@ -255,6 +271,10 @@ decode_float.slips(
             " and mantissa == 2**mantissa_bits - 1", ""
         ): 'In an "fn" format only one mantissa at the largest exponent is NaN, that of all ones: '
         "E4M3 reaches 448.",
+        replace(
+            "mantissa == 2**mantissa_bits - 1", "mantissa"
+        ): 'You make NaN of every mantissa but 0 at the largest exponent. In an "fn" format only that of all ones '
+        "is NaN: E4M3 reaches 448.",
         replace(
             "mantissa == 2**mantissa_bits - 1", "mantissa == 7"
         ): "You write out the mantissa of E4M3's NaN, 7. Other splits have other mantissas: all ones is "
@@ -570,6 +590,18 @@ ulp.mistake(
     "log(x) / log(2), which math.log(x, 2) is as well, is rounded: at some powers of two it lies below the "
     "whole number, and just below others it reaches it. math.frexp gives the exponent exactly.",
 )(by_logarithm(lambda size: math.floor(math.log(size, 2))))
+ulp.mistake(
+    "ceil(log2 |x|) - 1 counts a power of two to the interval below it: at 1 your step is half of epsilon. "
+    "A power of two begins its interval: take the floor, or better math.frexp.",
+)(
+    lambda x, exponent_bits, mantissa_bits: (
+        2.0
+        ** (
+            max(math.ceil(math.log2(abs(x))) - 1 if x else -math.inf, 2 - 2 ** (exponent_bits - 1))
+            - mantissa_bits
+        )
+    )
+)
 ulp.mistake(
     "int() cuts towards zero. Below 1 the logarithm is negative: take the floor, or better math.frexp.",
 )(by_logarithm(lambda size: int(math.log2(size))))
@@ -1165,6 +1197,12 @@ logsumexp.slips(
         ): "You subtract the largest of the whole tensor. In a row far below it every exponential is 0: "
         "take the largest along `dim`.",
         replace(
+            *("if x.size(dim) == 0", "if x.numel() == 0"),
+            *(".amax(dim, keepdim=True)", ".amax().expand(x.sum(dim, keepdim=True).shape)"),
+            *("largest.isinf()", "~largest.isfinite()"),
+        ): "You subtract the largest of the whole tensor. In a row far below it every exponential is 0: "
+        "take the largest along `dim`.",
+        replace(
             ".amax(dim, keepdim=True)", ".mean(dim, keepdim=True)"
         ): "You subtract the mean. One number far above it still overflows: subtract the largest.",
         replace(
@@ -1328,7 +1366,8 @@ quantize_e4m3.slips(
         "step; the smallest normal number has -6, and the step 2^(-6 - 3).",
         replace(
             "min=-6", "min=-7"
-        ): "You take the bias, 7, for the smallest exponent. It is 1 - bias: -6.",
+        ): "Your smallest exponent is -7. It is 1 - bias: -6. frexp's is one more than the k of 2^k: take the 1 "
+        "off before you clamp.",
         replace(
             "    x = x.clamp(-448.0, 448.0)\n", ""
         ): "You do not clamp. E4M3 ends at 448, and an infinity has no step.",

@@ -1542,6 +1542,10 @@ mesh_group.mistake(
     replace("axis % len(sizes) + 1", "axis + 1"),
 )
 mesh_group.mistake(
+    "A negative axis equals none of the axes that you count from 0, and you repeat the rank. Add len(sizes) to it.",
+    replace("first + i * stride for", "(first + i * stride if axis >= 0 else rank) for"),
+)
+mesh_group.mistake(
     "You begin at the rank itself. The group begins at coordinate 0, wherever in it the rank stands.",
     replace("rank - coordinate * stride", "rank"),
 )

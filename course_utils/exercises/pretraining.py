@@ -1008,6 +1008,10 @@ fit_power_law.slips(
         ): "Your a is the y in the middle. The line's value "
         "at log x = 0 is mean(log y) − b · mean(log x).",
         replace(
+            "v.mean() - b * u.mean()", "v.mean() - u.mean()"
+        ): "You subtract mean(log x) without its factor b. "
+        "The line's value at log x = 0 is mean(log y) − b · mean(log x).",
+        replace(
             "(v.mean() - b * u.mean())", "(v.mean() + b * u.mean())"
         ): "You add b · mean(log x) where it is to be subtracted.",
         replace(
@@ -1320,6 +1324,9 @@ compute_optimal.slips(
             "(flops / 6) **", "flops **"
         ): "You leave the 6 out: a token costs 6 FLOPs a parameter.",
         replace("flops / 6 / N", "flops / N"): "Your D does not fit the budget: 6 · N · D = flops.",
+        replace(
+            "return N, flops / 6 / N", "return N, G * (flops / 6) ** (alpha / (alpha + beta))"
+        ): "You multiply both by the factor. D is divided by it, so that 6 · N · D = flops.",
         replace(
             "return N, flops / 6 / N", "return flops / 6 / N, N"
         ): "You return (D, N). It is (N, D).",

@@ -1114,12 +1114,14 @@ ring_all_reduce.contract(
     contracts.sends(
         RINGS,
         limit=ring_bytes,
-        says="each rank sends at most 2(n − 1)/n of x, in the chunks of `tensor_split`",
+        says="each rank sends at most twice x, less two neighbouring chunks of `tensor_split`",
     )
 )
 ring_all_reduce.contract(
     contracts.messages(
-        RINGS[:2], limit=lambda case: 2 * (case.world - 1), says="2(n − 1) messages from each rank"
+        RINGS[:2],
+        limit=lambda case: 2 * (case.world - 1),
+        says="at most 2(n − 1) messages from each rank",
     )
 )
 ring_all_reduce.contract(

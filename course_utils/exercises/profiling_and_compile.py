@@ -93,6 +93,7 @@ def _():
         "recursion, three deep",
     )
     yield call([("f", 0.0, 4.0), ("g", 0.0, 4.0)]), "the same start and end: the first is outside"
+    yield call([("g", 0.0, 4.0), ("f", 0.0, 4.0)]), "the same start and end, whatever the names"
     yield call([("f", 0.0, 4.0), ("g", 0.0, 1.0), ("h", 3.0, 4.0)]), "at both ends of another"
     yield call([("h", 3.0, 4.0), ("g", 0.0, 1.0), ("f", 0.0, 4.0)]), "the outer one comes last"
     yield call([("f", 0.0, 4.0), ("g", 1.0, 2.0), ("g", 2.0, 3.0)]), "children that touch"
@@ -125,6 +126,10 @@ self_times.slips(
             "sorted(spans, key", "sorted(reversed(spans), key"
         ): "Of two spans with the same start and end you make the later one in the list the outer one. It is the "
         "earlier one.",
+        replace(
+            "(span[1], -span[2])", "(span[1], -span[2], span[0])"
+        ): "Of two spans with the same start and end you make the one whose name comes first in the alphabet the outer "
+        "one. It is the earlier in the list: leave the names out of the sort.",
         replace(
             "<= start", "< start"
         ): "A span that starts just where another ends is not inside of it, but you take it off.",
@@ -469,6 +474,7 @@ def _():
     yield call([float(n) for n in range(5)]), "five are too few for 95 %"
     yield call([]), "no time"
     yield call([2.0]), "one time"
+    yield call([float(n) for n in range(6)], 0.99), "six are too few for 99 %"
     yield call([7.0] * 6), "all alike"
     yield call([1.0] * 12 + [900.0]), "one that is far out"
     yield call([float(n) for n in range(20)], 0.95), "twenty, for 95 %"
@@ -533,6 +539,18 @@ median_interval.slips(
         ): "The order is (median, low, high).",
     }
 )
+
+
+SIX = (
+    "You refuse fewer than 6 times, whatever the confidence. Six is for 0.95: for 0.75 three are enough, for 0.99 six are "
+    "too few. Raise where even k = 1 is too much."
+)
+COUNTED = "    ordered, n = sorted(times), len(times)\n"
+for edit in (
+    ("if k == 0:", "if n < 6:", "ordered[n - k]", "ordered[-k]"),
+    (COUNTED, COUNTED + "    if n < 6:\n        raise ValueError('too few')\n"),
+):
+    median_interval.mistake(SIX, replace(*edit))
 
 
 @median_interval.mistake(
@@ -1314,6 +1332,12 @@ pointwise_bytes.slips(
         replace(
             "read = sum(sizes[name] for name in needed if name not in made)",
             "read = sum(sizes[name] for _, operands in program for name in operands if name not in made)",
+        ): "You read an input once for each operation that uses it. The fused kernel has it in a register after the "
+        "first read.",
+        replace(
+            "read = sum(sizes[name] for name in needed if name not in made)",
+            "read = sum(sizes[name] for result, operands in program if result in needed for name in set(operands) "
+            "if name not in made)",
         ): "You read an input once for each operation that uses it. The fused kernel has it in a register after the "
         "first read.",
         replace(

@@ -1312,6 +1312,14 @@ int8_matmul.slips(
             W_TERM, ""
         ): "The zero point of w is missing: it takes off w_zero times the sum of each row of x.",
         replace(
+            X_TERM, "", LAST_TERM, ""
+        ): "You take x's zero point for 0. Two terms have it: x_zero times the sum of w's row, and "
+        "features · x_zero · w_zero.",
+        replace(
+            W_TERM, "", LAST_TERM, ""
+        ): "You take w's zero point for 0. Two terms have it: w_zero times the sum of x's row, and "
+        "features · x_zero · w_zero.",
+        replace(
             "x_zero * w.sum(1)",
             "x_zero * x.sum(1, keepdim=True)",
             "w_zero.T * x.sum(1, keepdim=True)",

@@ -525,6 +525,15 @@ clip_grad_norm.contract(
 FACTOR = "torch.clamp(max_norm / (norm + 1e-6), max=1.0)"
 NORMS = "norms += torch._foreach_norm(grads, 2, torch.promote_types(dtype, torch.float32))"
 WHERE = "    factor = torch.where(norm.isfinite(), factor, 1.0)\n"
+ASKED_FIRST = (
+    "    by_dtype = defaultdict(list)\n",
+    "    if all(p.grad is None for p in parameters):\n        return torch.zeros(())\n"
+    "    by_dtype = defaultdict(list)\n",
+)
+ITERATOR_ASKED = (
+    "You go through `parameters` to see whether there is a gradient at all. What an iterator has given by then is "
+    "gone, and that gradient is neither counted nor scaled. Keep a list of the gradients."
+)
 clip_grad_norm.slips(
     {
         replace(
@@ -570,12 +579,10 @@ clip_grad_norm.slips(
         replace(
             "if p.grad is not None:", "if True:"
         ): "A parameter without gradient has None there: leave it out.",
+        replace(*ASKED_FIRST): ITERATOR_ASKED,
         replace(
-            "    by_dtype = defaultdict(list)\n",
-            "    if all(p.grad is None for p in parameters):\n        return torch.zeros(())\n"
-            "    by_dtype = defaultdict(list)\n",
-        ): "You go through `parameters` to see whether there is a gradient at all. What an iterator has given by then is "
-        "gone, and that gradient is neither counted nor scaled. Keep a list of the gradients.",
+            *ASKED_FIRST, "    if not norms:\n        return torch.zeros(())\n", ""
+        ): ITERATOR_ASKED,
         replace(
             "torch._foreach_mul_(grads, factor)", "torch._foreach_mul(grads, factor)"
         ): "The gradients are as they were: multiply in place, with `_foreach_mul_`.",
@@ -614,6 +621,18 @@ for alone, least in ((ALONE, LEAST), (ALONE + ALL_WIDE, LEAST + ALL_WIDE)):
     clip_grad_norm.mistake(
         "You take 1e-6 for the least divisor. It is added to the norm: max_norm / (norm + 1e-6).",
         least,
+    )
+DTYPES_ADDED = replace(
+    NORMS,
+    "each = torch._foreach_norm(grads, 2, torch.promote_types(dtype, torch.float32))\n"
+    "        norms.append(torch.linalg.vector_norm(torch.stack(each)))",
+    "torch.linalg.vector_norm(torch.stack(norms))\n    factor",
+    "torch.stack(norms).sum()\n    factor",
+)
+for dtypes_added in (DTYPES_ADDED, DTYPES_ADDED + ALL_WIDE):
+    clip_grad_norm.mistake(
+        "You add the norms of the dtypes. Norms do not add: take the norm of these norms.",
+        dtypes_added,
     )
 SECOND_PASS = replace(
     "    for grads in by_dtype.values():\n        torch._foreach_mul_(grads, factor)\n",
@@ -1018,6 +1037,13 @@ accumulate_step.slips(
             "    optimizer.step()\n    return total",
             "    optimizer.step()\n    optimizer.zero_grad()\n    return total",
         ): "The gradients are gone after the step. Those of this step are to stay in .grad.",
+        replace(
+            "    optimizer.zero_grad()\n",
+            "",
+            "    optimizer.step()\n    return total",
+            "    optimizer.step()\n    optimizer.zero_grad()\n    return total",
+        ): "You drop the gradients after the step and not before it. Those from before the call go into the step, and "
+        "those of this step do not stay in .grad.",
         replace(
             "        total += loss.item()\n    optimizer.step()\n",
             "        total += loss.item()\n        optimizer.step()\n",

@@ -301,6 +301,11 @@ contiguous_strides.slips(
             "    if shape[:1] == (0,):\n        return (1,) * len(shape)\n    strides, step",
         ): "Where the first axis has size 0 your strides are all 1. The sizes inside it count as ever: "
         "`torch.empty(0, 2, 3)` has strides (6, 3, 1).",
+        replace(
+            "    strides, step",
+            "    if 0 in shape:\n        return (1,) * len(shape)\n    strides, step",
+        ): "Where any size is 0 your strides are all 1. Only the 0 itself counts as 1, the other sizes as ever: "
+        "`torch.empty(2, 0, 3)` has strides (3, 3, 1).",
         replace("[], 1", "[], 4"): "These are bytes (of float32). PyTorch counts strides in "
         "elements: the innermost is 1.",
         replace("tuple(reversed(strides))", "strides[::-1]"): "You return a list. x.stride() is a "
@@ -1295,6 +1300,10 @@ toeplitz_view.slips(
             "    down = row", "    if n == 1:\n        return x\n    down = row"
         ): "You return a single row before you look at its columns. Where there are none, n is above p, and "
         "ValueError is due.",
+        replace(
+            "n <= p", "n <= p + 1"
+        ): "You let n = p + 1 through, where m is 0, and return an empty view. n is at most p: raise "
+        "ValueError.",
         replace("p - n + 1", "p"): "Your T is as wide as x. Its rows have m = p - n + 1 columns; "
         "beyond them you read what belongs to others.",
     }

@@ -190,6 +190,14 @@ bytes_per_block.mistake(
     ),
 )
 bytes_per_block.mistake(
+    "The matrices and the vectors (biases and norms) are rounded up separately. As one unit they are put end to end and "
+    "rounded up once.",
+    replace(
+        "share(12 * n_embd**2 + 13 * n_embd, world_size)",
+        "share(12 * n_embd**2, world_size) + share(13 * n_embd, world_size)",
+    ),
+)
+bytes_per_block.mistake(
     "You cut bytes, and round a chunk up to a whole byte. Elements are cut: round up to a whole element, then multiply by "
     "the bytes of one.",
     replace(
@@ -709,6 +717,14 @@ ColumnParallelLinear.mistake(
 ColumnParallelLinear.mistake(
     "x goes through ReduceFromRanks: that adds n equal copies. It is CopyToRanks that you need.",
     replace("CopyToRanks.apply", "ReduceFromRanks.apply"),
+)
+ColumnParallelLinear.mistake(
+    "CopyToRanks is around the result: its backward sums the gradients of different ranks' features, and x's gradient is "
+    "not summed. It belongs around x.",
+    replace(
+        f"F.linear({PASS_F}, self.weight, self.bias)",
+        "CopyToRanks.apply(F.linear(x, self.weight, self.bias), self.group)",
+    ),
 )
 A_VIEW = (
     "Your parameters are views of the full layer's: all of it stays in memory, and a step of the optimizer changes it. "
@@ -1476,6 +1492,15 @@ ParallelMLP.mistake(
     replace(
         f"        return self.c_proj({GELU})",
         "        h = self.c_fc(x)\n        return self.c_proj(h * torch.sigmoid(1.702 * h))",
+    ),
+)
+ParallelMLP.mistake(
+    "In GELU's tanh form it is h + 0.044715 h³: you square h. F.gelu(h, approximate='tanh') has it right.",
+    replace(
+        f"        return self.c_proj({GELU})",
+        "        h = self.c_fc(x)\n"
+        "        inner = (2 / torch.pi) ** 0.5 * (h + 0.044715 * h**2)\n"
+        "        return self.c_proj(0.5 * h * (1 + torch.tanh(inner)))",
     ),
 )
 ParallelMLP.mistake(

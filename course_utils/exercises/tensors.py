@@ -777,6 +777,14 @@ one_hot_by_scatter.slips(
         ): "`:` for the batch takes every sequence for each id, so at a position all sequences carry the "
         "ids of all. Give the rows of the batch as an index too, or let scatter_ walk in step.",
         replace(
+            *("*ids.shape, vocab_size", "vocab_size, ids.numel()"),
+            *(
+                "-1, ids[..., None], 1.0)",
+                "0, ids.reshape(1, -1), 1.0).view(*ids.shape, vocab_size)",
+            ),
+        ): "Your ones are in a (V, B · T) matrix, and view to (B, T, V) leaves all elements in their order. "
+        "Transpose it first, or scatter along the last axis.",
+        replace(
             "*ids.shape, vocab_size",
             "ids.size(0), vocab_size, ids.size(1)",
             "-1, ids[..., None]",

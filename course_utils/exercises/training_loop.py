@@ -282,6 +282,10 @@ average_precision.slips(
             "found.diff(prepend=found.new_zeros(1))", "found.diff(prepend=found[:1])"
         ): "The first step is lost: before the highest threshold recall is 0.",
         replace(
+            "last[:-1] = ranked", "last[1:] = ranked"
+        ): "You take precision and recall at the first row of each score. All rows of one score are called together: "
+        "take them after the last.",
+        replace(
             "ranked[1:] != ranked[:-1]", "(ranked[1:] != ranked[:-1]).roll(1)"
         ): "You keep another row than the last of each score. All rows of a score are called before precision is taken.",
         replace(
@@ -1668,6 +1672,10 @@ Run.slips(
         replace(
             "return copy.deepcopy(states | place)", "return states | place"
         ): "The state holds the tensors that go on being trained: whoever saves it later saves other weights. Copy it.",
+        replace(
+            "return copy.deepcopy(states | place)",
+            'return states | place | {"model": copy.deepcopy(states["model"])}',
+        ): "You copy the model's state alone. The optimizer's momentum and averages go on changing: copy its state, too.",
         replace(
             "        state = copy.deepcopy(state)\n", ""
         ): "The optimizer keeps the tensors that it loads and trains on in them: the state changes with later steps. Copy it.",

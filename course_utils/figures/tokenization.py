@@ -106,7 +106,7 @@ def draw_compression(curves: Mapping[str, Mapping[int, float]]) -> Drawing:
 
 
 def draw_languages(tokens: Mapping[str, int], code_points: Mapping[str, int]) -> Drawing:
-    """How many tokens, and how many code points, the same sentence has in each language.
+    """How many tokens, and how many code points, the same text has in each language.
 
     tokens, code_points: by language.
     """
@@ -120,7 +120,7 @@ def draw_languages(tokens: Mapping[str, int], code_points: Mapping[str, int]) ->
         ax.text(tokens[name], row - 0.2, f" {tokens[name]}", va="center", color=INK, fontsize=8)
         ax.text(points[row], row + 0.2, f" {points[row]}", va="center", color=INK, fontsize=8)
     ax.set_yticks(rows, names)
-    ax.set_xlabel("tokens, and code points, of the same sentence")
+    ax.set_xlabel("tokens, and code points, of the same text")
     ax.invert_yaxis()
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     return figure

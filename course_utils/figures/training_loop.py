@@ -1,4 +1,4 @@
-"""The drawings of chapter 12: losses of a run, precision over recall, and what a threshold costs.
+"""The drawings of chapter 12: losses of a run, precision against recall, and what a threshold costs.
 
 They draw what they are given, and compute nothing that the chapter's exercises compute.
 """
@@ -30,10 +30,10 @@ def draw_losses(train: Sequence[float], validation: Sequence[float], best_epoch:
 def draw_precision_recall(
     curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], share: float
 ) -> Drawing:
-    """Precision over recall as steps, one line for each model.
+    """Precision against recall as steps, one line for each model.
 
     curves: by name, recalls and precisions from the highest threshold on. share: of the positive class,
-    the precision of a ranking by chance.
+    the precision that a ranking by chance has on average at any number of alarms.
     """
     figure, ax = plot(5.2, 3.2)
     for colour, (name, (recall, precision)) in zip(PALETTE, curves.items(), strict=False):

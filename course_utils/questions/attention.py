@@ -75,7 +75,7 @@ quiz = Quiz(
                 Choice(
                     "The weights are nearly one-hot: a few queries get large gradients, and most get almost none.",
                     right=True,
-                    why="Scores with deviation 32 make the softmax pick one key, and p (1 − p) is near 0 unless two keys are nearly equal.",
+                    why="Scores with deviation 32 make the softmax pick one key, and p (1 − p) is near 0 unless the two best scores are nearly equal.",
                 ),
                 Choice(
                     "All weights become equal.",
@@ -97,7 +97,7 @@ quiz = Quiz(
                 Choice(
                     "NaN in its result, and in the gradient of all values.",
                     right=True,
-                    why="0 / 0 in that row of weights; the gradient of v is weightsᵀ · grad, and NaN · 0 is NaN in each of its rows.",
+                    why="That row of weights is NaN; the gradient of v is weightsᵀ · grad, and NaN · 0 is NaN in each of its rows.",
                 ),
             ],
         ),

@@ -109,7 +109,7 @@ quiz = Quiz(
             choices=[
                 Choice(
                     "On rank 0, after it has written: the others have nothing to wait with.",
-                    why="A barrier returns when *all* ranks have called it: rank 0 would wait for ever.",
+                    why="A barrier returns when *all* ranks have called it: rank 0 would wait in vain, until the timeout.",
                 ),
                 Choice(
                     "On all ranks but rank 0.",

@@ -17,9 +17,11 @@ def scaled_dot_product_attention(
 
     mask: True where a query may attend to a key, broadcast against (*batch, T, S);
     without one every query sees every key. A query that may attend to nothing gives
-    zeros, and all gradients stay finite. A NaN in q, k or v that is attended to stays
-    NaN. S is at least 1. Result: of q's dtype. Source: Vaswani et al. (2017), section
-    3.2.1; the zeros, `torch.nn.functional.scaled_dot_product_attention`.
+    zeros, and all gradients stay finite. A NaN in a query that may attend to something
+    makes its result NaN; one in a key or value, those of all queries that may attend to
+    it. (What a hidden NaN does is not checked.) S is at least 1. Result: of q's dtype.
+    Source: Vaswani et al. (2017), section 3.2.1; the zeros,
+    `torch.nn.functional.scaled_dot_product_attention`.
     """
     scores = q @ k.transpose(-2, -1) * q.size(-1) ** -0.5
     if mask is None:
@@ -32,8 +34,8 @@ def causal_mask(T: int, S: int, window: int | None = None) -> Bool[Tensor, "T S"
     """Which keys each query may attend to: its own position and earlier ones.
 
     The T queries are the last T of the S positions: query t is position S − T + t. With
-    more queries than keys the first queries see nothing. window: only the last `window`
-    positions are seen, the query's own counted. Result: bool, True where the query may
+    more queries than keys the first queries see nothing. window: a query sees only its
+    own position and the window − 1 before it. Result: bool, True where the query may
     attend. Raises ValueError for a window below 1.
     """
     if window is not None and window < 1:
@@ -48,10 +50,11 @@ def document_mask(
 ) -> Bool[Tensor, "B 1 T T"]:
     """Who may attend to whom where rows hold several documents and padding.
 
-    documents: for each position the number of its document; a negative one is padding.
-    A position sees those of its own document: with causal, itself and earlier ones;
-    with window, those fewer than `window` positions away, on both sides if not causal.
-    Padding sees nothing and nobody sees it. Result: bool, True where the query (third
+    documents: for each position the number of its document, which may come again later
+    in the row; a negative one is padding. A position sees those of its own document:
+    with causal, itself and earlier ones; with window, which is at least 1, those fewer
+    than `window` positions of the row away, on both sides if not causal. Padding sees
+    nothing and nobody sees it. Result: bool, True where the query (third
     axis) may attend to the key (fourth); the second axis is for the heads. B and T may
     be 0. On the device of `documents`.
     """
@@ -191,8 +194,10 @@ def online_softmax(
     The state of a row, over all keys seen so far: maximum, of their scores (−inf before
     the first); total, the sum of exp(score − maximum); output, the sum of exp(score −
     maximum) · value. A score of −inf is a key that is masked out and adds nothing; a
-    row that has seen no other keeps maximum −inf, total 0 and output 0. Returns the
-    three of the new state, new tensors. Source: Milakov and Gimelshein (2018),
+    row that has seen no other keeps maximum −inf, total 0 and output 0. *rows is
+    (*batch, T): all T rows of a batch entry share its values. n is at least 1, and all
+    have one dtype, float32 or float64. Returns the three of the new state, new tensors,
+    of that dtype. Source: Milakov and Gimelshein (2018),
     algorithm 3; with values, Dao et al. (2022), section 3.1.
     """
     new = torch.maximum(maximum, scores.amax(dim=-1))
@@ -217,9 +222,10 @@ def flash_attention_forward(
     causal: the T queries are the last T of the S positions, and see themselves and
     earlier ones; a tile in which every score is masked out is not computed. The last
     tiles may be smaller. Returns the result, of q's dtype, and the logarithm of each
-    row's sum of exp(q · k / √d). A row that sees nothing gives zeros and −inf. Computed
-    in float32, in float64 for float64 inputs; so is the second result. Both are on q's
-    device. Nothing of T · S elements is made. Source: Dao (2023), algorithm 1.
+    row's sum of exp(q · k / √d) over the keys that it sees. A row that sees nothing
+    gives zeros and −inf. Computed in float32, in float64 for float64 inputs; so is the
+    second result. Both are on q's device. Nothing of T · S elements is made, unless T
+    and S fit into one tile. Source: Dao (2023), algorithm 1.
     """
     T, S, scale = q.size(-2), k.size(-2), q.size(-1) ** -0.5
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -259,8 +265,10 @@ def flash_attention_backward(
 
     grad_out: of the loss with respect to `out`. The weights are computed again, tile by
     tile; a tile that forward skips is skipped here too. Each tile takes five products.
-    Computed in float32, in float64 for float64 inputs; the results have the inputs'
-    dtype and device. Nothing of T · S elements is made. Source: Dao (2023), algorithm 2.
+    A row that sees nothing has the gradient 0 and adds nothing to the others. Computed
+    in float32, in float64 for float64 inputs; the results have the inputs' dtype and
+    device. Nothing of T · S elements is made, unless T and S fit into one tile. Source:
+    Dao (2023), algorithm 2.
     """
     T, S, scale = q.size(-2), k.size(-2), q.size(-1) ** -0.5
     wide = torch.promote_types(q.dtype, torch.float32)

@@ -116,3 +116,4 @@ def fill_shards(model: nn.Module, fill: Callable[[str, Tensor], None]) -> None:
         fill(name, whole)
         part = distribute_tensor(whole, p.device_mesh, p.placements, src_data_rank=None)
         p.to_local().copy_(part.to_local())
+        del whole, part  # before the next one is made

@@ -30,9 +30,10 @@ def _broadcast(tensors: Iterable[Tensor], src: int) -> None:
 def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
     """Give every rank the parameters and buffers of rank `src`.
 
-    Trainable, frozen and buffers of every kind, those that are not saved included. They
-    change in place, since optimizers and views hold on to their memory, and need not be
-    contiguous.
+    Parameters trainable and frozen, and all buffers, those that are not saved included.
+    Of every dtype the values arrive exactly. Tensors change in place, since optimizers and
+    views hold on to their memory. That memory may have gaps or another order, where a
+    collective wants a contiguous tensor.
     """
     _broadcast([*module.parameters(), *module.buffers()], src)
 
@@ -41,9 +42,11 @@ def average_gradients(params: Iterable[nn.Parameter]) -> None:
     """Replace every gradient by its mean over the ranks: one all-reduce for each parameter.
 
     A parameter without gradient on this rank may have one on another, so it takes part
-    with zeros, and has a gradient afterwards. Frozen parameters are left alone. Each
-    gradient travels in its own dtype. Divides before it adds: the mean of float16
-    gradients fits where their sum may not.
+    with zeros, and has a gradient afterwards: zeros, if no rank had one. Frozen parameters
+    are left alone. Each gradient travels in its own dtype, and may be transposed in
+    memory, where a collective wants a contiguous tensor. Divides before it adds: the mean
+    of float16 gradients fits where their sum may not. `.grad` may change in place or
+    become a new tensor.
     """
     for p in params:
         if p.requires_grad:
@@ -56,12 +59,12 @@ def average_gradients(params: Iterable[nn.Parameter]) -> None:
 class GradientBuckets:
     """Parameters grouped into buckets, so that one message carries the gradients of many.
 
-    buckets: lists of parameters, in the order in which their gradients are expected:
-    the reverse of `params`. A bucket is full as soon as it holds cap_bytes or more; it
-    has one dtype, since it travels as one flat tensor, so each dtype fills a bucket of
-    its own. Full buckets come first, in the order in which they were filled, then what
+    The attribute `buckets` holds lists of parameters, in the order in which their gradients
+    are expected: the reverse of `params`. A bucket is full as soon as it holds cap_bytes or
+    more; it has one dtype, since it travels as one flat tensor, so each dtype fills a bucket
+    of its own. Full buckets come first, in the order in which they were filled, then what
     is left, in the order in which it was begun. Frozen parameters are left out. Source:
-    Li et al. (2020), section 3.2.3.
+    Li et al. (2020), sections 3.2.2 and 3.2.3.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], cap_bytes: int = 25 * 2**20):
@@ -79,7 +82,8 @@ class GradientBuckets:
     def start(self, index: int) -> None:
         """Begin to average the gradients of one bucket over the ranks, and return without waiting.
 
-        One all-reduce. A parameter without gradient takes part with zeros.
+        One all-reduce, of gradients that are divided before they are added. A parameter
+        without gradient takes part with zeros.
         """
         bucket = self.buckets[index]
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
@@ -87,7 +91,11 @@ class GradientBuckets:
         self._under_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
 
     def finish(self) -> None:
-        """Wait for every bucket that was started, and put the means into the gradients."""
+        """Wait for every bucket that was started, and put the means into the gradients.
+
+        In place or as new tensors, also where there was no gradient. Buckets that were not
+        started take no part. Afterwards all can be started anew.
+        """
         for bucket, flat, work in self._under_way:
             work.wait()
             for p, mean in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
@@ -100,13 +108,15 @@ class DistributedDataParallel(nn.Module):
     """A module whose gradients, after `backward`, are the means over all ranks.
 
     At the start every rank gets rank 0's parameters and buffers; later, before every
-    forward outside of `no_sync`, rank 0's buffers. A bucket's all-reduce starts as soon
-    as all of its gradients are there, while backward goes on with the layers below, but
-    never before that of an earlier bucket: all ranks must send in one order. When
-    backward returns, the means are in place. A parameter that a backward did not reach
-    counts as zeros. Of the backwards that follow a forward only the first communicates;
-    that of `.module` itself stays local, after a forward without gradients
-    (`torch.no_grad`) too. Source: Li et al. (2020), Algorithm 1.
+    forward outside of `no_sync`, rank 0's buffers, in eval mode and under `torch.no_grad`
+    too. A bucket's all-reduce starts as soon as all of its gradients are there, while
+    backward goes on with the layers below, but never before that of an earlier bucket: all
+    ranks must send in one order. When backward returns, the means are in place. A
+    parameter that a backward did not reach takes part with the gradient that it has, or
+    with zeros if it has none. Of the backwards that follow a forward only the first
+    communicates. A forward under `torch.no_grad` has no backward to wait for. The backward
+    of a call of `.module` communicates nothing; not checked is what it does if a forward
+    before it still waits for its own. Source: Li et al. (2020), Algorithm 1.
     """
 
     def __init__(self, module: nn.Module, cap_bytes: int = 25 * 2**20):
@@ -132,8 +142,9 @@ class DistributedDataParallel(nn.Module):
     def no_sync(self) -> Iterator[None]:
         """A forward in this block communicates nothing, nor does its backward, wherever that runs.
 
-        Gradients add up on each rank by itself. The
-        next backward of a forward outside of it averages all that has added up.
+        That holds if no other forward comes between the two. Gradients add up on each rank
+        by itself. The next backward of a forward outside of it averages all that has added
+        up.
         """
         before, self._sync = self._sync, False
         try:
@@ -166,9 +177,10 @@ def no_sync_step(
 ) -> Float[Tensor, ""]:
     """One step on several micro-batches, whose gradients are communicated once, with the last.
 
-    The loss is the mean squared error over all elements of the micro-batches' outputs;
-    the batches may differ in size. It is returned, this rank's, detached. Gradients
-    from before are dropped, those of this step stay.
+    The loss is each rank's own: the mean squared error over all elements of its
+    micro-batches' outputs, which may differ in size. It is returned, detached. In all, every
+    rank has equally many elements, so that DDP may average. Gradients from before are
+    dropped, those of this step stay.
     """
     optimizer.zero_grad()
     samples = sum(len(x) for x, _ in batches)
@@ -190,11 +202,12 @@ def token_weighted_backward(
     """Backward of the mean loss over the tokens of all ranks, where DDP averages over ranks.
 
     model(ids) gives logits (B, T, V); a target of -100 is ignored. Ranks may have
-    batches of other shapes and other numbers of targets, a rank none at all. The
-    gradient of the mean cross-entropy over all ranks' targets together is added to
-    `.grad`, which is not emptied before. That loss is returned on every rank: a tensor
-    of the logits' dtype, detached. Raises ValueError on every rank, with gradients as
-    they were, if there is not one target on any.
+    batches of different shapes and different numbers of targets; a rank may have no
+    target, or not even a row (B = 0). The gradient of the mean cross-entropy over all ranks'
+    targets together is added to `.grad`, which is not emptied before. That loss is returned
+    on every rank: a tensor of the logits' dtype, detached. Raises ValueError on every rank,
+    with gradients as they were, if there is not one target on any. What comes after that is
+    not checked.
     """
     loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), reduction="sum")
     sums = torch.stack([loss.detach().double(), (targets != -100).sum().double()])
@@ -210,11 +223,11 @@ def save_on_rank_zero(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
     The names are those of the bare model, whether or not torch's
     DistributedDataParallel wraps it. A file of that name is replaced in one step, so
-    that a failure or a kill in the middle leaves it as it was: what is moved into place
-    was written in the same folder, since another may be on another disk. Nothing is
-    written by other ranks, and nothing else stays behind. Raises OSError, on every
-    rank, if rank 0 cannot write the file: on a full disk, in a folder that does not
-    exist.
+    that a failure or a kill in the middle leaves it as it was. What is moved into place
+    was written in the same folder: a move is one step only within a file system. Nothing is
+    written by other ranks, and nothing else stays behind, after a failure neither (after a
+    kill it may). If rank 0 cannot write the file, because the disk is full or the folder
+    does not exist, every rank raises OSError, whatever rank 0's own error was.
     """
     failure: list[str | None] = [None]
     if dist.get_rank() == 0:

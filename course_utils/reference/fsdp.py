@@ -110,9 +110,9 @@ def bytes_per_rank(
     numels: elements of each unit. stage: 0 (DDP, nothing is sharded) or ZeRO's: 1
     shards the optimizer's state, 2 the gradients too, 3 the parameters too.
     element_bytes: bytes of each for one element; 4, 4, 8 is AdamW in float32, and 2, 2,
-    12 the mixed precision of the paper. What is sharded is padded, unit by unit; what
-    is not is not. Raises ValueError for another stage. Source: Rajbhandari et al.
-    (2020), sections 3 and 5.
+    12 the mixed precision of the paper. Only what is sharded is padded, unit by unit.
+    Raises ValueError for another stage. Source: Rajbhandari et al. (2020), sections 3
+    and 5.
     """
     if stage not in (0, 1, 2, 3):
         raise ValueError(f"the stage is 0, 1, 2 or 3; came {stage}")
@@ -148,10 +148,12 @@ class ZeroOneOptimizer:
 
     `step` averages the gradients over the ranks, so that each rank holds the mean of
     its share; lets the optimizer step on that share; and gathers the parameters, which
-    change in place. It takes one reduce-scatter and one all-gather, and leaves nothing
-    behind but the share's state. A parameter without gradient counts as one of zeros;
-    one that is frozen when this is built (requires_grad is False) is left alone.
-    Source: Rajbhandari et al. (2020), section 5.1.
+    change in place. It takes one reduce-scatter and one all-gather. What it makes and
+    keeps is the share's state; the share's gradient is freed, and the share itself was
+    made when this was built. A parameter without gradient counts as one of zeros; one
+    that is frozen when this is built (requires_grad is False) is left alone. Between
+    steps nobody else changes the parameters. Source: Rajbhandari et al. (2020), section
+    5.1.
     """
 
     def __init__(
@@ -182,7 +184,7 @@ class ZeroOneOptimizer:
             p.copy_(values)
 
     def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
+        """Forget the gradients of all parameters: they are None or zeros afterwards."""
         for p in self.params:
             p.grad = None
 
@@ -381,7 +383,7 @@ class ShardedModel(nn.Module):
 
     Each module that `units` names is a unit, the rest is the root. A unit is gathered in
     `dtype` for its forward pass and again for its backward pass; the root once, and kept.
-    Parameters and their gradients, which are means over the ranks, keep their dtype.
+    A parameter keeps its dtype; its gradient, the mean over the ranks, has the same.
     """
 
     def __init__(self, module: nn.Module, units: Sequence[str], dtype: torch.dtype | None = None):
@@ -401,7 +403,7 @@ class ShardedModel(nn.Module):
         return flat
 
     def forward(self, *args: Any) -> Any:
-        """What the module returns. Arguments that are floating-point tensors are cast."""
+        """What the module returns, as it is. Floating-point arguments are cast to `dtype`, if there is one."""
         return self.root(*(self._cast(x) for x in args))
 
     def _cast(self, x: Any) -> Any:
@@ -409,7 +411,7 @@ class ShardedModel(nn.Module):
         return x.to(self.compute_dtype) if floating and self.compute_dtype else x
 
     def gather_full_parameters(self) -> dict[str, Tensor]:
-        """Whole parameters, in their own dtype, on every rank, as `module.named_parameters()` has them."""
+        """Whole parameters, in their own dtype, on every rank; names and order as in the plain module."""
         found: dict[str, Tensor] = {}
         for path, unit in self.units.items():
             whole = unshard_flat([all_gather_flat(unit.shard)], unit.shapes)
@@ -437,9 +439,10 @@ def reshard_state_dict(
 
     shards: what each rank saved, in order: of every tensor its rows, cut as
     `torch.chunk` cuts them (`rows_of`), empty where it had none; a tensor without axes,
-    such as a count of steps, was saved whole by every rank. Returns the rows of the
-    rank among `world_size`, in memory of their own. Only rows that it keeps are copied:
-    no tensor is put together whole.
+    such as a count of steps, was saved whole by every rank. Returns, under the same
+    names, the rows of the rank among `world_size`, none of them where it comes too
+    late; and what has no axes, whole. All are in memory of their own. Only rows that it
+    keeps are copied: no tensor is put together whole.
     """
     loaded = {}
     for name, first in shards[0].items():

@@ -142,7 +142,11 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B 1 T T"] | None = None
     ) -> Float[Tensor, "B T D"]:
-        """x: (B, T, D). Returns the same shape. A mask is the attention's; without one it gets none."""
+        """x: (B, T, D). Returns the same shape.
+
+        mask: passed on to the attention; if it is None, the attention is called with one
+        argument.
+        """
         given = () if mask is None else (mask,)
         x = x + self.attn(self.ln_1(x), *given)
         return x + self.mlp(self.ln_2(x))
@@ -151,7 +155,7 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Embeddings of tokens and of positions, L blocks, and a last norm: all but the head.
 
-    Submodules: `wte`, `wpe`, `drop`, the list `h` of blocks, `ln_f`.
+    Submodules: `wte`, `wpe`, `drop` (on the sum of the two), the list `h` of blocks, `ln_f`.
     """
 
     def __init__(self, config: GPT2Config, parts: Parts = Parts()) -> None:
@@ -219,7 +223,7 @@ class Undrawn(TorchFunctionMode):
 class GPT2(Pretrained):
     """Token ids in, logits of the next token out. The head's weight is the token embedding's.
 
-    Submodules: `transformer`; `lm_head`, nn.Linear from D to V, no bias. `config` stays.
+    Submodules: `transformer`; `lm_head`, nn.Linear from D to V, no bias. Attribute: `config`.
     """
 
     def __init__(self, config: GPT2Config, parts: Parts = Parts()) -> None:
@@ -234,9 +238,9 @@ class GPT2(Pretrained):
     def forward(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T V"]:
-        """Logits after each position. mask: False where a token is padding, seen by itself alone.
+        """Logits after each position. mask: False where a token is padding, a key for itself alone.
 
-        Raises ValueError for more positions than embeddings, IndexError for ids < 0, ≥ V.
+        Raises ValueError for more than n_positions tokens in a row, IndexError for ids < 0, ≥ V.
         """
         return self.lm_head(self.transformer(ids, mask))
 
@@ -254,13 +258,16 @@ def attention_mask(mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
 
 @torch.no_grad()
 def init_weights(model: nn.Module, n_layer: int) -> None:
-    """GPT-2's initialisation, whatever there was: normal with σ = 0.02, biases zero, norms one and zero.
+    """GPT-2's initialisation as transformers has it, in place.
 
-    In place, of every parameter, also of one that requires no gradient, and of a norm
-    of whatever class: what has one axis and is no bias is a norm's weight. The two
-    projections that write to the residual stream of each block have σ / √(2 L), so that
-    its variance does not grow with depth (Radford et al. 2019, section 2.3, scale by
-    1/√N).
+    What a parameter held does not matter, nor whether it requires a gradient:
+
+    - a name that ends in `bias`: zeros;
+    - any other with one axis, which is a norm's weight, whatever its name: ones;
+    - a name that ends in `c_proj.weight`, which writes to the residual stream: normal
+      with σ = 0.02 / √(2 L), so that the variance that all blocks add does not grow with
+      depth (Radford et al. 2019, section 2.3, scale by 1/√N);
+    - all others: normal with σ = 0.02.
     """
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
@@ -275,8 +282,8 @@ def init_weights(model: nn.Module, n_layer: int) -> None:
 def gpt2_parameter_count(config: GPT2Config) -> dict[str, int]:
     """How many numbers each part holds; the tied head adds none.
 
-    Keys: "wte", "wpe", "attention" and "mlp" of all blocks, "layer_norm", and their
-    sum, "total".
+    Keys: "wte", "wpe", "attention" and "mlp" of all blocks, "layer_norm" of all 2 L + 1
+    norms, and their sum, "total".
     """
     D, L = config.n_embd, config.n_layer
     count = {
@@ -295,8 +302,9 @@ def next_token_loss(
     """Mean cross-entropy in nats of the targets, those of −100 left out.
 
     targets[b, t] is the token that follows position t: nothing is to be shifted here.
-    The mean is over all targets of the batch that count. Computed in float32, whatever
-    the logits are, and that is the result's dtype.
+    The mean is over all targets of the batch that count; a batch in which none does is
+    not checked (`F.cross_entropy` gives nan). Computed in float32, whatever the logits
+    are, and that is the result's dtype.
     """
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
@@ -344,8 +352,10 @@ def load_hf_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Copy a published checkpoint's tensors into a GPT2, or raise ValueError before any is copied.
 
     state: by name, with or without the prefix `transformer.`, with or without the tied
-    `lm_head.weight`. The error names every tensor that is missing, unknown or of
-    another shape, and says so if the head's weight is not the embedding's.
+    `lm_head.weight`. The error names every tensor that is missing, unknown or, once
+    transposed, of another shape, and no other; the prefix may be left out of the names.
+    It also names `lm_head.weight` where `state` has a head that differs from its
+    embedding in shape or values; another tensor with equal values is as good.
     """
     given = {full_name(name): x for name, x in state.items() if not name.endswith(NOT_WEIGHTS)}
     given = {name: x.mT if name.endswith(TRANSPOSED) else x for name, x in given.items()}

@@ -28,7 +28,8 @@ def rank_of(node: int, local_rank: int, local_world_sizes: Sequence[int]) -> int
     node: which machine, from 0. local_rank: which process on it, from 0.
     local_world_sizes: how many processes each machine runs, in the order of the
     machines; they may differ. Raises ValueError where the job has no such machine, or
-    the machine no such process. Source: how torch.distributed.elastic assigns ranks.
+    the machine no such process: a number below 0, or too large. Source: how
+    torch.distributed.elastic assigns ranks.
     """
     if not 0 <= node < len(local_world_sizes):
         raise ValueError(f"node {node} of a job with {len(local_world_sizes)} nodes")
@@ -47,11 +48,11 @@ def all_reduce_time(
     free. algorithm:
 
     - "root": n − 1 ranks send their tensor to rank 0, one after the other; it sends the
-    sum to each.
-    - "tree": ⌈log2 n⌉ rounds that halve the ranks with a partial sum, and as many back,
-      each with the whole tensor.
-    - "ring": reduce-scatter, then all-gather: n − 1 steps each, with an n-th of the
-    tensor a step.
+      sum to each.
+    - "tree": ⌈log2 n⌉ rounds, each of which halves the number of ranks that hold a
+      partial sum, and as many back; every message is a whole tensor.
+    - "ring": reduce-scatter, then all-gather: n − 1 steps each, with exactly n_bytes/n
+      a step, also where that is no whole number.
 
     One rank alone needs no message. Raises ValueError for another algorithm and for a
     world size below 1. Source: Thakur, Rabenseifner and Gropp (2005).
@@ -71,10 +72,12 @@ def all_reduce_time(
 def tree_broadcast(x: Shaped[Tensor, "*shape"], root: int = 0) -> None:
     """Overwrite `x` on every rank with the root's, in ⌈log2 n⌉ rounds of messages.
 
-    In each round every rank that has the data sends it to one that has not: their
-    number doubles. x: the same shape and dtype on every rank, with any strides; on the
-    root it stays as it is. A round is one message from each rank at most, of what it
-    had before. Point-to-point messages only. Source: the binomial tree in Thakur,
+    In each round every rank that has the data sends it to one that has not, while there
+    are any: their number doubles until all have it. x: the same shape and dtype on
+    every rank, with any strides without overlap, which may differ from rank to rank; on
+    the root it stays as it is. In a round, a rank sends one message at most, and only
+    what it had before the round began; the rounds are counted. One rank alone sends
+    nothing. Point-to-point messages only. Source: the binomial tree in Thakur,
     Rabenseifner and Gropp (2005).
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -108,8 +111,9 @@ def all_gather_by_p2p(
     """The shards of all ranks one after the other, on every rank.
 
     shard: one axis, any stride; it is left alone. sizes: how many elements each rank
-    brings; they may differ, and be 0. Passed on around the ring in n − 1 steps: no rank
-    sends, or receives, more than all shards but one. Point-to-point messages only.
+    brings (here `shard.numel()`); they may differ, and be 0. Passed on around the ring
+    in n − 1 steps: no rank sends, or receives, more than all shards but the smallest.
+    An empty shard may be sent or left out. Point-to-point messages only.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
@@ -129,9 +133,9 @@ def reduce_scatter_by_p2p(
 
     x: one axis, any stride, the same length and dtype on every rank; it is left alone.
     sizes: how many elements of the sum each rank is to get, in the order of the ranks;
-    they may differ, and be
-    0. Partial sums go around the ring in n − 1 steps: no rank sends, or receives, more
-    than all pieces but one. Point-to-point messages only.
+    they may differ, and be 0. Partial sums go around the ring in n − 1 steps, added in
+    any order: no rank sends, or receives, more than all pieces but the smallest. An
+    empty piece may be sent or left out. Point-to-point messages only.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
@@ -148,11 +152,14 @@ def reduce_scatter_by_p2p(
 def ring_all_reduce(x: Shaped[Tensor, "*shape"]) -> None:
     """Overwrite `x` on every rank with the sum over all ranks.
 
-    x: the same shape and dtype on every rank, any strides, any number of elements. A
-    reduce-scatter and an all-gather around the ring, in place: 2(n − 1) messages from
-    each rank, 2(n − 1)/n of x's bytes, and no more memory than a chunk (a copy of x
-    where it is not contiguous). Chunks are those of `tensor_split`. Point-to-point
-    messages only. Source: Patarasuk and Yuan (2009).
+    x: the same shape and dtype on every rank, any strides without overlap, any number
+    of elements. A reduce-scatter and an all-gather around the ring, in place. Chunks
+    are those of the flattened x's `tensor_split(n)`; some may be empty, and those may
+    be sent or left out. At most 2(n − 1) messages from each rank; in each half it sends
+    all chunks but one, and the two that it leaves out are neighbours: 2(n − 1)/n of x
+    where n divides its length. Besides x a buffer of one chunk is enough, and a copy of
+    x where it is not contiguous. Point-to-point messages only. Source: Patarasuk and
+    Yuan (2009).
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     left, right = (rank - 1) % world_size, (rank + 1) % world_size

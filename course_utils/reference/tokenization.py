@@ -1,6 +1,6 @@
 """Chapter 21, tokenization: from characters to bytes to byte pairs, and back.
 
-A token is an integer, its id. The ids 0 to 255 are the bytes; the i-th merge makes the token 256 + i.
+A token is an integer, its id. The ids 0 to 255 are the bytes; merge i, counting from 0, makes the token 256 + i.
 A pre-token is a piece of text that no token reaches beyond.
 """
 
@@ -60,10 +60,10 @@ def utf8_bytes(code_point: int) -> list[int]:
 
     code_point: the character's number in Unicode. Below 0x80 it is the only byte. Below
     0x800 its lowest 11 bits are dealt out to two bytes, below 0x10000 16 bits to three,
-    else 21 bits to four. The first byte begins with as many ones as there are bytes,
-    then a zero; each further byte begins with 10 and carries 6 bits. Raises ValueError
-    for what is no character: a negative number, one above 0x10FFFF, or a surrogate,
-    0xD800 to 0xDFFF. Source: RFC 3629, section 3.
+    else 21 bits to four; the highest bits go to the first byte. That begins with as many
+    ones as there are bytes, then a zero; each further byte begins with 10 and carries 6
+    bits. Raises ValueError for a negative number, one above 0x10FFFF, or a surrogate,
+    0xD800 to 0xDFFF, and for no other. Source: RFC 3629, section 3.
     """
     if not 0 <= code_point <= 0x10FFFF or 0xD800 <= code_point <= 0xDFFF:
         raise ValueError(f"{code_point:#x} is the number of no character")
@@ -80,10 +80,11 @@ def utf8_bytes(code_point: int) -> list[int]:
 def most_frequent_pair(words: Sequence[Sequence[int]], counts: Sequence[int]) -> Pair | None:
     """The pair of neighbouring tokens that occurs most often, or None if there is no pair.
 
-    words: tokens of each pre-token; a pair never reaches from one to the next. counts:
-    how often each of them stands in the text, 1 or more. Pairs may overlap: [7, 7, 7] has
-    the pair (7, 7) twice. Of several that occur equally often it is the smallest pair:
-    that with the smaller first token, and if these are equal, the smaller second one.
+    words: the tokens of each word; no pair reaches from one word to the next. counts: for
+    each word, how often it stands in the text, 1 or more; a pair in it counts as often.
+    Pairs may overlap: [7, 7, 7] has the pair (7, 7) twice. Of several that occur equally
+    often it is the smallest pair: that with the smaller first token, and if these are
+    equal, the smaller second one.
     """
     pairs: Counter[Pair] = Counter()
     for word, count in zip(words, counts, strict=True):
@@ -95,8 +96,9 @@ def most_frequent_pair(words: Sequence[Sequence[int]], counts: Sequence[int]) ->
 def merge_pair(ids: Sequence[int], pair: Pair, token: int) -> list[int]:
     """The tokens with `token` in place of each occurrence of the pair, as a list.
 
-    Occurrences are taken from left to right and do not overlap: in three equal tokens
-    the first two are a pair, and the third is left. ids is not changed.
+    Occurrences in ids are taken from left to right and do not overlap: in three equal
+    tokens the first two are a pair, and the third is left. The new token is in no pair
+    of this merge. ids is not changed.
     """
     merged: list[int] = []
     i = 0
@@ -119,12 +121,13 @@ def train_bpe(words: Sequence[Sequence[int]], counts: Sequence[int], n_merges: i
     left to right, by the token 256 + number of merges before. Fewer merges are returned
     if no pair is left. The arguments are not changed.
 
-    The work is counted: how often tokens are compared and hashed. It must be less than
-    n_merges times the number of pairs in the words, which looking at all pairs for each
-    merge takes. An answer that works on copies of the tokens, such as int(token), may
-    take ten of the interpreter's steps for each of these. So keep the counts of pairs,
-    and after a merge look only at the words that contain the pair. Source: Sennrich et
-    al. (2016), section 3.2.
+    The work is counted, in one check of 200 merges of 2,000 words: how often tokens are
+    compared and hashed, in all. Allowed is n_merges times the number of pairs that these
+    words have before the first merge. So keep the counts of pairs, and after a merge look
+    only at the words that contain the pair; then a scan of all distinct pairs for each
+    merge is allowed, too. If you work on copies of the tokens, such as int(token), the
+    bytecode instructions that Python executes are counted instead, of which ten times as
+    many are allowed. Source: Sennrich et al. (2016), section 3.2.
     """
     split = [list(word) for word in words]
     pairs: Counter[Pair] = Counter()
@@ -181,12 +184,13 @@ def pre_tokenize(text: str) -> list[str]:
     2. letters of any script, with a single space before them if there is one;
     3. digits and other numbers of any script, with such a space;
     4. characters that are neither white space nor letters nor numbers, with such a space;
-    5. white space up to the end of the text, or all of a run but its last character if
-       something else follows (that character may be the next piece's space);
+    5. white space up to the end of the text, or of a run of two or more, if something else
+       follows, all but the last character (which may be the next piece's space);
     6. white space.
 
-    A letter is of Unicode's category L, a number of category N. Source: Radford et al.
-    (2019), section 2.2; openai/gpt-2, src/encoder.py.
+    A letter is of Unicode's category L, a number of category N. White space has Unicode's
+    property White_Space, as for the package regex (str.isspace adds U+001C to U+001F; not
+    checked). Source: Radford et al. (2019), section 2.2; openai/gpt-2, src/encoder.py.
     """
     return regex.findall(GPT2_PATTERN, text)
 
@@ -196,8 +200,9 @@ def encode(text: str, merges: Mapping[Pair, int]) -> list[int]:
 
     merges: the token that each pair becomes; an earlier merge has a smaller token. A
     piece begins as its bytes in UTF-8. In each step the pair that becomes the smallest
-    token is merged, wherever it stands in the piece. The piece is done when no pair of
-    it can be merged. Raises UnicodeEncodeError for a surrogate, which has no bytes.
+    token is merged at all its places in the piece, from left to right, as by
+    `merge_pair`. The piece is done when no pair of it can be merged. Raises
+    UnicodeEncodeError for a surrogate, which has no bytes.
     """
     tokens = []
     for piece in pre_tokenize(text):
@@ -215,7 +220,8 @@ def special_token_split(text: str, special: Collection[str]) -> list[str]:
 
     special: the special tokens, none of them empty; each is plain text, whatever
     characters it has. They are looked for from left to right. Where several begin at the
-    same place, the longest is taken. Joined, the pieces are the text, and none is empty.
+    same place, the longest is taken. Joined, the pieces are the text, and none is empty:
+    without special tokens the text is one piece, and an empty text has none.
     """
     if not special:
         return [text] if text else []
@@ -228,10 +234,10 @@ def encode_stream(chunks: Iterable[str], merges: Mapping[Pair, int]) -> Iterator
     """The tokens of a text that comes in chunks: those of `encode("".join(chunks), merges)`, one by one.
 
     chunks: any iterable, even an endless one; a chunk may be empty, and may end anywhere.
-    A chunk is taken only if another token is asked for and none is certain. What follows
-    can change the last two pieces that `pre_tokenize` cuts from the text so far, and no
-    others: the tokens of these others are given out before the next chunk is taken, and
-    their text is not kept.
+    Of the pieces that `pre_tokenize` cuts from the text so far, what follows can change
+    the last two, and no others. These others are certain: their tokens are given out
+    before the next chunk is taken, and their text is not kept. No chunk is taken before a
+    token is asked for, and no further one while tokens of certain pieces are left.
     """
     held = ""
     for chunk in chunks:

@@ -25,11 +25,12 @@ from torch.optim.lr_scheduler import LRScheduler
 def confusion_matrix(
     predicted: Int[Tensor, " N"], target: Int[Tensor, " N"], n_classes: int
 ) -> Int[Tensor, "classes classes"]:
-    """A table of counts: counts[i, j] rows are of class i and were predicted as class j.
+    """A table of counts: counts[i, j] examples are of class i and were predicted as class j.
 
-    predicted, target: a class of each row, from 0 to n_classes − 1, of any integer
-    dtype. The counts are int64, on the device of `target`. A class without rows has
-    zeros. No Python loop over the rows.
+    predicted, target: a class of each example, from 0 to n_classes − 1; both of the same
+    integer dtype, which may be any, and on the same device. The counts are int64, on that
+    device. A class without examples has zeros. No Python loop over the examples: the
+    number of operations does not grow with N.
     """
     pairs = target.long() * n_classes + predicted
     return torch.bincount(pairs, minlength=n_classes * n_classes).view(n_classes, n_classes)
@@ -40,9 +41,10 @@ def average_precision(scores: Float[Tensor, " N"], targets: Shaped[Tensor, " N"]
 
     targets: 1 for the positive class, else 0. The thresholds are the distinct scores,
     the highest first; a row is called positive if its score is at least the threshold,
-    so rows of equal score are called together. Returns a float, computed in float64.
-    Raises ValueError if no target is 1, or if a score is NaN. Source: scikit-learn's
-    `average_precision_score`.
+    so rows of equal score are called together. Scores may be infinite; targets may be
+    bool, integers or floats. A Python loop over the thresholds is allowed. Returns a
+    float, computed in float64. Raises ValueError if no target is 1, or if a score is
+    NaN. Source: scikit-learn's `average_precision_score`.
     """
     if scores.isnan().any():
         raise ValueError("a score is NaN, which has no place in a ranking")
@@ -69,8 +71,9 @@ def best_threshold(
 
     targets: 1 for the positive class, else 0. A row is called positive if its score is
     at least the threshold. The candidates are the scores, and inf, at which no row is
-    called. Of several of equal cost the highest is returned, as a float. Without rows:
-    inf. Costs are computed in float64.
+    called. Of several thresholds of equal cost the highest is returned, as a float.
+    Without rows: inf. Costs are computed in float64; all prices in the checks are whole
+    numbers, so no cost is rounded. Scores that are NaN are not checked.
     """
     ranked, order = scores.sort(descending=True)
     positive = targets[order] == 1
@@ -96,9 +99,10 @@ def train_epoch(
 
     batches: any iterable of pairs (inputs, targets), gone through once; they may have
     different numbers of rows. loss_fn(outputs, targets): the mean over the rows of a
-    batch. Every row weighs the same in the result. The model is put into train mode and
-    stays in it. Gradients from before the call have no effect. No graph of an earlier
-    batch is kept. Raises ValueError if there is no batch.
+    batch. The result is made of the losses that were trained on, each computed before its
+    step; every row weighs the same. The model is put into train mode and stays in it.
+    Gradients from before the call have no effect. No graph of an earlier batch is kept.
+    Raises ValueError if there is no batch (the mode is then not checked).
     """
     model.train()
     total, rows = 0.0, 0
@@ -119,12 +123,12 @@ def evaluate(
     batches: Iterable[tuple[Tensor, Tensor]],
     loss_fn: Callable[[Tensor, Tensor], Tensor],
 ) -> tuple[float, Tensor, Tensor]:
-    """The mean loss over all rows, a float; then all outputs and all targets, row by row.
+    """The mean loss over all rows, a float; then the outputs of all batches, concatenated; then the targets.
 
     batches: any iterable of pairs (inputs, targets), gone through once; they may have
     different numbers of rows. loss_fn(outputs, targets): the mean over the rows it is
     given. Every row weighs the same. The model runs in eval mode and records no graph.
-    Afterwards each of its modules is in the mode it was in, also where something was
+    Afterwards each of its modules is in the mode it was in, even if an exception was
     raised. Raises ValueError if there is no batch.
     """
     modes = {module: module.training for module in model.modules()}
@@ -144,9 +148,10 @@ def evaluate(
 class EarlyStopping:
     """Says when to stop, and keeps the weights of the best epoch.
 
-    An epoch is better if its loss is less than the best so far by more than min_delta;
-    NaN never is. `best` is the loss of the best epoch, `best_epoch` its number, counted
-    from 0; before there is one they are inf and None.
+    An epoch is better if its loss is less than the best so far by more than min_delta:
+    loss < best - min_delta. An epoch whose loss is NaN is never better. `best` is the loss
+    of the best epoch, `best_epoch` its number, counted from 0; before there is one they
+    are inf and None. Other attributes may have any names.
     """
 
     def __init__(self, patience: int, min_delta: float = 0.0) -> None:
@@ -161,10 +166,10 @@ class EarlyStopping:
         self._weights: dict[str, Tensor] = {}
 
     def update(self, loss: float, model: nn.Module) -> bool:
-        """Take note of an epoch. Returns True if training should stop.
+        """Take note of an epoch. Returns True if training should stop, also when called again after it.
 
-        If the epoch is better, the model's state_dict is copied: later steps do not
-        change the copy.
+        If the epoch is better, the model's state_dict is copied, buffers included: later
+        steps do not change the copy.
         """
         self._waited += 1
         if loss < self.best - self.min_delta:
@@ -198,10 +203,12 @@ class EarlyStopping:
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the state with torch.save so that at every moment `path` is a whole file, old or new.
 
-    The file is written in the same folder under another name, made durable (fsync), and
-    moved to `path` in one step; then the folder is made durable, too. No file stays
-    open. If something raises, what was written is removed, the old file stays as it
-    was, and the exception goes on to the caller.
+    Without an old file there is none until the new one is whole. The file is written in the
+    same folder under another name, best a fixed one (not checked): what a kill leaves
+    there, the next save then overwrites. It is made durable (fsync), and moved to `path`
+    in one step; then the folder is made durable, too. No file stays open. If something
+    raises before the move is done, Ctrl-C included, what was written is removed, the old
+    file stays as it was, and the exception goes on to the caller.
     """
     path = Path(path)
     part = path.with_name(path.name + ".part")
@@ -233,7 +240,7 @@ def load_checkpoint(
 
 
 def rng_state() -> dict[str, Any]:
-    """The states of the global generators of Python, NumPy and torch: of its CPU and every GPU.
+    """The states of the global generators: Python's, NumPy's, torch's on the CPU and on every GPU.
 
     It holds tensors and plain values only, so torch.load reads it with
     weights_only=True. No generator is changed. Later draws do not change it.
@@ -250,7 +257,8 @@ def rng_state() -> dict[str, Any]:
 def set_rng_state(state: dict[str, Any]) -> None:
     """Put the generators back: what is drawn next is what was drawn after `rng_state`.
 
-    state: as `rng_state` returned it, or as torch.load read it. It is not changed.
+    state: as `rng_state` returned it, or as torch.load read it onto the CPU. It is not
+    changed. A state from a machine with another number of GPUs is not checked.
     """
     random.setstate(state["python"])
     name, keys, *rest = state["numpy"]
@@ -261,11 +269,11 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 
 class Run:
-    """A training run that can be left after any step and goes on elsewhere, bit for bit.
+    """A training run that can be stopped after any step and continued by another object, bit for bit.
 
     Epoch e, from 0, visits the N rows in the order torch.randperm(N, generator=g), where
     g is a new torch.Generator seeded with seed + e, batch_size at a time; the last batch
-    is what is left. `epoch` and `batch`, from 0: where the next step is.
+    is what is left. `epoch` and `batch`, from 0, name the batch that the next step takes.
     """
 
     _parts = ("model", "optimizer", "scheduler", "scaler")
@@ -281,8 +289,8 @@ class Run:
         loss_fn: Callable[[Tensor, Tensor], Tensor],
         seed: int = 0,
     ) -> None:
-        """rows: the N inputs and their targets. scaler: scales the loss and takes the optimizer's
-        steps. loss_fn(outputs, targets): the mean over the rows of a batch."""
+        """rows: the N inputs and their targets. scaler: its `scale`, `step` and `update` are called in
+        every step. loss_fn(outputs, targets): the mean over the rows of a batch."""
         self.model, self.optimizer, self.scheduler, self.scaler = (
             model,
             optimizer,
@@ -295,7 +303,7 @@ class Run:
 
     def step(self) -> float:
         """Train on the next batch, in train mode. Returns its mean loss, unscaled, as a float. The
-        scheduler steps after every batch, after the optimizer."""
+        scheduler steps after the optimizer, also where the scaler left the optimizer's step out."""
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         batches = torch.randperm(len(self.x), generator=generator).split(self.batch_size)
         rows = batches[self.batch]
@@ -312,9 +320,9 @@ class Run:
         return loss.item()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next steps depend on, apart from the constructor's arguments: the states of the four
-        parts, the place in the data, the global generators of Python, NumPy and torch. torch.load
-        reads it with weights_only=True. Later steps do not change it."""
+        """What a run built with the same arguments needs to go on: the states of model, optimizer,
+        scheduler and scaler, the place in the data, and the global generators of Python, NumPy and
+        torch. torch.load reads it with weights_only=True. Later steps do not change it."""
         states = {name: getattr(self, name).state_dict() for name in self._parts}
         place = {"epoch": self.epoch, "batch": self.batch, "rng": rng_state()}
         return copy.deepcopy(states | place)

@@ -27,7 +27,9 @@ def test_a_step_that_raised_or_wrote_is_told_in_words():
         "step 2 (observe): your code raised IndexError; no exception is expected here"
     )
     assert "changed its arguments" in complaint("arguments afterwards", [torch.zeros(2)])
-    assert complaint("something", 1) == "came an int, unexpected"
+    assert complaint("buffer `a` requires grad", True) == (
+        "buffer `a` requires grad: True; nothing of this kind is expected"
+    )
 
 
 def doubled(x):

@@ -68,4 +68,5 @@ def complaint(label: str, value: Any) -> str:
         return f"your code {cut(value) if isinstance(value, str) else in_words(value)}"
     if what == UNASKED_GRAD:
         return "your result requires grad, though no argument does: return a plain tensor"
-    return f"came {in_words(value)}, unexpected"
+    said = repr(value) if isinstance(value, bool | int | float) else in_words(value)
+    return f"{label}: {said}; nothing of this kind is expected"
