@@ -101,8 +101,10 @@ def lab(
 )
 def train(context: typer.Context) -> None:
     """Train a GPT-2 on Python's own library or on your own text; `course train --help` lists the settings."""
+    from course_utils.processes.kept_memory import keep_freed_memory
     from course_utils.reference.pretraining import main
 
+    keep_freed_memory()
     main(context.args)
 
 
