@@ -9,35 +9,38 @@ import pytest
 from course_utils.processes.kept_memory import keep_freed_memory
 
 PROGRAM = """
-import sys
+import statistics, sys
 import torch
 from course_utils.meters import page_faults
 from course_utils.processes.kept_memory import keep_freed_memory
 
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
+weight = torch.randn(64, 16384, requires_grad=True)
 found = []
-for _ in range(6):
+for _ in range(25):
     before = page_faults()
-    torch.ones(25 * 2**20)  # 100 MiB, freed at once: more than any threshold that glibc adapts
+    x = torch.randn(1024, 64)
+    torch.nn.functional.gelu(x @ weight).sum().backward()
+    weight.grad = None
     found.append(page_faults() - before)
-print(*found)
+print(statistics.median(found[10:]))
 """
-PAGES = 100 * 2**20 // 4096
 
 
-def faults(how: str) -> list[int]:
+def faults(how: str) -> float:
+    """Page faults of a step that makes some blocks of 64 MiB: the median of the later ones."""
     command = [sys.executable, "-c", PROGRAM, how]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [int(word) for word in ran.stdout.split()]
+    return float(ran.stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library's allocator")
 def test_what_is_kept_is_not_cleared_again():
-    assert min(faults("as it is")) > PAGES / 2, "each time anew"
-    kept = faults("kept")
-    assert kept[0] > PAGES / 2
-    assert max(kept[3:]) < PAGES / 100, "the heap has grown around what else was made"
+    """Single steps may still find that no freed block fits: the heap grows around what else was made."""
+    as_it_is, kept = faults("as it is"), faults("kept")
+    assert as_it_is > 30_000, "pages of 4 KiB"
+    assert kept < as_it_is / 4
 
 
 def test_elsewhere_it_says_that_it_cannot(monkeypatch):

@@ -70,7 +70,10 @@ class Processes:
         )
 
     def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
-        return self.executor.submit(work, *given)
+        try:
+            return self.executor.submit(work, *given)
+        except ValueError as error:  # one died while another was started: its pipes are closed
+            raise BrokenExecutor(str(error)) from error
 
     def renew(self) -> None:
         self.close()
