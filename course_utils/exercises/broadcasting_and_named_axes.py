@@ -83,6 +83,7 @@ FALSY = (
     "A size of 0 goes with any other in your code: `if a and b` skips it, and so does `n > 1`. It is a size "
     "like any other: with 3 it is an error."
 )
+DIVIDES = "You repeat an axis whose size divides the other. Only a size of 1 is repeated."
 broadcast_shape.slips(
     {
         replace(
@@ -123,9 +124,10 @@ broadcast_shape.slips(
         "ValueError is asked for.",
         replace("for shape in shapes]", "for shape in shapes[:2]]"): "You compare two shapes and "
         "leave out the rest. Any number may come.",
+        replace("len(others) > 1", "any(n and max(others) % n for n in others)"): DIVIDES,
         replace(
-            "len(others) > 1", "any(n and max(others) % n for n in others)"
-        ): "You repeat an axis whose size divides the other. Only a size of 1 is repeated.",
+            "len(others) > 1", "any(max(others) % n if min(others) else n for n in others)"
+        ): DIVIDES,
         replace("set(sizes) - {1}", "set(sizes) - {0, 1}"): "You treat a size of 0 like 1. It is a "
         "size like any other: with 1 it gives 0, with 3 it is an error.",
         replace(

@@ -423,6 +423,8 @@ def _():
 
 min_p_filter.contract(no_loop(0.2))
 SHARE = "probs < p * probs.amax(-1, keepdim=True)"
+AT_MOST = SHARE.replace("<", "<=")
+THRESHOLD_GONE = "You remove what is exactly at the threshold. p = 1 then keeps nothing."
 min_p_filter.slips(
     {
         replace(
@@ -442,12 +444,8 @@ min_p_filter.slips(
             "p * probs.amax(-1, keepdim=True)", "p"
         ): "You compare with p itself. The threshold is p "
         "times the largest probability, so it falls where the model is unsure.",
-        replace(
-            SHARE, SHARE.replace("<", "<=")
-        ): "You remove what is exactly at the threshold. p = 1 then keeps nothing.",
-        replace(
-            SHARE, f"({SHARE.replace('<', '<=')}) & (p > 0)"
-        ): "You remove what is exactly at the threshold. p = 1 then keeps nothing.",
+        replace(SHARE, AT_MOST): THRESHOLD_GONE,
+        replace(SHARE, f"({AT_MOST}) & (p > 0)"): THRESHOLD_GONE,
         replace(
             SHARE, SHARE.replace("<", ">")
         ): "You remove the likeliest tokens and keep the rest.",

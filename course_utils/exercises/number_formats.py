@@ -593,14 +593,7 @@ ulp.mistake(
 ulp.mistake(
     "ceil(log2 |x|) - 1 counts a power of two to the interval below it: at 1 your step is half of epsilon. "
     "A power of two begins its interval: take the floor, or better math.frexp.",
-)(
-    lambda x, exponent_bits, mantissa_bits: (
-        2.0
-        ** (
-            max(math.ceil(math.log2(abs(x))) - 1 if x else -math.inf, 2 - 2 ** (exponent_bits - 1))
-            - mantissa_bits
-        )
-    )
+    replace("frexp(x)[1] - 1 if x", "frexp(x)[1] - 1 - (abs(frexp(x)[0]) == 0.5) if x"),
 )
 ulp.mistake(
     "int() cuts towards zero. Below 1 the logarithm is negative: take the floor, or better math.frexp.",
@@ -1169,6 +1162,11 @@ logsumexp.contract(
         [call(torch.zeros(4, 3), 1), call(torch.zeros(64, 256), 1)], ALL_AT_ONCE
     )
 )
+OF_ALL = replace(".amax(dim, keepdim=True)", ".amax().expand(x.sum(dim, keepdim=True).shape)")
+LARGEST_OF_ALL = (
+    "You subtract the largest of the whole tensor. In a row far below it every exponential is 0: take the "
+    "largest along `dim`."
+)
 logsumexp.slips(
     {
         replace(
@@ -1185,23 +1183,13 @@ logsumexp.slips(
         replace(
             "largest.isinf()", 'largest == -float("inf")'
         ): "Where the largest is +inf, inf - inf is NaN. Subtract 0 there, too.",
-        replace(
-            ".amax(dim, keepdim=True)", ".amax().expand(x.sum(dim, keepdim=True).shape)"
-        ): "You "
-        "subtract the largest of the whole tensor. In a row far below it every exponential is 0.",
-        replace(
-            "if x.size(dim) == 0",
-            "if x.numel() == 0",
-            ".amax(dim, keepdim=True)",
-            ".amax().expand(x.sum(dim, keepdim=True).shape)",
-        ): "You subtract the largest of the whole tensor. In a row far below it every exponential is 0: "
-        "take the largest along `dim`.",
+        OF_ALL: LARGEST_OF_ALL,
+        replace("if x.size(dim) == 0", "if x.numel() == 0") + OF_ALL: LARGEST_OF_ALL,
         replace(
             *("if x.size(dim) == 0", "if x.numel() == 0"),
-            *(".amax(dim, keepdim=True)", ".amax().expand(x.sum(dim, keepdim=True).shape)"),
             *("largest.isinf()", "~largest.isfinite()"),
-        ): "You subtract the largest of the whole tensor. In a row far below it every exponential is 0: "
-        "take the largest along `dim`.",
+        )
+        + OF_ALL: LARGEST_OF_ALL,
         replace(
             ".amax(dim, keepdim=True)", ".mean(dim, keepdim=True)"
         ): "You subtract the mean. One number far above it still overflows: subtract the largest.",

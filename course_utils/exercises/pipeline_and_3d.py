@@ -1546,6 +1546,14 @@ mesh_group.mistake(
     replace("first + i * stride for", "(first + i * stride if axis >= 0 else rank) for"),
 )
 mesh_group.mistake(
+    "You take the whole block, with the ranks that differ on later axes. A group has one rank for each coordinate on "
+    "this axis: go by the stride.",
+    replace(
+        "[first + i * stride for i in range(sizes[axis])]",
+        "[i for i in range(prod(sizes)) if i // (sizes[axis] * stride) == rank // (sizes[axis] * stride)]",
+    ),
+)
+mesh_group.mistake(
     "You begin at the rank itself. The group begins at coordinate 0, wherever in it the rank stands.",
     replace("rank - coordinate * stride", "rank"),
 )

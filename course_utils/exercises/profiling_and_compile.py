@@ -508,6 +508,10 @@ median_interval.slips(
             "ordered, n = sorted(times), len(times)", "ordered, n = list(times), len(times)"
         ): "You take the times in the order in which they came. Order statistics need them sorted.",
         replace(
+            "(ordered[(n - 1) // 2] + ordered[n // 2]) / 2", "(ordered[k - 1] + ordered[n - k]) / 2"
+        ): "Your median is the middle of the interval. It is that of the times: the middle one, or the mean of the "
+        "middle two.",
+        replace(
             "(ordered[(n - 1) // 2] + ordered[n // 2]) / 2", "ordered[n // 2]"
         ): "For an even number of times you return the upper of the middle two. The median is their mean.",
         replace(
@@ -1318,6 +1322,8 @@ def _():
     yield call(chain, ["r29"], {"x": 8} | {f"r{i}": 8 for i in range(30)}), "thirty operations"
 
 
+READ = "read = sum(sizes[name] for name in needed if name not in made)"
+READ_AGAIN = "You read an input once for each operation that uses it. The fused kernel has it in a register after the first read."
 pointwise_bytes.slips(
     {
         replace(
@@ -1330,22 +1336,20 @@ pointwise_bytes.slips(
             "sizes[result] + sum(sizes[name] for name in set(operands)) for", "sizes[result] for"
         ): "You count what each operation writes, not what it reads.",
         replace(
-            "read = sum(sizes[name] for name in needed if name not in made)",
+            READ,
             "read = sum(sizes[name] for _, operands in program for name in operands if name not in made)",
-        ): "You read an input once for each operation that uses it. The fused kernel has it in a register after the "
-        "first read.",
+        ): READ_AGAIN,
         replace(
-            "read = sum(sizes[name] for name in needed if name not in made)",
+            READ,
             "read = sum(sizes[name] for result, operands in program if result in needed for name in set(operands) "
             "if name not in made)",
-        ): "You read an input once for each operation that uses it. The fused kernel has it in a register after the "
-        "first read.",
+        ): READ_AGAIN,
         replace(
-            "read = sum(sizes[name] for name in needed if name not in made)",
+            READ,
             "read = sum(sizes[name] for name in sizes if name not in made)",
         ): "You read every tensor that has a size. Fused, only inputs that an output depends on are read.",
         replace(
-            "read = sum(sizes[name] for name in needed if name not in made)",
+            READ,
             "read = sum(sizes[name] for name in {n for _, names in program for n in names} if name not in made)",
         ): "You read inputs of operations whose results nobody uses. Fused, they are not computed: walk back from "
         "the outputs.",

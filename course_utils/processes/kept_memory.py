@@ -1,4 +1,4 @@
-"""What a training step gives back to the system, the next one must ask for again: on a CPU, unless told otherwise."""
+"""Memory that a process frees, kept for what it does next: on a CPU, where the allocator is glibc's."""
 
 import ctypes
 import sys
@@ -14,8 +14,8 @@ def keep_freed_memory() -> bool:
     freed; the system hands out pages of zeros. So a training step, which makes tensors of
     the same sizes again and again, waits each time for the kernel to clear every page, at
     the first touch (a page fault). Without mmap and trimming a page is cleared once in a
-    run. The process stays as large as it was at its largest, or somewhat larger, since a freed
-    block is not always where the next one fits.
+    run. The process stays as large as it was at its largest, or somewhat larger, since a
+    freed block is not always where the next one fits.
     Source: mallopt(3), M_MMAP_MAX and M_TRIM_THRESHOLD.
     """
     if sys.platform != "linux":

@@ -533,6 +533,24 @@ def test_whose_worker_dies_is_handed_out_again_and_at_last_given_up(tmp_path):
             assert found[task] == task.upper()
 
 
+def test_pipes_that_close_while_a_worker_starts_are_a_pool_that_broke(monkeypatch):
+    """Python's own pool says ValueError then (CPython, _posixsubprocess: "bad value(s) in fds_to_keep")."""
+    pool = workers.Processes(1)
+    submit, refused = pool.executor.submit, iter([True])
+
+    def closed_at_first(*given):
+        if next(refused, False):
+            raise ValueError("bad value(s) in fds_to_keep")
+        return submit(*given)
+
+    monkeypatch.setattr(pool.executor, "submit", closed_at_first)
+    try:
+        found = dict(workers.results(pool, deadly, partial(deadly, "ready"), ["a", "b"]))
+    finally:
+        pool.close()
+    assert found == {"a": "A", "b": "B"}
+
+
 def test_where_no_worker_can_live_nobody_is_to_blame():
     pool = workers.Processes(1)
     with pytest.raises(BrokenProcessPool):

@@ -21,12 +21,11 @@ from course_utils.grading import call, draws, every
 from course_utils.grading.declaring.draws import collect
 from course_utils.grading.pytrees.serialization import dumps
 total = hashlib.sha256()
-for exercise in list(every().values())[::6]:
+for key, exercise in every().items():
     for case in exercise.all_cases(7):
         total.update(dumps((case.args, case.kwargs)))
 print(total.hexdigest())
 """
-"""What draws is the same for all: of every chapter some exercises suffice."""
 
 
 def cases_digest(folder, extra=""):
