@@ -1577,10 +1577,16 @@ def _():
     yield call(10**6, 10**6, 9.0, **H100, activations=80 * 10**9 - 1), "one byte of room"
     yield call(100, 1440, 30.0, **TOY, activations=20), "single GPUs, filled to the last byte"
     yield call(100, 1440, 0.25, **TOY), "single GPUs, done at the very end of max_days"
+    yield call(10**9, 10**9, 9.0, **H100, mfu=0.0), "a share of nothing"
+    yield call(10**9, 10**9, 9.0, **H100, mfu=1.5), "a share above 1"
 
 
 plan_training.slips(
     {
+        replace(
+            "days_to_train(n_parameters, n_tokens, 1, peak_flops, mfu)",
+            "6 * n_parameters * n_tokens / (peak_flops * mfu) / SECONDS_PER_DAY",
+        ): "You take any mfu. It is above 0 and at most 1, as for days_to_train: ValueError otherwise.",
         replace(
             "max(-(-state // room), ceil(alone / max_days))", "ceil(alone / max_days)"
         ): "You look at the deadline alone. The GPUs have to hold the model's state as well.",
@@ -1707,8 +1713,8 @@ def _(
     gpus_per_node=8,
     dollars_per_hour=2.0,
 ):
-    if activations >= gpu_bytes:
-        raise ValueError("no room")
+    if activations >= gpu_bytes or not 0 < mfu <= 1:
+        raise ValueError("no room, or no share")
     state = n_parameters * bytes_per_parameter
     fit = ceil(Fraction(state, gpu_bytes - activations))
     seconds = 6 * n_parameters * n_tokens / (peak_flops * mfu)

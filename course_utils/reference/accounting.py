@@ -18,7 +18,7 @@ def linear_flops(
     """FLOPs of a linear layer without bias: of its forward pass, and of its backward pass.
 
     x_shape: of the input, (..., in_features), with any number of axes in front, even
-    none. The weight is (out_features, in_features). An element of the output is a sum
+    none; a size may be 0. The weight is (out_features, in_features). An element of the output is a sum
     of in_features products and costs 2 · in_features. Both results are ints. Backward
     computes the gradients of the weight and, if input_grad, of the input: a product of
     the same size each. Source: Kaplan et al. (2020), section 2.1.
@@ -34,9 +34,9 @@ def attention_flops(
     """FLOPs of the two products of attention in a forward pass: q kᵀ, then weights · v.
 
     q is (batch, n_head, queries, head_dim); k and v are (batch, n_head, keys,
-    head_dim). causal: count only the pairs that the causal mask allows; the last query
-    sees all keys, the one before all but the last, and so on. Softmax, scale and mask
-    are not counted. Raises ValueError if causal and there are more queries than keys.
+    head_dim); batch and queries may be 0. causal: count only the pairs that the causal
+    mask allows. The last query sees all keys, and each query sees one key fewer than
+    the query after it. Softmax, scale and mask are not counted. Raises ValueError if causal and there are more queries than keys.
     """
     if causal and queries > keys:
         raise ValueError(f"{queries} causal queries need as many keys; there are {keys}")
@@ -98,7 +98,7 @@ def training_memory(
 
     trainable, frozen: how many parameters of each kind; a frozen one has neither
     gradient nor state nor master copy. precision: "fp32", everything in float32; "bf16
-    mixed", as "fp32", since autocast changes the products only; "bf16 master",
+    mixed", as "fp32", since autocast leaves all of these in float32; "bf16 master",
     parameters and gradients in bfloat16, with a master copy and state in float32;
     "bf16", everything in bfloat16 and no master copy. optimizer: "sgd" keeps nothing,
     "momentum" one number for each parameter that it trains, "adamw" two.
@@ -131,7 +131,8 @@ def activation_bytes(
     """Bytes that autograd keeps of one GPT-2 block without dropout, between forward and backward.
 
     stream: bytes of an element of the residual stream. product: bytes of an element of
-    what is multiplied. Under autocast they are 4 and 2. Kept are:
+    what is multiplied. Under autocast they are 4 and 2; other formats have other bytes,
+    down to 1. Kept are:
 
     - in stream bytes, (batch, context, n_embd) each: the inputs of both LayerNorms;
     - in product bytes, (batch, context, n_embd) each: the inputs of c_attn, of c_proj
@@ -251,7 +252,8 @@ def plan_training(
     Parameters, gradients and optimizer state take bytes_per_parameter together. They
     are split evenly over all GPUs, each share rounded up to whole bytes. activations:
     bytes that each GPU needs besides its share. gpu_bytes: the memory of one GPU. mfu,
-    peak_flops: as for `days_to_train`; mfu does not depend on the number of GPUs.
+    peak_flops: as for `days_to_train`, the error included; mfu does not depend on the
+    number of GPUs.
     max_days is above 0. dollars_per_hour: for one GPU.
 
     Returns "gpus"; "days", how long these GPUs take; "bytes", share and activations of

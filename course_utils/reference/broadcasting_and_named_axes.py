@@ -71,8 +71,8 @@ def attention_scores(
 ) -> Float[Tensor, "B H T S"]:
     """Scaled products of all queries with all keys, where groups of query heads share a key head.
 
-    H is a multiple of kv: query head h reads the key head h // (H // kv). B and S may
-    be 0. Result: scores[b, h, t, s] = (q[b, t, h] · k[b, s, h // (H // kv)]) / √D.
+    H is a multiple of kv: query head h reads the key head h // (H // kv). B, T and
+    S may be 0. Result: scores[b, h, t, s] = (q[b, t, h] · k[b, s, h // (H // kv)]) / √D.
     Source: Vaswani et al. (2017), equation 1; the groups, Ainslie et al. (2023),
     section 2.
     """
@@ -101,7 +101,7 @@ def patchify(
 
     Patches are in row-major order, from the upper left. Within a patch the row varies
     slowest, then the column, and the channel varies fastest: features = size · size ·
-    C. Raises ValueError where `size` does not divide height and width. Source:
+    C. `size` is at least 1. Raises ValueError where `size` does not divide height and width. Source:
     Dosovitskiy et al. (2021), section 3.1. B may be 0.
     """
     if images.size(-2) % size or images.size(-1) % size:
@@ -116,7 +116,7 @@ def rope_rotate(
 
     D is even, half = D / 2, and feature i is paired with feature i + D / 2. B and T may
     be 0. cos, sin: of the angle of position t and pair i, in float32 or wider. Result:
-    (a, b) becomes (a cos - b sin, a sin + b cos), in x's dtype. Source: Su et al.
+    (a, b) becomes (a cos - b sin, a sin + b cos), in x's dtype. x is not changed. Source: Su et al.
     (2021), section 3.4.2; the pairing is that of GPT-NeoX and of Llama in Transformers.
     """
     a, b = x.chunk(2, dim=-1)

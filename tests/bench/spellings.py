@@ -12,8 +12,11 @@ import symtable
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FunctionType
 from typing import Any
+
+import torch
 
 from course_utils.grading import every, grade
 
@@ -119,12 +122,15 @@ def inline(function: Function) -> None:
                 case ast.Assign([ast.Name(name)], value) if name in own:
                     once = used[0][name] == used[1][name] == 1
                     after = block[at + 1]
-                    if once and name in names(after, ast.Load) and not compound(after):
+                    if once and name in names(after, ast.Load) and not keeps(after):
                         block[at : at + 2] = [Inlined(name, value).visit(after)]
 
 
-def compound(statement: ast.stmt) -> bool:
-    return hasattr(statement, "body")
+def keeps(statement: ast.stmt) -> bool:
+    """Does it have statements of its own, or an f-string, which takes no backslash before 3.12?"""
+    return hasattr(statement, "body") or any(
+        isinstance(node, ast.JoinedStr) for node in ast.walk(statement)
+    )
 
 
 class Inlined(ast.NodeTransformer):
@@ -156,6 +162,9 @@ REWRITES: list[Rewrite] = [rename, reorder, extract, inline, move_check, reword]
 # ------------------------------------------------------------------ a mistake, written otherwise
 
 
+TORCH = str(Path(torch.__file__).parent)
+
+
 class NoSource(ValueError):
     """An object whose source is not to be found, or that needs what stands around it."""
 
@@ -172,9 +181,22 @@ def functions_of(subject: Any) -> list[FunctionType]:
     return []
 
 
+def unwrapped(function: FunctionType) -> FunctionType:
+    """What torch's decorators hide. Raises NoSource for a wrapper of one's own: it is the slip."""
+    inner = inspect.unwrap(function)
+    if inner is not function and not function.__code__.co_filename.startswith(TORCH):
+        raise NoSource
+    return inner
+
+
+def of_torch(decorator: ast.expr) -> bool:
+    """`@torch.no_grad()` belongs to the answer; what declares it to an exercise does not."""
+    return ast.unparse(decorator).startswith("torch.")
+
+
 def node_of(subject: Any) -> ast.FunctionDef | ast.ClassDef:
-    """Its definition, without decorators. Raises NoSource."""
-    functions = [inspect.unwrap(f) for f in functions_of(subject)]
+    """Its definition, with torch's decorators alone. Raises NoSource."""
+    functions = [unwrapped(f) for f in functions_of(subject)]
     if not functions or any(set(f.__code__.co_freevars) - {"__class__"} for f in functions):
         raise NoSource
     line, file = functions[0].__code__.co_firstlineno, functions[0].__code__.co_filename
@@ -183,7 +205,7 @@ def node_of(subject: Any) -> ast.FunctionDef | ast.ClassDef:
         if isinstance(node, kind) and node.name == subject.__name__:
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             if first <= line <= (node.end_lineno or 0):
-                node.decorator_list = []
+                node.decorator_list = [d for d in node.decorator_list if of_torch(d)]
                 return node
     raise NoSource
 
