@@ -111,9 +111,10 @@ def float_limits(
 def ulp(x: float, exponent_bits: int, mantissa_bits: int) -> float:
     """The unit in the last place of x in a format: what the last mantissa bit is worth there.
 
-    x: finite, within the format's range; it need not be a number of the format. Between
-    2^k and 2^(k+1) the step is 2^(k - mantissa_bits), whatever the sign; below the
-    smallest normal number, and at 0, it stays that of the smallest normal number.
+    x: finite, within the format's range; it need not be a number of the format. From 2^k up
+    to 2^(k+1), the latter not included, the step is 2^(k - mantissa_bits), whatever the
+    sign. Below the smallest normal number, and at 0, it is that of the smallest normal
+    number.
     Source: Muller et al. (2018), Handbook of Floating-Point Arithmetic, chapter 2.
     """
     smallest = 2 - 2 ** (exponent_bits - 1)
@@ -142,8 +143,8 @@ def stochastic_round(
 
     x: float32, no NaN. u: float32, uniform in [0, 1), one number for each element. Let
     a and b be the bfloat16 numbers around x, a the one nearer to zero, and p = (x - a)
-    / (b - a). The result is b where u < p, else a; so its mean over many u is x. What
-    is a bfloat16 number already stays as it is. Beyond the largest finite number, b is
+    / (b - a). The result is b where u < p, else a; so, where b is finite, its mean over
+    many u is x. What is a bfloat16 number already stays as it is. Beyond the largest finite number, b is
     an infinity, and counts as ±2^128 in p. Result: bfloat16. Source: Gupta et al.
     (2015), section 3.
     """
@@ -173,9 +174,8 @@ def logsumexp(x: Float[Tensor, "*shape"], dim: int = -1) -> Float[Tensor, "*rest
     """log(sum(exp(x))) along `dim`, for numbers of any size.
 
     Result: without the axis `dim`, in the dtype of x. It is -inf where all numbers
-    along `dim` are
-    -inf, or where that axis has length 0; +inf where the largest is +inf; NaN where one
-    is NaN.
+    along `dim` are -inf, or where that axis has length 0; +inf where the largest is
+    +inf; NaN where one is NaN.
 
     The gradient with respect to x is softmax(x) along `dim`.
     """
