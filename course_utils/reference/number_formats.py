@@ -144,9 +144,9 @@ def stochastic_round(
     x: float32, no NaN. u: float32, uniform in [0, 1), one number for each element. Let
     a and b be the bfloat16 numbers around x, a the one nearer to zero, and p = (x - a)
     / (b - a). The result is b where u < p, else a; so, where b is finite, its mean over
-    many u is x. What is a bfloat16 number already stays as it is. Beyond the largest finite number, b is
-    an infinity, and counts as ±2^128 in p. Result: bfloat16. Source: Gupta et al.
-    (2015), section 3.
+    many u is x. What is a bfloat16 number already stays as it is. Beyond the largest
+    finite number, b is an infinity, and counts as ±2^128 in p. Result: bfloat16.
+    Source: Gupta et al. (2015), section 3.
     """
     bits = x.float().view(torch.int32)
     fraction = (bits & 0xFFFF) / 2**16
