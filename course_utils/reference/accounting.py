@@ -18,10 +18,10 @@ def linear_flops(
     """FLOPs of a linear layer without bias: of its forward pass, and of its backward pass.
 
     x_shape: of the input, (..., in_features), with any number of axes in front, even
-    none; a size may be 0. The weight is (out_features, in_features). An element of the output is a sum
-    of in_features products and costs 2 · in_features. Both results are ints. Backward
-    computes the gradients of the weight and, if input_grad, of the input: a product of
-    the same size each. Source: Kaplan et al. (2020), section 2.1.
+    none; a size may be 0. The weight is (out_features, in_features). An element of the
+    output is a sum of in_features products and costs 2 · in_features. Both results are
+    ints. Backward computes the gradients of the weight and, if input_grad, of the
+    input: a product of the same size each. Source: Kaplan et al. (2020), section 2.1.
     """
     *batch, in_features = x_shape
     forward = 2 * prod(batch) * in_features * out_features
@@ -36,7 +36,8 @@ def attention_flops(
     q is (batch, n_head, queries, head_dim); k and v are (batch, n_head, keys,
     head_dim); batch and queries may be 0. causal: count only the pairs that the causal
     mask allows. The last query sees all keys, and each query sees one key fewer than
-    the query after it. Softmax, scale and mask are not counted. Raises ValueError if causal and there are more queries than keys.
+    the query after it. Softmax, scale and mask are not counted. Raises ValueError if
+    causal and there are more queries than keys.
     """
     if causal and queries > keys:
         raise ValueError(f"{queries} causal queries need as many keys; there are {keys}")
