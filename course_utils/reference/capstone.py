@@ -7,6 +7,7 @@ adapter merged; `served/`, what `course serve` reads. Each check has a bound tha
 
 import copy
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,6 +81,7 @@ class Work:
     base: GPT2 | None = None
     tokenizer: Tokenizer | None = None
     text: Text | None = None
+    bits: float = math.nan  # a byte, of the base model on that text
     merged: GPT2 | None = None
     adapter_text: Text | None = None
     quantized: GPT2 | None = None
@@ -230,12 +232,12 @@ def check_model(work: Work) -> Iterator[Finding]:
     if written.mark != GOOD:
         return
     text = judged_by(judged, tokenizer, config.n_positions)
-    bits = bits_by_file(model, text).sum().item()
+    work.bits = bits_by_file(model, text).sum().item()
     counted = trigram_bits(train, predicted(text.tokens, tokenizer))
     yield verdict(
         "model",
-        bits < counted,
-        f"{bits:.3f} bits a byte on text held out, byte trigrams {counted:.3f}",
+        work.bits < counted,
+        f"{work.bits:.3f} bits a byte on text held out, byte trigrams {counted:.3f}",
         "it must be below the trigrams: more --steps (the run goes on from --save), or more text",
     )
     work.base, work.tokenizer, work.text = model, tokenizer, text
@@ -279,12 +281,12 @@ def check_adapter(work: Work) -> Iterator[Finding]:
     own = judged_by(judged, tokenizer, base.config.n_positions)
     with_it, without = bits_by_file(adapted, own), bits_by_file(base, own)
     more, error = gap(with_it, without)
-    other, before = (bits_by_file(model, text).sum().item() for model in (adapted, base))
+    other = bits_by_file(adapted, text).sum().item()
     yield verdict(
         "adapter",
         more < -max(2 * error, USEFUL * without.sum().item()),
         f"{with_it.sum():.3f} bits a byte on adapter_text/ held out, {without.sum():.3f} without it "
-        f"({more:+.3f} ± {error:.3f}); on the model's own text {other:.3f}, {before:.3f} without it",
+        f"({more:+.3f} ± {error:.3f}); on the model's own text {other:.3f}, {work.bits:.3f} without it",
         f"it must save {USEFUL:.0%} and two standard errors: more steps, another rate, or more of that text",
     )
     work.merged, work.adapter_text = unload(adapted).eval(), own  # type: ignore[assignment]
