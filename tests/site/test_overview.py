@@ -1,5 +1,6 @@
 """What pages say of chapters and exercises is what the notebooks and their authors declare."""
 
+import math
 import re
 import sys
 from html import unescape
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import site_links as links
 from IPython.lib.lexers import IPython3Lexer
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Locator
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from site_build import ROOT, code, markdown
@@ -290,6 +291,27 @@ def test_search_finds_symbols_first(site: str, browser: Browser, query: str, pag
         assert f"{page}.html" in (results.first.get_attribute("href") or "")
         assert visit.errors == []
         count("browser checks")
+
+
+def test_of_equally_good_pages_the_earlier_chapter_is_found_first(
+    site: str, browser: Browser
+) -> None:
+    """A score is whole, less what only decides between equals (search_order.js)."""
+    with visiting(browser, site, "search.html?q=contiguous") as visit:
+        visit.page.get_by_text("Search finished").wait_for()
+        found = [
+            (-math.ceil(float(link.get_attribute("data-score") or "nan")), chapter_of(link))
+            for link in visit.page.locator("#search-results li a[data-score]").all()
+        ]
+        assert len({chapter for _, chapter in found}) > 5
+        assert found == sorted(found)
+        count("browser checks")
+
+
+def chapter_of(link: Locator) -> float:
+    """Its number; of another page, more than all."""
+    chapter = re.match(r"notebooks/(\d+)_", link.get_attribute("href") or "")
+    return float(chapter[1]) if chapter else math.inf
 
 
 # Code

@@ -33,7 +33,7 @@ def setup(app: Sphinx) -> None:
 
 
 def configure(app: Sphinx, config: Config) -> None:
-    """Take titles and the repository's address from the course's settings."""
+    """Take titles and the repository's address from the course's settings; order what a search finds."""
     from course_utils.settings import settings
 
     config.project = config.html_title = settings.title
@@ -46,6 +46,7 @@ def configure(app: Sphinx, config: Config) -> None:
     build = Path(app.srcdir) / "_build"
     # One cache for the site and its tests, wherever they write their pages.
     config.nb_execution_cache_path = config.nb_execution_cache_path or str(build / ".jupyter_cache")
+    config.html_search_scorer = str(Path(__file__).with_name("search_order.js"))
     engine.prepare_kernels()
 
 
