@@ -1301,6 +1301,10 @@ def _():
     yield call(10**9, 10**10, 8, 1e15, -0.4), "a negative share"
 
 
+ANY_SHARE = "A share is above 0 and at most 1: raise ValueError for another, such as 40 for 40 %."
+ABOVE_ONE = "You let a share above 1 through. Somebody meant per cent."
+NOTHING = "You let 0 through: a division by zero."
+NOT_ALL = "You refuse 1, which is all of the peak."
 days_to_train.slips(
     {
         replace("6 * n", "2 * n"): "You count the forward pass alone: 2 of 6 FLOPs.",
@@ -1323,19 +1327,15 @@ days_to_train.slips(
             "SECONDS_PER_DAY", "24 * 60 * 60"
         ): "/ and * go from left to right: you divide by 24, then multiply by 60 twice. Put the seconds of a "
         "day in brackets.",
-        replace(
-            "0 < mfu <= 1", "True"
-        ): "A share is above 0 and at most 1: raise ValueError for another, such as 40 for 40 %.",
-        replace(
-            "0 < mfu <= 1", "0 < mfu"
-        ): "You let a share above 1 through. Somebody meant per cent.",
+        replace("0 < mfu <= 1", "True"): ANY_SHARE,
+        replace("0 < mfu <= 1", "0 < mfu"): ABOVE_ONE,
         replace(
             "    if not", "    mfu = mfu / 100 if mfu > 1 else mfu\n    if not"
         ): "You take a share above 1 for per cent, and divide it by 100. Raise ValueError: nobody knows what "
         "the caller of 1.01 meant.",
         replace("0 < mfu <= 1", "mfu <= 1"): "You let a share of 0 or less through.",
-        replace("0 < mfu <= 1", "0 <= mfu <= 1"): "You let 0 through: a division by zero.",
-        replace("0 < mfu <= 1", "0 < mfu < 1"): "You refuse 1, which is all of the peak.",
+        replace("0 < mfu <= 1", "0 <= mfu <= 1"): NOTHING,
+        replace("0 < mfu <= 1", "0 < mfu < 1"): NOT_ALL,
     }
 )
 
@@ -1581,12 +1581,14 @@ def _():
     yield call(10**9, 10**9, 9.0, **H100, mfu=1.5), "a share above 1"
 
 
+ALONE = "days_to_train(n_parameters, n_tokens, 1, peak_flops, mfu)"
+AT_ANY_SHARE = "6 * n_parameters * n_tokens / (peak_flops * mfu) / SECONDS_PER_DAY"
 plan_training.slips(
     {
-        replace(
-            "days_to_train(n_parameters, n_tokens, 1, peak_flops, mfu)",
-            "6 * n_parameters * n_tokens / (peak_flops * mfu) / SECONDS_PER_DAY",
-        ): "You take any mfu. It is above 0 and at most 1, as for days_to_train: ValueError otherwise.",
+        replace(ALONE, AT_ANY_SHARE): ANY_SHARE,
+        replace(ALONE, f"{AT_ANY_SHARE} if mfu > 1 else {ALONE}"): ABOVE_ONE,
+        replace(ALONE, f"{AT_ANY_SHARE} if mfu == 0 else {ALONE}"): NOTHING,
+        replace(ALONE, ALONE.replace("mfu)", "mfu if mfu < 1 else 0)")): NOT_ALL,
         replace(
             "max(-(-state // room), ceil(alone / max_days))", "ceil(alone / max_days)"
         ): "You look at the deadline alone. The GPUs have to hold the model's state as well.",

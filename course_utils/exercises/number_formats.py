@@ -534,6 +534,10 @@ ulp.slips(
     {
         replace("frexp(x)[1] - 1", "frexp(x)[1]"): "Your step is twice too large: math.frexp's "
         "fraction lies in [0.5, 1), so its exponent is one more than that of 1.xxx · 2^k.",
+        replace(
+            "max(exponent, smallest)", "min(max(exponent, smallest), 2 ** (exponent_bits - 1) - 1)"
+        ): "You cut the exponent off where IEEE's infinities begin. Formats without infinities go on, and x is "
+        "within the range: no upper limit is needed.",
         replace("max(exponent, smallest)", "exponent"): "Below the smallest normal number the step "
         "stays the same. Yours goes on falling.",
         replace(

@@ -254,8 +254,7 @@ def plan_training(
     are split evenly over all GPUs, each share rounded up to whole bytes. activations:
     bytes that each GPU needs besides its share. gpu_bytes: the memory of one GPU. mfu,
     peak_flops: as for `days_to_train`, the error included; mfu does not depend on the
-    number of GPUs.
-    max_days is above 0. dollars_per_hour: for one GPU.
+    number of GPUs. max_days is above 0. dollars_per_hour: for one GPU.
 
     Returns "gpus"; "days", how long these GPUs take; "bytes", share and activations of
     one GPU; "dollars", for all GPUs and days. Raises ValueError if activations leave no

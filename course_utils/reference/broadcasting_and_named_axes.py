@@ -101,8 +101,8 @@ def patchify(
 
     Patches are in row-major order, from the upper left. Within a patch the row varies
     slowest, then the column, and the channel varies fastest: features = size · size ·
-    C. `size` is at least 1. Raises ValueError where `size` does not divide height and width. Source:
-    Dosovitskiy et al. (2021), section 3.1. B may be 0.
+    C. B may be 0; `size` is at least 1. Raises ValueError where `size` does not divide
+    height and width. Source: Dosovitskiy et al. (2021), section 3.1.
     """
     if images.size(-2) % size or images.size(-1) % size:
         raise ValueError(f"patches of {size} do not fill an image of {tuple(images.shape[-2:])}")
@@ -116,8 +116,9 @@ def rope_rotate(
 
     D is even, half = D / 2, and feature i is paired with feature i + D / 2. B and T may
     be 0. cos, sin: of the angle of position t and pair i, in float32 or wider. Result:
-    (a, b) becomes (a cos - b sin, a sin + b cos), in x's dtype. x is not changed. Source: Su et al.
-    (2021), section 3.4.2; the pairing is that of GPT-NeoX and of Llama in Transformers.
+    (a, b) becomes (a cos - b sin, a sin + b cos), in x's dtype. x is not changed.
+    Source: Su et al. (2021), section 3.4.2; the pairing is that of GPT-NeoX and of
+    Llama in Transformers.
     """
     a, b = x.chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]  # (T, 1, half)

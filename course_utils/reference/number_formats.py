@@ -111,11 +111,11 @@ def float_limits(
 def ulp(x: float, exponent_bits: int, mantissa_bits: int) -> float:
     """The unit in the last place of x in a format: what the last mantissa bit is worth there.
 
-    x: finite, within the format's range; it need not be a number of the format. From 2^k up
-    to 2^(k+1), the latter not included, the step is 2^(k - mantissa_bits), whatever the
-    sign. Below the smallest normal number, and at 0, it is that of the smallest normal
-    number.
-    Source: Muller et al. (2018), Handbook of Floating-Point Arithmetic, chapter 2.
+    x: finite, within the format's range; it need not be a number of the format. From
+    2^k up to 2^(k+1), the latter not included, the step is 2^(k - mantissa_bits),
+    whatever the sign. Below the smallest normal number, and at 0, it is that of the
+    smallest normal number. Source: Muller et al. (2018), Handbook of Floating-Point
+    Arithmetic, chapter 2.
     """
     smallest = 2 - 2 ** (exponent_bits - 1)
     exponent = frexp(x)[1] - 1 if x else smallest
