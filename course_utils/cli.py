@@ -489,6 +489,14 @@ def grade(
             help="What an answer earns that is held. It goes into the record. Repeatable.",
         ),
     ] = None,
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STUDENT",
+            help="Leave a student out of gradebook, pages and exports from now on; the record keeps the "
+            "marks. `ada=`: counted again. Repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Grade a class: student code runs in a sandbox, marks and gradebooks go to the run folder.
 
@@ -515,6 +523,7 @@ def grade(
         also=tuple(also or ()),
         similarity=similarity,
         decide=tuple(map(_decision, decide or ())),
+        leave_out=tuple((one.removesuffix("="), not one.endswith("=")) for one in leave_out or ()),
     )
     raise typer.Exit(terminal.grade(submissions, plan, chapter or [], output, settings))
 

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import stat
 import subprocess
@@ -202,7 +203,47 @@ def test_who_is_gone_keeps_the_marks(place, inline):
     (place / "ada.ipynb").unlink()
     again = graded(place)
     assert [one.student for one in again.records] == ["ada", "bob", "eve", "zoë"]
-    assert "graded before and not among the submissions now: ada" in again.notes
+    (note,) = [one for one in again.notes if one.startswith("graded before")]
+    assert note == (
+        "graded before and not among the submissions now: ada. Their marks stay; --leave-out ada takes "
+        "them out of every file"
+    )
+
+
+def test_who_is_left_out_is_in_no_file_and_can_come_back(place, inline):
+    graded(place, also=("gradescope", "classroom"))
+    grades = place.parent / "grades"
+    own = [
+        f"{folder}/ada.{kind}"
+        for folder, kind in (("feedback", "html"), ("gradescope", "json"), ("classroom", "txt"))
+    ]
+    assert all((grades / name).exists() for name in own)
+    left = graded(place, leave_out=(("ada", True),), similarity=True)
+    assert [one.student for one in left.records] == ["bob", "eve", "zoë"]
+    assert "left out of every file: ada" in left.notes
+    assert not [name for name in own if (grades / name).exists()]
+    for name in (
+        "gradebook.csv",
+        "gradebook.json",
+        "canvas.csv",
+        "moodle.csv",
+        "report.html",
+        "similarity.html",
+    ):
+        assert not re.search(r"\bada\b", (grades / name).read_text(encoding="utf-8")), name
+    changed = notebook(*cells(row_softmax=WRONG[SOFTMAX]))
+    (place / "ada.ipynb").write_bytes(changed)
+    still = graded(place)
+    assert (still.graded, [one.student for one in still.records]) == (0, ["bob", "eve", "zoë"])
+    with pytest.raises(CannotRun, match=r"'ada' is left out; --leave-out ada= counts them again"):
+        graded(place, only=("ada",))
+    with pytest.raises(
+        CannotRun, match=r"no submission and no marks of 'eva'; there are: ada, bob"
+    ):
+        graded(place, leave_out=(("eva", True),))
+    back = graded(place, leave_out=(("ada", False),))
+    assert (back.graded, [one.student for one in back.records]) == (1, ["ada", "bob", "eve", "zoë"])
+    assert (grades / own[0]).exists()
 
 
 def test_what_is_late_loses_its_share(tmp_path, inline):

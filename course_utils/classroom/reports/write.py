@@ -33,12 +33,14 @@ def write_all(
     site: str = "",
     notebooks: Path = NOTEBOOKS,
     wall_seconds: float | None = None,
+    without: Collection[str] = (),
 ) -> list[Path]:
     """Write all that comes out of a run into `folder`; the paths, in the order of writing.
 
     roster: what Canvas or Moodle exports. sources: answers' texts by student and exercise, for a
     similarity report. also: "gradescope" and "classroom", a file for each submission. site: where
-    the web book is published, for links. wall_seconds: how long the run took.
+    the web book is published, for links. wall_seconds: how long the run took. without: students whose
+    pages of an earlier call are deleted.
     Raises RosterError before anything is written. A file appears whole or not at all.
     """
     unknown = sorted(set(also) - set(SERVICES))
@@ -74,6 +76,9 @@ def write_all(
             for student, answers in sources.items()
         }
         texts["similarity.html"] = similarity_page.as_html(similarity.similar(counting), plan.title)
+    for student in without:
+        for of_one in ("feedback/{}.html", "gradescope/{}.json", "classroom/{}.txt"):
+            (folder / of_one.format(file_name(student))).unlink(missing_ok=True)
     for name, text in texts.items():
         write_whole(folder / name, text.encode("utf-8", "backslashreplace"))
     return [folder / name for name in texts]

@@ -28,7 +28,7 @@ from . import journal, sandboxes, worker, workers
 from .journal import CannotRun, Journal
 from .sandboxes import CannotGrade
 from .tasks import Graded, Job, Settings, Task, damaged
-from .todo import check_choice, extend, what_to_do
+from .todo import check_choice, extend, leave_out, what_to_do
 
 ERRORS = "errors.log"
 
@@ -105,12 +105,14 @@ def grade(
     with journal.opened(folder, plan, place) as book:
         summary = Summary(folder, ())
         check_choice(plan, found.submissions, settings)
+        leave_out(book, found.submissions, settings)
         summary.notes += extend(book, settings)
-        _grade_all(found.submissions, book, settings, progress, summary)
+        counted = [one for one in found.submissions if one.student not in book.left_out]
+        _grade_all(counted, book, settings, progress, summary)
         for decision in settings.decide:
             book.append(decided_in(book, *decision))
-        progress.say(f"writing gradebook and pages for {plural(len(book.records), 'student')}")
-        order = sorted(book.records.values(), key=lambda one: (one.student.casefold(), one.student))
+        order = sorted(_counted(book), key=lambda one: (one.student.casefold(), one.student))
+        progress.say(f"writing gradebook and pages for {plural(len(order), 'student')}")
         summary.records = tuple(replace(one, results=_in_order(plan, one)) for one in order)
         summary.files = tuple(
             write_all(
@@ -119,13 +121,19 @@ def grade(
                 summary.records,
                 roster=settings.roster,
                 also=settings.also,
-                sources=_answers_of(found.submissions) if settings.similarity else None,
+                sources=_answers_of(counted) if settings.similarity else None,
+                without=book.left_out,
                 wall_seconds=summary.seconds or None,
             )
         )
         summary.isolation = tuple(book.run["isolation"])
         summary.notes += _notes_on(found, book, plan)
     return summary
+
+
+def _counted(book: Journal) -> list[Record]:
+    """The records of all who are not left out."""
+    return [one for one in book.records.values() if one.student not in book.left_out]
 
 
 def _grade_all(
@@ -257,10 +265,16 @@ def _in_order(plan: Plan, record: Record) -> tuple[Any, ...]:
 def _notes_on(found: intake.Found, book: Journal, plan: Plan) -> list[str]:
     """What an instructor should know about a run, a sentence each."""
     notes = [f"left out: {text}" for text in few(found.left_out, 20)]
+    records = _counted(book)
     here = {one.student for one in found.submissions}
-    gone = sorted(name for name in book.records if name not in here)
+    gone = sorted(one.student for one in records if one.student not in here)
     if gone:
-        notes.append(f"graded before and not among the submissions now: {', '.join(few(gone, 12))}")
+        notes.append(
+            f"graded before and not among the submissions now: {', '.join(few(gone, 12))}. Their marks "
+            f"stay; --leave-out {gone[0]} takes them out of every file"
+        )
+    if book.left_out:
+        notes.append(f"left out of every file: {', '.join(few(sorted(book.left_out), 12))}")
     if plan.due and (plan.late.per_day or plan.late.closes_after_days is not None):
         unknown = sum(one.submitted is None for one in found.submissions)
         if unknown:
@@ -270,10 +284,8 @@ def _notes_on(found: intake.Found, book: Journal, plan: Plan) -> list[str]:
             )
     if book.unreadable:
         notes.append(f"{book.unreadable} lines of {journal.RESULTS} cannot be read; graded again")
-    lacking = sum(
-        any(record.result(key) is None for key in plan.keys) for record in book.records.values()
-    )
-    for record in book.records.values():
+    lacking = sum(any(record.result(key) is None for key in plan.keys) for record in records)
+    for record in records:
         for result in record.held:
             notes.append(
                 f"held: {record.student}, {result.key}: {'; '.join(result.held)}. Read it, then "

@@ -1,6 +1,7 @@
 """The run folder: what a run is, its secret, and its results as they come.
 
-`run.json`      the plan, where the submissions were, versions, when it began, the isolation levels
+`run.json`      the plan, where the submissions were, versions, when it began, the isolation levels,
+                who is left out
 `secret`        32 random bytes in hexadecimal, for its owner alone: what random cases are drawn from
 `results.jsonl` one record a line, appended and forced onto the disk before the next one is counted;
                 sealed with the secret and its place, so that no line can be changed, moved or repeated
@@ -14,7 +15,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -107,8 +108,22 @@ class Journal:
         self.records |= merged([record] if before is None else [before, record])
         if record.isolation and record.isolation not in self.run["isolation"]:
             self.run["isolation"].append(record.isolation)
-            text = json.dumps(self.run, indent=1, ensure_ascii=False) + "\n"
-            write_whole(self.folder / RUN, text)
+            self._write_run()
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Students who are in no file that is made of the records. Their records stay."""
+        return frozenset(self.run.get("left_out", ()))
+
+    def leave_out(self, students: Mapping[str, bool]) -> None:
+        """Leave students out from now on (True), or count them again (False)."""
+        again = {student for student, out in students.items() if not out}
+        self.run["left_out"] = sorted((self.left_out | students.keys()) - again)
+        self._write_run()
+
+    def _write_run(self) -> None:
+        text = json.dumps(self.run, indent=1, ensure_ascii=False) + "\n"
+        write_whole(self.folder / RUN, text)
 
 
 @contextmanager

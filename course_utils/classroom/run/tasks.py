@@ -18,7 +18,8 @@ class Settings:
     graded again, and no others'. exercises: keys that are graded again, and no others. modules: that
     declare exercises of one's own. due: for these students, instead of the plan's; None: the plan's
     again. roster, also: see `reports.write.write_all`. similarity: compare the answers with one
-    another. decide: of answers that are held, (student, key, points).
+    another. decide: of answers that are held, (student, key, points). leave_out: students, and whether
+    they are in no file from now on (True) or counted again (False).
     """
 
     workers: int = 1
@@ -34,6 +35,7 @@ class Settings:
     also: tuple[str, ...] = ()
     similarity: bool = False
     decide: tuple[tuple[str, str, float], ...] = ()
+    leave_out: tuple[tuple[str, bool], ...] = ()
 
 
 @dataclass(frozen=True)

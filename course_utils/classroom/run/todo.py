@@ -51,6 +51,23 @@ def check_choice(plan: Plan, submissions: Sequence[Submission], settings: Settin
             raise CannotRun(f"{key!r} is not in the plan; there are: {there}")
 
 
+def leave_out(book: Journal, submissions: Sequence[Submission], settings: Settings) -> None:
+    """Leave students out of the run's files, or count them again.
+
+    Raises CannotRun for a student whom nothing is known of, or who is left out and to be graded.
+    """
+    known = {one.student for one in submissions} | book.records.keys()
+    for student, _ in settings.leave_out:
+        if student not in known:
+            there = ", ".join(few(sorted(known), 12))
+            raise CannotRun(f"no submission and no marks of {student!r}; there are: {there}")
+    if settings.leave_out:
+        book.leave_out(dict(settings.leave_out))
+    for student in (*settings.only, *dict(settings.due)):
+        if student in book.left_out:
+            raise CannotRun(f"{student!r} is left out; --leave-out {student}= counts them again")
+
+
 def extend(book: Journal, settings: Settings) -> Iterator[str]:
     """Give students other time, without grading anew; what that changes, a sentence each.
 
