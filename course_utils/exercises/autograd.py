@@ -666,7 +666,7 @@ straight_through_round = Exercise(
     difficulty=2,
     minutes=15,
     points=3,
-    probe=probes.straight_through,
+    probe=probes.saved_for_backward,
     hints=(
         "forward rounds and clamps; backward gets the gradient by the result and returns one gradient for each argument of forward: None for low and high.",
         "Where was nothing clamped? Where the rounded value lies in [low, high], ends included. Save that mask with ctx.save_for_backward.",
@@ -771,6 +771,16 @@ straight_through_round.mistake(
         "ctx.kept = rounded, low, high",
         "(inside,) = ctx.saved_tensors",
         "rounded, low, high = ctx.kept\n        inside = (low <= rounded) & (rounded <= high)",
+    ),
+)
+straight_through_round.mistake(
+    "You keep the mask as an attribute of ctx, where autograd neither counts it nor frees it after "
+    "backward. Give it to ctx.save_for_backward.",
+    replace(
+        "ctx.save_for_backward((low <= rounded) & (rounded <= high))",
+        "ctx.inside = (low <= rounded) & (rounded <= high)",
+        "(inside,) = ctx.saved_tensors",
+        "inside = ctx.inside",
     ),
 )
 straight_through_round.mistake(

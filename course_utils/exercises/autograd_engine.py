@@ -1231,6 +1231,7 @@ def _():
     yield call([[[1, 3]], [[2]], [[3]], [[4]], [[]]], root=0), "a short way and a long way"
     yield call([[[1]], [[]], [[0]]], root=2), "the root is not node 0"
     yield call([[[2]], [[2]], [[3]], [[]]], root=1), "a user of node 2 that root does not need"
+    yield call(DIAMOND, used=True), "backward has been here: `saved` is None in every node"
     yield call(chain=20_000), "a deep chain"
     yield call(ladder=60), "2 to the power of 59 ways to the leaf"
 
@@ -1287,6 +1288,14 @@ topological_order.slips(
             "node.name not in seen:\n            seen.add(node.name)",
         ): "You tell nodes apart by their name, which is that of the operation: two products have the same. Keep the "
         "nodes themselves.",
+        replace(
+            "elif node not in seen:",
+            "elif node.saved is None:\n            raise RuntimeError(node.name)\n        elif node not in seen:",
+        ): "You raise where `saved` is None. `backward` looks at that; here only `inputs` is read.",
+        replace(
+            "if below is not None", "if below is not None and below.saved is not None"
+        ): "You leave out nodes whose `saved` is None. The order is that of all nodes: only `inputs` is "
+        "read.",
         replace(_TURN, _PUSHED.format("below")): _WHEN_PUSHED,
         replace(_TURN, _PUSHED.format("below[::-1]")): _WHEN_PUSHED,
     }

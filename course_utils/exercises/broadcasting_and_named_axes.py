@@ -1516,7 +1516,10 @@ rope_rotate = Exercise(
         "An axis of size one for the heads: cos[:, None] is (T, 1, D / 2). The batch is added in front "
         "by itself.",
         "`a, b = x.chunk(2, dim=-1)` are the two halves; turn (a, b) and put the halves side by side.",
-        ("dtype and device", "The tables are float32 even where x is not: bring the result back."),
+        (
+            "dtype and device",
+            "The tables are float32 or wider, even where x is not: bring the result back to x's dtype.",
+        ),
     ),
 )
 
@@ -1808,6 +1811,9 @@ def _():
         call("ij,jk->ik", normal(2, 3, dtype=torch.float64), normal(3, 2, dtype=torch.float64)),
         "float64",
     )
+    whole = torch.arange(6.0).view(2, 3)
+    yield call("ij,kj->ik", whole.half(), whole.half()), "whole numbers in float16"
+    yield call("ij,kj->ik", whole.bfloat16(), whole.bfloat16()), "whole numbers in bfloat16"
     yield call("tT,Td->td", normal(2, 3), normal(3, 4)), "a small letter and its capital"
     yield call("ij,jk->ik", x), "one operand too few"
     yield call("ij->ji", x, y), "one operand too many"
@@ -1882,6 +1888,10 @@ einsum.slips(
         replace(
             "range(len(output), len(letters))", "range(len(letters) - 1, len(letters))"
         ): "You sum over the last letter only. All letters that the result lacks are summed over.",
+        replace(
+            "x.permute(", "(x.float() if x.itemsize == 2 else x).permute("
+        ): "You go to float32 for operands in half precision and do not come back. The result has "
+        "the operands' dtype.",
     }
 )
 

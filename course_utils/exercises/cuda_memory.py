@@ -1797,6 +1797,14 @@ largest_batch.mistake(
     replace("(low + high) // 2", "low + 1"),
     cost=True,
 )
+largest_batch.mistake(
+    "With a limit of 0 you run a step on an empty batch. There is nothing to try: return 0.",
+    replace(
+        "low, high = 0, limit + 1",
+        "if fits(limit):\n        return limit\n    low, high = 0, limit + 1",
+    ),
+    cost=True,
+)
 
 
 @largest_batch.alternative("the bisect module over a range")
@@ -1812,9 +1820,10 @@ def _(step, limit=1024):
 
 largest_batch.contract(
     contracts.kernels(
-        [call(777, 7, 1, 1024, 0), call(100, 7, 1, 1024, 0), call(9000, 7, 1, 1024, 0)],
-        limit=lambda case: 2 * math.ceil(math.log2(case.args[3])) + 2,
-        says="at most 2·log2(limit) + 2 steps",
+        [call(100, 10, 1, 0, 0)]
+        + [call(777, 7, 1, 1024, 0), call(100, 7, 1, 1024, 0), call(9000, 7, 1, 1024, 0)],
+        limit=lambda case: case.args[3] and 2 * math.ceil(math.log2(case.args[3])) + 2,
+        says="at most 2·log2(limit) + 2 steps, and none if limit is 0",
         prepare=memory.counted_attempts,
     )
 )

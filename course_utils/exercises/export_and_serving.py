@@ -891,6 +891,15 @@ def _():
         parity_case(wide, session=[off(wide, 2, 2**-30)], atol=0.0, rtol=0.0),
         "float64: a difference that float32 rounds away",
     )
+    half = torch.tensor([[0.25]]).half()
+    yield (
+        parity_case(half, session=[off(half, 0, 2048.0)], atol=4096.0, rtol=0.0),
+        "float16: 0.5 and 2048, whose difference float16 cannot hold",
+    )
+    yield (
+        parity_case(16 * half, session=[off(half, 0, 2**-7)]),
+        "float16: 8 and the number after it",
+    )
     nan = torch.tensor([[1.0, math.nan]])
     yield parity_case(nan, session=[None]), "NaN on both sides"
     yield parity_case(normal(0, 4), session=[None]), "no elements"
@@ -1002,6 +1011,18 @@ assert_onnx_parity.slips(
         replace(
             "x, y = ours.double(), theirs.double()", "x, y = ours.float(), theirs.float()"
         ): "You subtract in float32, which rounds small differences of float64 away: subtract in float64.",
+        replace(
+            "x, y = ours.double(), theirs.double()",
+            "x, y = ours, theirs\n"
+            "        if not x.is_floating_point():\n"
+            "            x, y = x.double(), y.double()",
+        ): "You subtract float16 in float16, which rounds the difference: subtract in float64.",
+        replace(
+            RAISED,
+            "if ours.dtype is torch.float16:\n"
+            "            wrong = ~(apart <= max(atol, 1e-5) + max(rtol, 1e-3) * x.abs())\n"
+            "        " + RAISED,
+        ): "You widen the tolerances for float16. They are those that are given, whatever the dtype.",
         replace(
             "| apart.isinf()", "| (x.isinf() & y.isinf() & (x != y))"
         ): "Where the model has an infinity any number passes: rtol times an infinity is one, too. An infinity equals "

@@ -480,6 +480,7 @@ def _():
     yield call(GPT, ["attn"], r=2), "a module that is no linear layer"
     yield call(GPT, ["wte"], r=2), "an embedding is no linear layer"
     yield call(ALIKE, ["c_attn"], r=2), "xc_attn ends in c_attn, but is another name"
+    yield call(GPT, ("c_attn", "mlp.c_proj"), r=2), "targets in a tuple"
     yield call(GPT, ["c_attn"], r=0), "no rank: an error, and nothing changed"
     yield call(GPT, ["c_attn"], r=-1), "a negative rank: an error, and nothing changed"
     yield call(GPT, ["c_attn"], dropout=1.5), "no probability: an error, and nothing changed"
@@ -557,6 +558,13 @@ for says, edit in {
     "Check, then change.": replace("not 0 <= dropout <= 1", "False"),
 }.items():
     inject_lora.mistake(says, edit)
+
+for of_a_list in ("targets.copy()", "targets + []"):
+    inject_lora.mistake(
+        "You do with `targets` what only a list can do. They are any sequence, a tuple too: "
+        "`list(targets)` makes a list of it.",
+        replace("for target in targets:", f"for target in {of_a_list}:"),
+    )
 
 
 @inject_lora.alternative("recursion over named_children")
@@ -987,6 +995,7 @@ def _():
     wide = draws.scattered(normal(2, 6, 5))
     yield call(wide, ids, n([2, 1]), n([5, 3])), "logits that are not contiguous"
     yield call(logits, ids.int(), n([2, 1]).int(), n([5, 3]).int()), "ids and lengths in int32"
+    yield call(logits, ids.byte(), n([2, 1]), n([5, 3])), "ids in uint8"
     yield call(logits.double(), ids, n([2, 1]), n([5, 3])), "float64 logits: the loss is float32"
     yield call(logits * 100, ids, n([2, 1]), n([5, 3])), "very sure logits"
 
@@ -1043,6 +1052,10 @@ for says, edit in {
         LEFT_OUT, f"masked_fill({IN_PROMPT} | (position >= (prompt_lengths + lengths)[:, None])"
     ),
     "Targets of int32 are refused by F.cross_entropy: ids.long().": replace(".long()", ""),
+    "You write −100 into the ids as they come. uint8 has no −100, it holds 156 then, which is a "
+    "token like any other: ids.long() first.": replace(
+        ".long().masked_fill(~answer, -100)", ".masked_fill(~answer, -100).long()"
+    ),
     "Your loss of float64 logits is float64. It is float32, whatever the logits are.": replace(
         ".float()", ".to(torch.promote_types(logits.dtype, torch.float32))"
     ),
@@ -1411,6 +1424,8 @@ def _():
     yield nf4_case((2, 3), 4, 6, 8, BF16), "bfloat16"
     yield call(*nf4_case((2,), 3, 50).args[:-1]), "blocks of 64 unless given"
     yield nf4_case((4, 2), 5, 3, 4, scattered=True), "an input that no view flattens"
+    given = nf4_case((4, 2), 5, 3, 4).args
+    yield call(*given, transposed=True), "a gradient that no view flattens comes in"
 
 
 TO_NUMBERS = "nf4_dequantize(codes, scales, shape, block_size).to(x.dtype)"
@@ -1517,6 +1532,21 @@ for at in (
         "before the product.",
         replace(*at),
     )
+
+
+NF4Product.mistake(
+    "You flatten x with view, which takes only what lies in one block. x need not be contiguous: "
+    "reshape copies where it must, and F.linear takes any number of axes.",
+    replace(
+        f"F.linear(x, {TO_NUMBERS})",
+        f"F.linear(x.view(-1, x.size(-1)), {TO_NUMBERS}).view(*x.shape[:-1], shape[0])",
+    ),
+)
+NF4Product.mistake(
+    "You flatten the gradient that comes in with view, which takes only what lies in one block. It "
+    "need not be contiguous: reshape copies where it must, and @ takes any number of axes.",
+    replace("grad @ W", "(grad.view(-1, grad.size(-1)) @ W).view(*grad.shape[:-1], -1)"),
+)
 
 
 @NF4Product.alternative("setup_context, and a product by einsum")

@@ -1181,9 +1181,10 @@ batch_norm = Exercise(
     difficulty=2,
     minutes=25,
     points=4,
-    probe=probes.module,
+    probe=probes.module_or_refusal,
     length=terms,
     stand_in="torch.nn.BatchNorm1d",
+    stand_in_note="It counts a batch in `num_batches_tracked` before it raises.",
     hints=(
         "Two paths: in train mode normalise with the batch's own mean and biased variance, in eval "
         "mode with the buffers. x.var(over, correction=0) is the biased one.",
@@ -1241,8 +1242,10 @@ def _():
     weights = layer_weights(weight=(3,), bias=(3,), running_mean=(3,))
     weights["running_var"] = torch.tensor([0.5, 1.0, 2.0])
     yield call(build, {}, ("fresh",)), "how it starts"
-    yield call(build, weights, ("train", normal(1, 3))), "one value a channel, in train mode"
-    yield call(build, weights, ("train", normal(1, 3, 1))), "the same, with a third axis"
+    alone = call(build, weights, ("train", normal(1, 3)), refused=True)
+    yield alone, "one value a channel, in train mode: no buffer may have changed"
+    alone = call(build, weights, ("train", normal(1, 3, 1)), refused=True)
+    yield alone, "the same, with a third axis"
     yield call(build, weights, ("eval", normal(1, 3))), "one value a channel, in eval mode"
     one_row = ("train", normal(1, 3, 4)), ("eval", normal(0, 3))
     yield call(build, weights, *one_row), "one row of four positions: four values a channel"
@@ -1386,6 +1389,14 @@ batch_norm.mistake(
 batch_norm.mistake(
     "With (N, C, L) a single value a channel passes in train mode. It has no unbiased variance there either: ValueError.",
     replace("n < 2", "x.ndim == 2 and n < 2", "n / (n - 1)", "n / max(n - 1, 1)"),
+)
+batch_norm.mistake(
+    "When you raise, a buffer has moved already. Count a channel's values first, and move the buffers "
+    "after that.",
+    replace(
+        *("            self.num_batches_tracked += 1\n", ""),
+        *("if n < 2", "self.num_batches_tracked += 1\n        if n < 2"),
+    ),
 )
 for none_too in ("x.size(0) > 0 and ", ""):
     batch_norm.mistake(
@@ -2171,6 +2182,9 @@ def _():
     yield call(one, ("load", {}, True)), "a name is missing"
     more = {"weight": normal(2, seed=1), "x": normal(1)}
     yield call(one, ("load", more, True)), "a name is unexpected: nothing may have changed"
+    for state, why in (({}, "missing"), ({"x": normal(1), "bias": normal(3)}, "unexpected")):
+        both = call(two, ("load", {"weight": normal(3), **state}, True))
+        yield both, f"a name is {why} and a shape differs: names are compared first"
     wrong = {"weight": normal(2, seed=1), "bias": normal(2, seed=2)}
     yield call(two, ("load", wrong, True)), "a shape differs: nothing may have changed"
     yield call(two, ("load", {"bias": normal(1)}, False)), "a shape that would broadcast"
@@ -2343,6 +2357,17 @@ tiny_module.mistake(
 tiny_module.mistake(
     "It is never strict: missing and unexpected names pass in silence.",
     replace("if strict and mine", "if False and mine"),
+)
+NAMES = """\
+        if strict and mine.keys() != state.keys():
+            raise KeyError(f"missing or unexpected: {sorted(mine.keys() ^ state.keys())}")
+"""
+tiny_module.mistake(
+    "You compare shapes before names. Where both are wrong, KeyError is due: look at all names "
+    "first.",
+    replace(
+        NAMES, "", "        with torch.no_grad():\n", f"{NAMES}        with torch.no_grad():\n"
+    ),
 )
 tiny_module.mistake(
     "It is always strict, also with strict=False.", replace("if strict and mine", "if mine")

@@ -770,7 +770,7 @@ stochastic_round = Exercise(
     points=3,
     probe=probes.exact_values,
     hints=(
-        "The lower 16 bits of the float32 say how far x has gone from the BF16 number below it to the next.",
+        "The lower 16 bits of the float32 say how far x has gone from the BF16 number nearer to 0 to the next one.",
         "As a fraction that is `(bits & 0xFFFF) / 65536`. Where u is less, the upper half of the bits grows by 1.",
         "Growing the upper half by 1 moves away from zero, for negative numbers too: sign and size are stored apart.",
         ("edge cases", "What is a BF16 number already has fraction 0, and no u is less than 0."),
@@ -1446,7 +1446,7 @@ quantize_mxfp8 = Exercise(
     minutes=40,
     points=5,
     hints=(
-        "`x.unflatten(-1, (-1, 32))` gives each block an axis of its own. What is the largest |x| of each?",
+        "`x.unflatten(-1, (-1, 32))` makes a row of each block. What is the largest |x| of each?",
         "`torch.frexp(largest).exponent - 1` is floor(log2(largest)). Take 8 away: then the largest element lies in [256, 512), the top of E4M3.",
         "Divide each block by 2^e, clamp to ±448, cast to torch.float8_e4m3fn and look at the bytes: `.view(torch.uint8)`.",
         (

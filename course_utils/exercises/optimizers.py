@@ -132,11 +132,13 @@ def many(count=MANY, **options):
 
 def bounded_memory(tensors, **options):
     """A first step keeps so many tensors for each parameter, and at no time a copy of them all."""
-    kept = {0: "no state", 1: "one tensor", 2: "two tensors"}[tensors]
+    kept = {0: "without momentum no state", 1: "with momentum one tensor", 2: "two tensors"}[
+        tensors
+    ]
     return contracts.peak(
         [many(**options)],
         limit=(tensors * MANY + 16) * PARAMETER_BYTES,
-        says=f"{kept} for each parameter, a few temporary ones, and no copy of all parameters",
+        says=f"{kept} for each parameter, a few temporary tensors, and no copy of all parameters",
         prepare=prepared.optimizer_step,
     )
 
@@ -332,8 +334,9 @@ def _():
         ("with dampening", {"momentum": 0.9, "dampening": 0.1}),
         ("with a negative momentum", {"momentum": -0.5}),
     ):
-        x = line(1.0, 2.0)
-        yield training([x], [[x]], {"nesterov": True, **refused}), f"Nesterov {why} is refused"
+        x, options = line(1.0, 2.0), {"nesterov": True, **refused}
+        yield training([x], [[x]], options), f"Nesterov {why} is refused"
+        yield training([x], [], options), f"Nesterov {why} is refused before any step"
 
 
 SGD.contract(bounded_memory(0))
@@ -410,6 +413,17 @@ SGD.mistake(
     "Your constructor accepts Nesterov with any momentum and dampening. Without momentum or with "
     "dampening it must raise ValueError.",
     replace("momentum <= 0 or dampening != 0", "False"),
+)
+SGD.mistake(
+    "Your ValueError for Nesterov comes from `step`, after a whole forward and backward pass. Raise "
+    "it in the constructor.",
+    replace(
+        "if nesterov and",
+        "if False and",
+        GROUPS,
+        f"{GROUPS}\n            bad = group['momentum'] <= 0 or group['dampening'] != 0\n"
+        "            if group['nesterov'] and bad:\n                raise ValueError('Nesterov')",
+    ),
 )
 FIRST_GRADIENT = (
     "Your buffer *is* the first gradient, not a copy of it: what is written into one appears in the other, "
@@ -1936,6 +1950,17 @@ def _():
     )
     moved = [[0.95 - 0.04206 * sqrt(2)], [0.95 - 0.05608 * sqrt(2)]]
     yield tall, {"parameter 0 after each step": torch.tensor([moved], dtype=torch.float64)}
+    # the numbers of torch.optim.Muon
+    W, *grads = matrices(
+        [[1.0, 0.0], [0.0, -1.0], [1.0, 1.0]],
+        [[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]],
+        [[0.0, 1.0], [1.0, 0.0], [2.0, 0.0]],
+        dtype=torch.bfloat16,
+    )
+    first = [[0.265625, 0.0], [0.0, -1.375], [0.94921875, 0.94921875]]
+    second = [[0.279296875, -0.486328125], [-0.1005859375, -1.671875], [0.458984375, 1.1640625]]
+    theirs = torch.tensor([first, second], dtype=torch.bfloat16)
+    yield training([W], [[g] for g in grads], {"lr": 0.5}), {"parameter 0 after each step": theirs}
 
 
 @Muon.cases(25)
@@ -1994,6 +2019,7 @@ def _():
     rounded = training(matrices([[1.0, 1.0]]), [matrices([[3.0, 4.0]])], divided)
     yield rounded, "float64 weights, an iteration in bfloat16, and none of it: only the division"
     yield training([normal(3)], [[normal(3)]], options), "a vector: no matrix"
+    yield training([normal(3)], [], options), "a vector, and no step"
     second = [{"params": [0]}, {"params": [1]}]
     later = training([a, normal(3)], [[a, None]], options, groups=second)
     yield later, "a vector in the second group"
@@ -2185,6 +2211,18 @@ Muon.mistake(
 )
 
 
+Muon.mistake(
+    "Your ValueError for a parameter that is no matrix comes from `step`, after a whole forward and "
+    "backward pass. Raise it in the constructor.",
+    replace(
+        "if any(len(shape) != 2 for shape in shapes):",
+        "if False:",
+        "for group in self.param_groups:\n            lr",
+        "if any(p.ndim != 2 for group in self.param_groups for p in group['params']):\n"
+        "            raise ValueError('no matrix')\n"
+        "        for group in self.param_groups:\n            lr",
+    ),
+)
 Muon.mistake(
     "You look at the parameters of the first group alone. No group may hold one that is no matrix.",
     replace(

@@ -39,6 +39,11 @@ def ring(x_bytes, n):
     return 2 * (n - 1) * share(x_bytes, n)
 
 
+def messages_of_one(n):
+    """Messages of one all-reduce; a reduce-scatter has half as many, and so has an all-gather."""
+    return 2 * (n - 1)
+
+
 PAIRS = [[0, 2], [1, 3]]
 
 # ------------------------------------------------------------------------------ bytes_per_block
@@ -338,6 +343,14 @@ CopyToRanks.contract(
         probe=probes.both_ways,
     )
 )
+CopyToRanks.contract(
+    contracts.messages(
+        [MANY],
+        limit=2 * messages_of_one(4),
+        says="no more messages than one all-reduce for each of the two",
+        probe=probes.both_ways,
+    )
+)
 
 SUM_BACK = "dist.all_reduce(total, group=ctx.group)"
 SUM = "dist.all_reduce(total, group=group)"
@@ -472,6 +485,16 @@ CopyToRanks.mistake(
     ),
     cost=True,
 )
+for where in (SUM_BACK, SUM):
+    CopyToRanks.mistake(
+        "The values are right, but you all-reduce row by row. One all-reduce of the whole tensor has "
+        "as many messages as that of one row.",
+        replace(
+            where,
+            "for row in torch.atleast_1d(total):\n            " + where.replace("total", "row"),
+        ),
+        cost=True,
+    )
 
 
 def _summed(x, group):
@@ -673,12 +696,20 @@ def _():
     yield refused("linear", [(4, 6), (4,)], 3), "three ranks cannot share four outputs evenly"
 
 
-def layer_contracts(exercise, case, sent, held, messages):
+def layer_contracts(exercise, case, sent, held, messages, all_reduces=1):
     exercise.contract(
         contracts.sends(
             [case],
             limit=sent + 256,
             says=f"forward and backward together send no more than {messages}",
+            probe=probes.parallel_layer,
+        )
+    )
+    exercise.contract(
+        contracts.messages(
+            [case],
+            limit=all_reduces * messages_of_one(case.world),
+            says="no more messages than " + ("one all-reduce", "two all-reduces")[all_reduces - 1],
             probe=probes.parallel_layer,
         )
     )
@@ -698,6 +729,11 @@ layer_contracts(
     sent=ring(30 * 40 * 4, 4),
     held=(40 * 48 + 48) // 4 * 4,
     messages="one all-reduce of x's gradient",
+)
+
+ROW_BY_ROW = (
+    "The values are right, but you all-reduce row by row. One all-reduce of the whole tensor has as "
+    "many messages as that of one row."
 )
 
 KEPT_AS_A_PART = (
@@ -916,6 +952,11 @@ ColumnParallelLinear.mistake(
         "        dist.all_reduce(y, dist.ReduceOp.MAX, group=self.group)\n"
         f"        return F.linear({PASS_F}",
     ),
+    cost=True,
+)
+ColumnParallelLinear.mistake(
+    ROW_BY_ROW,
+    replace(PASS_F, "torch.stack([CopyToRanks.apply(row, self.group) for row in x])"),
     cost=True,
 )
 
@@ -1291,6 +1332,14 @@ RowParallelLinear.mistake(
     ),
     cost=True,
 )
+RowParallelLinear.mistake(
+    ROW_BY_ROW,
+    replace(
+        PASS_G,
+        "torch.stack([ReduceFromRanks.apply(row, self.group) for row in F.linear(x, self.weight)])",
+    ),
+    cost=True,
+)
 
 
 class InPlaceRow(nn.Module):
@@ -1414,6 +1463,7 @@ layer_contracts(
     sent=2 * ring(2 * 8 * 32 * 4, 4),
     held=((8 * 32 * 32 + 4 * 32) // 4 + 32) * 4,
     messages="two all-reduces of (B, T, D) numbers",
+    all_reduces=2,
 )
 
 UP, DOWN = "ColumnParallelLinear(full.c_fc, group)", "RowParallelLinear(full.c_proj, group)"
@@ -1560,6 +1610,19 @@ ParallelMLP.mistake(
     ),
     cost=True,
 )
+ONE_BY_ONE = (
+    "The values are right, but you all-reduce sequence by sequence. One all-reduce of all of them "
+    "has as many messages as that of one."
+)
+for split in (
+    f"self.c_proj(one) for one in {GELU}.split(1)",
+    f"self.c_proj({GELU.replace('(x)', '(one)')}) for one in x.split(1)",
+):
+    ParallelMLP.mistake(
+        ONE_BY_ONE,
+        replace(f"return self.c_proj({GELU})", f"return torch.cat([{split}])"),
+        cost=True,
+    )
 
 
 class OwnParameters(nn.Module):
@@ -1682,6 +1745,7 @@ layer_contracts(
     sent=2 * ring(2 * 8 * 64 * 4, 4),
     held=((3 * 64 * 64 + 3 * 64 + 64 * 64) // 4 + 64) * 4,
     messages="two all-reduces of (B, T, D) numbers",
+    all_reduces=2,
 )
 
 REORDERED = "by_rank(p.data, dist.get_world_size(group))"
@@ -1749,7 +1813,7 @@ for order in ("k, q, v", "q, v, k", "v, k, q", "k, v, q", "v, q, k"):
         replace("q, k, v = (", f"{order} = ("),
     )
 ParallelSelfAttention.mistake(
-    "You deal the heads out like cards. c_proj's columns are contiguous: rank r has heads r H/n to (r + 1) H/n.",
+    "You deal the heads out like cards. c_proj's columns are contiguous: rank r has heads r H/n to (r + 1) H/n − 1.",
     replace(
         REORDERED,
         "p.data.unflatten(0, (3, full.n_head // dist.get_world_size(group), dist.get_world_size(group), -1))"
@@ -1857,6 +1921,13 @@ ParallelSelfAttention.mistake(
     replace("self.n_head = heads", "self.full = [full]\n        self.n_head = heads"),
     cost=True,
 )
+OUT_ONE_BY_ONE = replace(
+    "self.c_proj(y.transpose(1, 2).flatten(2))",
+    "torch.cat([self.c_proj(one) for one in y.transpose(1, 2).flatten(2).split(1)])",
+)
+IN_ONE_BY_ONE = replace("self.c_attn(x)", "torch.cat([self.c_attn(one) for one in x.split(1)])")
+for edit in (OUT_ONE_BY_ONE, OUT_ONE_BY_ONE + IN_ONE_BY_ONE):
+    ParallelSelfAttention.mistake(ONE_BY_ONE, edit, cost=True)
 
 
 class ThreeLayers(nn.Module):
@@ -2206,6 +2277,15 @@ VocabParallelEmbedding.mistake(
     ),
     cost=True,
 )
+VocabParallelEmbedding.mistake(
+    ROW_BY_ROW,
+    replace(
+        f"return ReduceFromRanks.apply({MASKED}, self.group)",
+        f"rows = {MASKED}\n"
+        "        return torch.cat([ReduceFromRanks.apply(one, self.group) for one in rows.split(1)])",
+    ),
+    cost=True,
+)
 
 
 class OneHot(nn.Module):
@@ -2392,8 +2472,11 @@ vocab_parallel_cross_entropy.contract(
     )
 )
 vocab_parallel_cross_entropy.contract(
-    contracts.collectives(
-        [LARGE], limit=3, says="at most three all-reduces", probe=probes.parallel_loss
+    contracts.messages(
+        [LARGE],
+        limit=3 * messages_of_one(4),
+        says="at most three all-reduces",
+        probe=probes.parallel_loss,
     )
 )
 
@@ -2841,6 +2924,14 @@ GatheredLinear.contract(
     )
 )
 GatheredLinear.contract(
+    contracts.messages(
+        [LONG],
+        limit=3 * 3,
+        says="no more messages than these three",
+        probe=probes.gathered_linear,
+    )
+)
+GatheredLinear.contract(
     contracts.resident(
         [LONG],
         limit=2 * 64 * 4 * 4 + 2 * 16 * 64 * 4 + 2048,
@@ -2964,6 +3055,17 @@ GatheredLinear.mistake(
     ),
     cost=True,
 )
+for once, each in (
+    (OF_X, "[reduce_scatter_sequence(one, ctx.group) for one in (grad @ weight).split(1)]"),
+    (AGAIN, "[gather_sequence(one, ctx.group) for one in x.split(1)]"),
+    ("gather_sequence(x, group)", "[gather_sequence(one, group) for one in x.split(1)]"),
+):
+    GatheredLinear.mistake(
+        "The values are right, but you gather, or reduce-scatter, sequence by sequence. One call takes "
+        "the whole batch, in as many messages as one sequence.",
+        replace(once, f"torch.cat({each})"),
+        cost=True,
+    )
 
 
 class ByLists(torch.autograd.Function):

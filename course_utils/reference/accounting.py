@@ -62,8 +62,10 @@ def transformer_flops(
     "mlp", both layers of each MLP, whose hidden width is 4 · n_embd; "lm_head", the
     layer that makes the logits. Backward costs twice the forward pass. checkpointing:
     each block is computed once more during backward, the head is not. Biases, norms,
-    activation functions, embeddings and the loss are not counted. Source: Chowdhery et
-    al. (2022), appendix B; Korthikanti et al. (2022), appendix A.
+    activation functions, embeddings, the loss and the optimizer's step are not counted.
+    The number of heads does not matter: together they have n_embd features. n_layer and
+    batch may be 0. Source: Chowdhery et al. (2022), appendix B; Korthikanti et al.
+    (2022), appendix A.
     """
     tokens = batch * context
     square = 2 * tokens * n_embd * n_embd  # a linear layer from n_embd to n_embd
@@ -133,7 +135,7 @@ def activation_bytes(
 
     stream: bytes of an element of the residual stream. product: bytes of an element of
     what is multiplied. Under autocast they are 4 and 2; other formats have other bytes,
-    down to 1. Kept are:
+    from 1 to 8. batch may be 0. Kept are:
 
     - in stream bytes, (batch, context, n_embd) each: the inputs of both LayerNorms;
     - in product bytes, (batch, context, n_embd) each: the inputs of c_attn, of c_proj
@@ -212,8 +214,9 @@ def days_to_train(
 ) -> float:
     """Days that training takes, by 6 · n_parameters · n_tokens FLOPs.
 
-    peak_flops: FLOP/s of one GPU. mfu: the share of it that is used, above 0 and up to
-    1. Raises ValueError for any other share. Source: Kaplan et al. (2020), section 2.1.
+    n_gpus: at least 1. peak_flops: FLOP/s of one GPU. mfu: the share of it that is
+    used, above 0 and up to 1. Raises ValueError for any other share. Source: Kaplan et
+    al. (2020), section 2.1.
     """
     if not 0 < mfu <= 1:
         raise ValueError(f"a share is above 0 and at most 1; came {mfu}")
@@ -254,7 +257,8 @@ def plan_training(
     are split evenly over all GPUs, each share rounded up to whole bytes. activations:
     bytes that each GPU needs besides its share. gpu_bytes: the memory of one GPU. mfu,
     peak_flops: as for `days_to_train`, the error included; mfu does not depend on the
-    number of GPUs. max_days is above 0. dollars_per_hour: for one GPU.
+    number of GPUs. n_parameters, n_tokens and max_days are above 0. dollars_per_hour:
+    for one GPU.
 
     Returns "gpus"; "days", how long these GPUs take; "bytes", share and activations of
     one GPU; "dollars", for all GPUs and days. Raises ValueError if activations leave no

@@ -18,10 +18,11 @@ def numerical_gradient(
 ) -> Float[Tensor, "..."]:
     """Gradient of f at x by central differences: (f(x + eps·eᵢ) - f(x - eps·eᵢ)) / (2·eps).
 
-    f: returns a tensor of one element. x: left as it is. The differences are taken in
-    float64, whatever x's dtype; the result has the shape and dtype of x and needs no
-    grad, though f may use tensors that do. Costs two calls of f for each element, and
-    at most one more.
+    f: takes a float64 tensor of x's shape, and returns a tensor of one element, with
+    any number of axes. x: left as it is. The differences are taken in float64, whatever
+    x's dtype; the result has the shape and dtype of x and does not require grad, though
+    f may use tensors that do. At most two calls of f for each element, and one more in
+    all.
     """
     flat = x.detach().double().flatten()
     gradient = torch.zeros_like(flat)
@@ -38,7 +39,8 @@ def softmax_vjp(
 ) -> Float[Tensor, "*batch V"]:
     """Gradient with respect to x, given y = softmax(x) over the last axis and the gradient with respect to y.
 
-    The Jacobian of one row is diag(y) - y yᵀ; it is multiplied with, never built.
+    The Jacobian of one row is diag(y) - y yᵀ; it is multiplied with, never built. y,
+    grad: of one dtype, which the result has too, and left as they are.
     """
     inner = (grad * y).sum(dim=-1, keepdim=True)
     return y * (grad - inner)
@@ -49,9 +51,10 @@ def cross_entropy_backward(
 ) -> Float[Tensor, "N V"]:
     """Gradient of F.cross_entropy, the mean over rows that count, with respect to the logits.
 
-    logits: unnormalised, of any finite size, left as they are. targets: int64; rows
-    whose target is ignore_index do not count: their gradient is zero. Zeros if no row
-    counts.
+    logits: unnormalised, of any finite size. targets: int64. Both are left as they are.
+    Rows whose target is ignore_index do not count: their gradient is zero. ignore_index
+    is any integer, perhaps that of a class. Zeros if no row counts. Result: in the
+    logits' dtype.
     """
     counts = targets != ignore_index
     gradient = logits.softmax(dim=-1)
@@ -64,11 +67,12 @@ class StraightThroughRound(torch.autograd.Function):
     """Round to the nearest whole number between low and high; backward as if nothing had been done.
 
     forward: x to the nearest whole number (halves to the even one), clamped to [low,
-    high]. backward: the incoming gradient where x rounds to a value inside [low, high],
-    ends included; zero elsewhere (where x was clamped, or is NaN), even if the incoming
-    gradient is infinite. Saves one byte an element. Source: the straight-through
-    estimator of Bengio, Léonard and Courville (2013), with the clipping of
-    torch.fake_quantize_per_tensor_affine.
+    high]; NaN stays NaN. backward: the incoming gradient where x rounds to a value
+    inside [low, high], ends included; zero elsewhere (where x was clamped, or is NaN),
+    even if the incoming gradient is infinite or NaN. x and the incoming gradient are
+    left as they are. Saves one byte an element, with ctx.save_for_backward. Source: the
+    straight-through estimator of Bengio, Léonard and Courville (2013), with the
+    clipping of torch.fake_quantize_per_tensor_affine.
     """
 
     @staticmethod
@@ -89,8 +93,9 @@ class SiLU(torch.autograd.Function):
     """x · sigmoid(x), which saves its input and nothing else.
 
     The derivative is s · (1 + x · (1 - s)) with s = sigmoid(x), recomputed in backward.
-    It can be differentiated again. Source: Hendrycks and Gimpel (2016); Elfwing et al.
-    (2017).
+    It can be differentiated again. x may be as large as ±10,000: nothing overflows. x
+    and the incoming gradient are left as they are. Source: Hendrycks and Gimpel (2016);
+    Elfwing et al. (2017).
     """
 
     @staticmethod
@@ -112,11 +117,12 @@ def hessian_vector_product(
 ) -> Float[Tensor, "..."]:
     """H v, for the Hessian H of f at x, at the cost of a few backward passes.
 
-    f: returns a tensor of one element, and may use other tensors that require grad:
-    their .grad is left alone. It is called at x and nowhere else. x, v: of one shape,
-    and left as they are (x gets neither requires_grad nor grad). The Hessian itself,
-    with numel² elements, is never built. Zeros where f is linear or constant. Needs no
-    grad, and works under torch.no_grad(). Source: Pearlmutter (1994).
+    f: returns a tensor of one element, with any number of axes, and may use other
+    tensors that require grad: their .grad is left alone. It is called at x and nowhere
+    else. x, v: of one shape, and left as they are (x gets neither requires_grad nor
+    grad). The Hessian itself, with numel² elements, is never built. Zeros where f is
+    linear or constant in x. The result does not require grad. Works under
+    torch.no_grad(). Source: Pearlmutter (1994).
     """
     x = x.detach().requires_grad_()
     with torch.enable_grad():
@@ -140,9 +146,9 @@ def per_sample_gradients(
 
     loss_fn(w, x, y): the mean loss over the rows of x and y, which come as a batch even
     if it is of one; it may use other tensors that require grad, whose .grad is left
-    alone. w: left as it is. No Python loop over the rows. Needs no grad. This is what
-    clipping each sample's gradient, as differentially private training does, starts
-    from.
+    alone. w, x, y: left as they are, with w's .grad. No Python loop over the rows. The
+    result does not require grad. This is what clipping each sample's gradient, as
+    differentially private training does, starts from.
     """
 
     def loss_of_one(w: Tensor, row: Tensor, target: Tensor) -> Tensor:
@@ -162,9 +168,9 @@ def gradient_accumulation(
     """Add to w.grad the gradient of the loss on all N rows, seeing `micro_batch` rows at a time.
 
     loss_fn(w, x, y): the mean loss over the rows of x and y. w: a leaf that requires
-    grad; what w.grad holds already stays in the sum. The last micro-batch may be
-    smaller. Returns the mean loss over all rows, detached. Memory: one micro-batch's
-    graph at a time.
+    grad; what w.grad holds already stays in the sum. w, x and y keep their values. The
+    last micro-batch may be smaller; micro_batch may be larger than N. Returns the mean
+    loss over all rows, detached. Memory: one micro-batch's graph at a time.
     """
     total = w.new_zeros(())
     for rows, targets in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
@@ -177,9 +183,9 @@ def gradient_accumulation(
 def saved_bytes(f: Callable[[Tensor], Tensor], x: Float[Tensor, "..."]) -> int:
     """Bytes that autograd saves for backward while it computes f(x), where x requires grad.
 
-    x: left as it is. Each storage counts once, however many saved tensors view it, and
-    counts whole, however little of it they see. What f computes on the way and drops
-    counts as well. Result: bytes.
+    x: left as it is; f gets another tensor on x's storage. Each storage counts once,
+    however many saved tensors view it, and counts whole, however little of it they see.
+    What is saved for results that f drops counts as well. Result: bytes.
     """
     storages = {}
 

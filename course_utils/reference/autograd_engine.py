@@ -51,8 +51,9 @@ def broadcast_vjp(grad: Float[Array, "..."], shape: tuple[int, ...]) -> Float[Ar
     """Sum of grad over the axes along which an array of `shape` was repeated to reach grad's shape.
 
     This is the gradient with respect to that array, if grad is the one with respect to
-    its broadcast copy. shape: broadcasts to grad's shape, so it has no more axes; sizes
-    may be 0. grad: left as it is. Result: has `shape` and grad's dtype.
+    its broadcast copy. shape: broadcasts to grad's shape, so it has at most as many
+    axes. Sizes may be 0, and an axis of size 1 may have become one of size 0. grad:
+    left as it is. Result: has `shape` and grad's dtype.
     """
     if grad.shape == shape:
         return grad
@@ -67,8 +68,8 @@ def mul_vjp(
     """Gradients with respect to a and to b of a * b, the product element by element.
 
     a, b: of shapes that broadcast against each other; grad has the shape of the result.
-    All of one dtype, and left as they are. Returns a pair: the first has a's shape, the
-    second b's.
+    Sizes may be 0. All of one dtype, and left as they are. Returns a pair: the first
+    has a's shape, the second b's.
     """
     da, db = np.asarray(grad * b), np.asarray(grad * a)
     return broadcast_vjp(da, a.shape), broadcast_vjp(db, b.shape)
@@ -93,9 +94,9 @@ def log_softmax_vjp(
 ) -> Float[Array, "*batch V"]:
     """Gradient with respect to x, given y = log_softmax(x) over the last axis and the gradient with respect to y.
 
-    y may be -inf, where x was: exp(y) is 0 there, and grad still counts. grad, y: left
-    as they are. No (V, V) Jacobian is made: not more than 8 arrays of y's size are in
-    memory at once.
+    y may be -inf, where x was: exp(y) is 0 there, and grad counts as anywhere else.
+    grad, y: of one dtype, which the result has too, and left as they are. No (V, V)
+    Jacobian is made: not more than 8 arrays of y's size are in memory at once.
     """
     return grad - np.exp(y) * grad.sum(axis=-1, keepdims=True)
 
@@ -105,10 +106,10 @@ def index_vjp(
 ) -> Float[Array, "*shape"]:
     """Gradient with respect to x of x[index], where x has `shape`.
 
-    index: whatever NumPy takes: integers, slices, None, arrays of integers or bools, or
-    a tuple of these. An element that is taken several times gets the sum, one that is
-    not taken gets 0. grad, index: left as they are. Result: a new array of grad's
-    dtype.
+    index: whatever NumPy takes: integers, slices, None, `...`, arrays of integers or
+    bools, or a tuple of these. An element that is taken several times gets the sum, one
+    that is not taken gets 0. grad, index: left as they are. Result: a new array of
+    grad's dtype.
     """
     full = np.zeros(shape, grad.dtype)
     np.add.at(full, index, grad)
@@ -121,9 +122,9 @@ def index_vjp(
 def topological_order(root: Node) -> list[Node]:
     """All nodes that root depends on, itself included: each once, and before the nodes of its inputs.
 
-    Of a node only `inputs` is read; it may hold None, or the same node twice. No
-    recursion, and no node is visited once for every way to it: takes a chain of 20,000
-    nodes, or 60 diamonds in a row.
+    Nodes are left as they are. Of a node only `inputs` is read; it may hold None, or
+    the same node twice. No recursion, and a node to which many ways lead is visited
+    once: takes a chain of 20,000 nodes, or 60 diamonds in a row.
     """
     order: list[Node] = []
     seen: set[Node] = set()
@@ -140,15 +141,17 @@ def topological_order(root: Node) -> list[Node]:
 
 
 def backward(root: Node, grad: Array) -> None:
-    """Add to `.grad` of every leaf that root depends on the gradient that reaches it, if root's is `grad`.
+    """Walk back from root, and add to `.grad` of every leaf the gradient that reaches it.
 
-    A node's VJP is called once, as vjp(grad, *saved), when all gradients of its result
-    have been added. Its tuple may hold the same array twice, or None where the input is
-    None. No array is changed in place: grad, what a vjp returns, a leaf's earlier
-    .grad. The array that a leaf gets is its own, shared with nobody. Takes a chain of
-    10,000 nodes. Memory: once a node's vjp has run, `saved` is None, and its gradient
-    is kept no longer; only leaves keep theirs. Raises RuntimeError at a node whose
-    `saved` is None already: backward has passed there before.
+    grad: root's own gradient. root may be a leaf itself. A node's VJP is called once,
+    as vjp(grad, *saved), when all gradients of its result have been added. The tuple
+    that it returns may hold the same array twice. Where an input is None, its entry is
+    None or any array, and is dropped. No array is changed in place: grad, what a vjp
+    returns, a leaf's earlier .grad. The array that a leaf gets is its own, shared with
+    nobody. Takes a chain of 10,000 nodes. Memory: once a node's vjp has run, `saved` is
+    None, and its gradient is kept no longer; only leaves keep theirs. Raises
+    RuntimeError at a node whose `saved` is None already: backward has passed there
+    before.
     """
     arrived = {root: grad}
     for node in topological_order(root):
@@ -178,9 +181,9 @@ def mlp_backward(
     """Gradients of a two-layer classifier's loss, derived by hand.
 
     logits = relu(x @ w1 + b1) @ w2 + b2, and the loss is the mean over the N rows of
-    -log_softmax(logits)[row, targets[row]]. targets: from 0 to V - 1. Logits may be of
-    any finite size. All arrays are left as they are. Returns the gradients with respect
-    to "w1", "b1", "w2" and "b2", in x's dtype.
+    -log_softmax(logits)[row, targets[row]]. The derivative of relu at 0 is 0. targets:
+    from 0 to V - 1. Logits may be of any finite size. All arrays are left as they are.
+    Returns the gradients with respect to "w1", "b1", "w2" and "b2", in x's dtype.
     """
     h = np.maximum(x @ w1 + b1, 0)
     logits = h @ w2 + b2
@@ -203,15 +206,15 @@ def vjp_error(
     """How far a VJP is from central differences, along one direction.
 
     f: from arrays to an array. vjp(grad, *inputs) returns a tuple, a gradient for each
-    input. directions: an array u for each input x, of its shape. Asked for is the rate
-    at which the sum of grad · f, element by element, changes if every x moves along its
-    u. It is found in two ways: from f at the points x + eps·u and x - eps·u, and as the
-    sum of gradient · u over all elements of all inputs. Returns how far the two are
-    apart, a float that is not negative.
+    input. directions: an array u for each input x, of its shape. If every x moves along
+    its u, the sum of grad · f, element by element, changes at some rate. This rate is
+    found in two ways: as the central difference of that sum between the points
+    x + eps·u and x - eps·u, and as the sum of gradient · u over all elements of all
+    inputs. Returns how far the two are apart, a float that is not negative.
 
-    All in float64, whatever the inputs' dtype: f and vjp get float64 arrays. The inputs
-    are left as they are. Costs two calls of f and one of vjp. Raises ValueError if vjp
-    does not return one gradient for each input, of its shape.
+    All in float64, whatever the arrays' dtype: f and vjp get float64 arrays. All arrays
+    are left as they are. At most two calls of f and one of vjp. Raises ValueError if
+    vjp does not return one gradient for each input, of its shape.
     """
     points = [np.asarray(x, dtype=np.float64) for x in inputs]
     above = f(*(x + eps * u for x, u in zip(points, directions, strict=True)))

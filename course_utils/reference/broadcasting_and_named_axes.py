@@ -72,9 +72,9 @@ def attention_scores(
     """Scaled products of all queries with all keys, where groups of query heads share a key head.
 
     H is a multiple of kv: query head h reads the key head h // (H // kv). B, T and
-    S may be 0. Result: scores[b, h, t, s] = (q[b, t, h] · k[b, s, h // (H // kv)]) / √D.
-    Source: Vaswani et al. (2017), equation 1; the groups, Ainslie et al. (2023),
-    section 2.
+    S may be 0. Result, in the dtype of q and k: scores[b, h, t, s] =
+    (q[b, t, h] · k[b, s, h // (H // kv)]) / √D. Source: Vaswani et al. (2017),
+    equation 1; the groups, Ainslie et al. (2023), section 2.
     """
     grouped = q.unflatten(2, (k.size(2), -1))  # (B, T, kv, G, D)
     scores = torch.einsum("btngd,bsnd->bngts", grouped, k)
@@ -131,9 +131,9 @@ def einsum(equation: str, *operands: Float[Tensor, "..."]) -> Float[Tensor, "...
     equation: a letter for each axis, "ik,kj->ij": operands separated by commas, then
     `->` and the result's letters. Spaces are ignored. No letter stands twice in one
     operand or in the result, and each letter of the result stands in an operand.
-    Letters that the result lacks are summed over. operands: one or more, of one dtype.
-    Raises ValueError where their number is not the equation's. Source: `numpy.einsum`,
-    explicit mode.
+    Letters that the result lacks are summed over. operands: one or more, of one dtype,
+    which the result has; a letter has the same size in each. Raises ValueError where
+    their number is not the equation's. Source: `numpy.einsum`, explicit mode.
     """
     inputs, output = equation.replace(" ", "").split("->")
     summed = sorted(set(inputs) - set(output) - {","})

@@ -95,17 +95,17 @@ def out_of_memory(allocator: "CachingAllocator", tried: int, allowed: int | None
 class CachingAllocator:
     """Hands out addresses of a device's memory and keeps what is freed, as torch does for CUDA.
 
-    Requests are rounded up to 512 B; up to 1 MiB in the small pool of their stream,
-    above in its large one. Best fit; of equals the lowest address. Else a new segment:
-    2 MiB (small), 20 MiB below 10 MiB, or the size rounded up to 2 MiB. Segments follow
-    one another from address 0; none is given twice. Split if the rest is at least 512 B
-    (small) or more than 1 MiB (large). What is freed merges with free neighbours and
-    stays reserved. A full device is asked again once the cache is emptied. Source:
-    DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp.
-    """
+    Requests are rounded up to multiples of 512 B; up to 1 MiB they go to the small pool
+    of their stream, above to its large one. Best fit; of equals the lowest address. Else
+    a new segment: 2 MiB (small), 20 MiB below 10 MiB, or the size rounded up to whole 2 MiB.
+    Segments follow one another from address 0; none is given twice. A request takes the
+    beginning of a block; a rest of at least 512 B (small) or more than 1 MiB (large) is
+    split off. What is freed merges with free neighbours in its segment and stays reserved.
+    Without room for a new segment, empty the cache and try once more. Source:
+    DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp."""
 
     def __init__(self, capacity: int):
-        """capacity: of the device, in bytes."""
+        """capacity: of the device, in bytes; no more are reserved at any time."""
         self.capacity = capacity
         self._free: set[MemoryBlock] = set()
         self._used: dict[int, MemoryBlock] = {}
@@ -147,7 +147,7 @@ class CachingAllocator:
         return self._reserved
 
     def segments(self) -> list[list[tuple[int, int, bool]]]:
-        """The segments by address; of each its blocks: (address, size, is it in use)."""
+        """Segments, and in each its blocks, by address: (address, size, is it in use)."""
         blocks = self._blocks()
         found: list[list[tuple[int, int, bool]]] = []
         for block in sorted(blocks, key=lambda b: b.address):

@@ -205,11 +205,12 @@ def peak_memory(trace: list[dict[str, Any]]) -> tuple[int, list[int]]:
     """Most bytes taken at once, and by which blocks.
 
     trace: entries as in `torch.cuda.memory._snapshot()["device_traces"][0]`, of one
-    device. A block is taken from its "alloc" to its "free_completed"; other actions
-    change nothing. An address can be used again. What is freed without having been
-    allocated in the trace was there before it began, and does not count. Returns the
-    bytes and the addresses of the blocks taken at the first moment of the peak, in the
-    order of their allocation; (0, []) for a trace without "alloc".
+    device. A block, even of 0 bytes, is taken from its "alloc" to its "free_completed";
+    other actions change nothing, and their entries need not have an "addr". An address
+    can be used again. What is freed without having been allocated in the trace was
+    there before it began, and does not count. Returns the bytes and the addresses of
+    the blocks taken at the first moment of the peak, in the order of their allocation;
+    (0, []) for a trace without "alloc".
     """
     taken: dict[int, int] = {}
     now = most = 0
@@ -226,15 +227,15 @@ def peak_memory(trace: list[dict[str, Any]]) -> tuple[int, list[int]]:
 
 
 def find_leak(trace: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Where memory is allocated that more and more of stays, and how many bytes more.
+    """The places whose memory grows from step to step, and by how many bytes.
 
-    trace: entries as in `peak_memory`, with a "snapshot" entry at the end of each
-    training step. A place is "filename:line" of the innermost frame (frames[0]), "?"
-    for an "alloc" without frames. It leaks if the bytes alive that were allocated there
-    grow from every snapshot to the next. The first step warms up: what it leaves
-    (optimizer state, say) is where counting begins. Returns (place, bytes at the last
-    snapshot minus bytes at the first), the most bytes first and equal ones by place; []
-    for fewer than two snapshots.
+    trace: as in `peak_memory`, whose rules of what is taken hold here too, with a
+    "snapshot" entry at the end of each training step. A place is "filename:line" of the
+    innermost frame (frames[0]) of an "alloc", "?" if its frames are empty. It leaks if
+    the bytes taken that were allocated there grow from every snapshot to the next. The
+    first step warms up: what it leaves (optimizer state, say) is where counting begins.
+    Returns (place, bytes at the last snapshot minus bytes at the first), the most bytes
+    first and equal ones by place; [] for fewer than two snapshots.
     """
     alive: Counter[str] = Counter()
     born: dict[int, tuple[str, int]] = {}
@@ -288,11 +289,12 @@ def training_step_timeline(
     optimizer.zero_grad(). Rows are (moment, parameters, gradients, optimizer state,
     activations), in bytes. Moments: "start"; "forward <name>" after each call of a
     module without children, by its name in `named_modules`; "loss"; "gradient <name>"
-    as the gradient of each parameter is there; "step"; "zero_grad". Optimizer state:
-    every tensor in optimizer.state. Activations: the storages that autograd holds for
-    the backward pass at that moment, each counted whole and once; those of parameters
-    and buffers are not among them. No hook stays behind, not even where the step
-    raises.
+    when a parameter's gradient is in its `.grad`, by its name in
+    `named_parameters`; "step"; "zero_grad". Optimizer state: every tensor in
+    optimizer.state. Activations: the storages that autograd holds for the backward pass
+    at that moment, each counted whole and once; those of parameters and buffers are not
+    among them. No hook stays behind, not even where the step raises; the exception is
+    passed on.
     """
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     sizes: dict[int, int] = {}
@@ -398,11 +400,12 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     What the function saves is dropped. Backward runs it once more, when it first needs
     something of that, with the random numbers and the autocast of the first time and
-    without moving the generator. Arguments need not be tensors, nor require grad, and
-    can be keywords; calls nest, and an outer one drops the tensors that inner ones were
-    given by position; parameters that the function uses get their gradients. Without
-    grad mode it only calls the function. Source: Chen et al. (2016); the method is
-    torch.utils.checkpoint's with use_reentrant=False.
+    without moving the generator. A further backward pass over the same graph runs it
+    again, and the gradients can be differentiated, too. Arguments need not be tensors,
+    nor require grad, and can be keywords; calls nest, and an outer one drops the
+    tensors that inner ones were given by position; parameters that the function uses
+    get their gradients. Without grad mode it only calls the function. Source: Chen et
+    al. (2016); the method is torch.utils.checkpoint's with use_reentrant=False.
     """
     given = [*args, *kwargs.values()]
     places = [i for i, value in enumerate(given) if isinstance(value, Tensor)]
@@ -451,8 +454,8 @@ def checkpoint_every_sqrt(
     """Call the n layers one after the other, in checkpointed segments of about √n layers.
 
     Then about √n inputs of segments are kept, and in backward the activations of one
-    segment at a time, about √n more; each layer runs at most twice. No layers: x
-    itself. Source: Chen et al. (2016), section 4.
+    segment at a time, about √n more; each layer runs at most twice. No layers: x.
+    Source: Chen et al. (2016), section 4.
     """
     size = math.ceil(math.sqrt(len(layers)))
 
@@ -498,9 +501,9 @@ def largest_batch(step: Callable[[int], Any], limit: int = 1024) -> int:
     """The largest batch, up to `limit`, with which a step fits into memory.
 
     step(batch) runs one training step; it raises torch.OutOfMemoryError where the batch
-    does not fit, and whatever fits leaves room for all smaller batches. Other
-    exceptions are passed on. Runs at most 2·log2(limit) + 2 steps. Returns 0 if not
-    even one sample fits.
+    does not fit. If a batch fits, so do all smaller ones. Other exceptions are passed
+    on. Runs at most 2·log2(limit) + 2 steps. Returns 0 if not even one sample fits, or
+    if limit is 0: then no step is run.
     """
 
     def fits(batch: int) -> bool:

@@ -26,11 +26,12 @@ def collate_padded(
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
     """Inputs and targets of a batch of sequences of different lengths, both int64 and (B, T).
 
-    sequences: at least one, each of at least one token, in any integer dtype. A row of
-    the inputs is a sequence without its last token, a row of the targets the same
-    sequence without its first. T is the length of the longest row; shorter ones are
-    filled at their end, inputs with `pad`, targets with -100, which cross_entropy
-    leaves out. A sequence may contain `pad` as a token of its own.
+    sequences: at least one, each of at least one token, in any integer dtype; left as
+    they are. Row i of the inputs is sequence i without its last token, row i of the
+    targets the same sequence without its first. T is the length of the longest row, and
+    may be 0. Shorter rows are filled at their end, inputs with `pad`, targets with
+    -100, which cross_entropy leaves out. A sequence may contain `pad` as a token of its
+    own. `pad` need not fit into the sequences' dtype.
     """
     T = max(map(len, sequences)) - 1
     inputs = torch.full((len(sequences), T), pad)
@@ -47,12 +48,13 @@ def get_batch(
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
     """Random windows of a token file: inputs and targets, both int64 and (batch_size, context).
 
-    data: 1-D, unsigned integers, as a rule a read-only np.memmap. The windows begin at
-    `torch.randint(n, (batch_size,), generator=generator)`, one call, where n is the
-    number of beginnings that leave room for the inputs and for the target after the
-    last of them. No more of data is read than is returned. The results share no memory
-    with each other or with data. Raises ValueError if data has fewer than context + 1
-    tokens. Source: nanoGPT, train.py.
+    data: 1-D, unsigned integers, as a rule a read-only np.memmap. Row i begins at the
+    i-th number of `torch.randint(n, (batch_size,), generator=generator)`, one call,
+    where n is the number of beginnings that leave room for the inputs and for the
+    target after the last of them. The targets are the tokens one place on. No more of
+    data is read than is returned. The results share no memory with each other or with
+    data. Raises ValueError if data has fewer than context + 1 tokens. Source: nanoGPT,
+    train.py.
     """
     n = len(data) - context
     if n < 1:
@@ -71,13 +73,15 @@ def pack_documents(
 ) -> Iterator[tuple[Int[Tensor, "T"], Int[Tensor, "T"]]]:
     """Rows of `context` tokens without padding, and for each token the number of its document.
 
-    Each document is followed by the token `end`, which belongs to it; then all of them
-    are one stream, cut every `context` tokens. A document may go on in the next row.
-    Yields pairs of int64 tensors, (T,) each: tokens and document numbers, counted from
-    0 over the whole stream. What is left at the end and fills no row is dropped.
+    Each document, also an empty one, is followed by the token `end`, which belongs to
+    it; then all of them are one stream, cut every `context` tokens. A document may go
+    on in the next row, and may contain `end` itself. Yields pairs of new int64 tensors,
+    (T,) each: tokens and document numbers, counted from 0 over the whole stream. What
+    is left at the end and fills no row is dropped.
 
-    documents: any iterable, even an endless one. A document is taken only when the row
-    that it begins in is asked for. Documents are not changed.
+    documents: any iterable, even an endless one, of sequences of any kind. A document
+    is taken only when the row that it begins in is asked for. Documents are not
+    changed.
     """
     tokens: list[int] = []
     numbers: list[int] = []
@@ -92,9 +96,10 @@ def pack_documents(
 def document_positions(numbers: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
     """Position of each token in the part of its document that is in the row: 0, 1, 2, …, then 0 again.
 
-    numbers: of each token's document, as `pack_documents` gives them: equal within a
-    document, and larger in the next. The rest of a document that began in an earlier
-    row is counted from the beginning of this row. Returns int64, (B, T), on the same device.
+    numbers: of each token's document, as `pack_documents` gives them: equal
+    within a document, and larger in the next, perhaps by more than 1; left as they are.
+    B may be 0. The rest of a document that began in an earlier row is counted from the
+    beginning of this row. Returns int64, (B, T), on the same device.
     """
     place = torch.arange(numbers.size(1), device=numbers.device).expand(numbers.shape)
     begins = torch.ones_like(numbers, dtype=torch.bool)
@@ -105,9 +110,10 @@ def document_positions(numbers: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
 def document_mask(numbers: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
     """Which token may attend to which: to itself and those before it, of its own document.
 
-    numbers: of each token's document. Returns a bool mask, (B, 1, T, T), with queries
-    on the third axis, keys on the last, and one axis for all heads; True means may
-    attend, as `scaled_dot_product_attention` has it.
+    numbers: of each token's document, 0 or more; left as they are. B and T
+    may be 0. Returns a bool mask, (B, 1, T, T), on the same device, with queries on the
+    third axis, keys on the last, and one axis for all heads; True means may attend, as
+    `scaled_dot_product_attention` has it.
     """
     T = numbers.size(1)
     same = numbers[:, None, :, None] == numbers[:, None, None, :]
@@ -129,12 +135,13 @@ def shard_indices(
 ) -> list[int]:
     """Indices of a data set that a rank sees in an epoch: those of torch's DistributedSampler.
 
-    The order of the epoch is 0 … length − 1, or with shuffle `torch.randperm` of a
-    generator seeded with seed + epoch. All ranks get equally many. If world_size does
-    not divide length, the order is continued from its own beginning, over and over
-    where it must be, up to the next multiple; with drop_last it is cut at the last
-    multiple instead. Of the result rank r gets places r, r + world_size, r + 2 ·
-    world_size, … Raises ValueError unless 0 ≤ rank < world_size.
+    The order of the epoch is 0 … length − 1, or with shuffle `torch.randperm(length)`
+    from a new generator seeded with seed + epoch. All ranks get equally many. If
+    world_size does not divide length, the order is continued from its own beginning,
+    over and over where it must be, up to the next multiple; with drop_last it is cut at
+    the last multiple instead. Of the result rank r gets places r, r + world_size, r + 2
+    · world_size, …, as ints, and none if length is 0. Raises ValueError unless 0 ≤ rank
+    < world_size.
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}")
@@ -149,13 +156,14 @@ def shard_indices(
 def shuffled_window(items: Iterable[Item], size: int, generator: torch.Generator) -> Iterator[Item]:
     """The items of a stream in an order shuffled as far as a buffer of `size` items allows.
 
-    The buffer is filled; then an item of it, each as likely as any other, is given out,
-    and the next of the stream takes its place, again and again. When the stream ends,
-    the buffer is emptied in the same way. Each item is given out once. Whenever
-    one comes out, at most `size` others have been taken from the stream and not been
-    given out, so the stream may be endless. Random numbers come from `generator` alone.
-    Raises ValueError, at the latest when the first item is asked for, if size is below
-    1. Source: tf.data's shuffle.
+    The buffer is filled, as far as the stream goes; then an item of it, each as likely
+    as any other, is given out, and the next of the stream takes its place, again and
+    again. When the stream ends, the buffer is emptied in the same way. Each item is
+    given out once; an item may be anything, None too. Whenever one comes out, at most
+    `size` others that were taken from the stream are still held, so the stream may be
+    endless. Random numbers come from `generator` alone. Raises ValueError, at the
+    latest when the first item is asked for, if size is below 1, even if the stream is
+    empty. Source: tf.data's shuffle.
     """
     if size < 1:
         raise ValueError(f"a buffer holds at least one item; came {size}")
@@ -172,11 +180,11 @@ class ShardedStream(IterableDataset[Item]):
     """A stream that is divided among all workers of all ranks: each item is given by one of them.
 
     Item i (from 0) belongs to rank i % world_size. Of a rank's items, in their order,
-    the j-th belongs to the worker number j % num_workers; without workers the process
-    itself gives all of them. The object is made in the main process, so ask which
-    worker it is in when it is iterated. It can be iterated again and again, also by
-    several iterators at once. It reads the source no further than the item that is
-    asked for.
+    the j-th (again from 0) belongs to the worker number j % num_workers; without
+    workers the process itself gives all of them. The object is made in the main
+    process, so ask which worker it is in when it is iterated. It can be iterated again
+    and again, also by several iterators at once. It reads the source no further than
+    the item that is asked for.
     """
 
     def __init__(self, source: Callable[[], Iterable[Item]], rank: int = 0, world_size: int = 1):
@@ -212,9 +220,9 @@ class ResumableSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         """This rank's indices from the position to the end of the epoch; asking for them changes nothing.
 
-        `order[position:]` is dealt out to the ranks in turn, and continued with the order's
-        beginning until all get equally many. At position 0 these are DistributedSampler's.
-        """
+        `order[position:]` is dealt out to the ranks in turn, and continued with the order's beginning,
+        over and over where it must be, until all get equally many. At position 0 these are
+        DistributedSampler's. `advance` and other iterators change nothing for one that has begun."""
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.length, generator=generator).tolist()
         places = islice(count(self.position + self.rank, self.world_size), len(self))
@@ -226,7 +234,7 @@ class ResumableSampler(Sampler[int]):
         return -(-left // self.world_size)
 
     def advance(self, n: int) -> None:
-        """Say that every rank has used n more indices: the position moves on by n · world_size."""
+        """Told that each rank used n more indices, move on by n · world_size, even past the end."""
         self.position += n * self.world_size
 
     def set_epoch(self, epoch: int) -> None:
@@ -235,7 +243,7 @@ class ResumableSampler(Sampler[int]):
             self.epoch, self.position = epoch, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Where the run is, the same on every rank: "epoch", "position", and "seed" and "length"."""
+        """A new dict with "epoch", "position", "seed" and "length", the same on every rank."""
         return {
             "epoch": self.epoch,
             "position": self.position,

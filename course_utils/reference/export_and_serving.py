@@ -25,9 +25,10 @@ def per_row_probs(
 
     The softmax of a row's logits / its temperature. Where the temperature is 0, the
     likeliest token has the probability 1 and all others 0; of equally likely tokens the
-    one with the smallest id. Computed in float32, in float64 for float64 logits, and that
-    is the result's dtype. There is at least one row, and temperatures are 0 or more; that
-    is not checked. The arguments are not changed. `torch.export.export` takes the function, with a B that may change: no
+    one with the smallest id. Computed in float32, in float64 for float64 logits, and
+    that is the result's dtype, whatever the temperatures' is. There is at least one
+    row, and temperatures are 0 or more; that is not checked. The arguments are not
+    changed. `torch.export.export` takes the function, with a B that may change: no
     branch or loop in Python depends on a value or on B.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -43,10 +44,10 @@ def export_dynamic(
     """The model in eval mode as an ExportedProgram for 1 to max_batch rows of 1 to max_tokens tokens.
 
     model: takes ids, (B, T), as its one positional argument, whatever its name. ids: an
-    example of any size, with at least one row and one token; the program's sizes do not
-    depend on it. If a maximum is 1, that size is the constant 1. The program refuses more rows or
-    tokens than the maxima. Afterwards the model and each of its submodules is in the mode
-    in which it was, train or eval.
+    example of any size, with at least one row and one token, perhaps more than the
+    maxima; the program's sizes do not depend on it. If a maximum is 1, that size is the
+    constant 1. The program refuses more rows or tokens than the maxima. Afterwards the
+    model and each of its submodules is in the mode in which it was, train or eval.
     """
     rows, tokens = min(2, max_batch), min(3, max_tokens)
     example = ids[:1, :1].repeat(rows, tokens)
@@ -72,12 +73,12 @@ def append_at(
 ) -> Float[Tensor, "B H C d"]:
     """The cache with T more keys (or values) of each row, from the row's own position on.
 
-    position: how many places of each row are filled; int64. Row b's new ones stand in the
-    places position[b] to position[b] + T − 1, which the cache has; that is not checked. All
-    other places keep what they hold. B and T are at least 1. The result is a new tensor;
-    the arguments are not changed.
-    `torch.export.export` takes the function, with B, T and C that may change: no branch or
-    loop in Python depends on them or on a position.
+    position: how many places of each row are filled; int64. Row b's new ones stand in
+    the places position[b] to position[b] + T − 1. The cache has these places; that is
+    not checked. All other places keep what they hold. B and T are at least 1. The
+    result is a new tensor on the cache's device; the arguments are not changed.
+    `torch.export.export` takes the function, with B, T and C that may change: no branch
+    or loop in Python depends on them or on a position.
     """
     B, H, T, d = new.shape
     place = position[:, None] + torch.arange(T, device=position.device)
@@ -165,20 +166,21 @@ def assert_onnx_parity(
 ) -> float:
     """Raises AssertionError unless the two give the same on every case; the largest difference there was.
 
-    model: called with a case's tensors, gives one tensor; no gradient is recorded. session:
-    an onnxruntime.InferenceSession of one output, or an object like it: `get_inputs()` lists
-    its inputs, in the order of the model's arguments, each with a `name`; `run(None,
-    feeds)`, with NumPy arrays by these names, gives a list of arrays. Model and session
-    are called once for each case. If one of them writes into what it gets, neither the
-    other nor the cases change.
+    model: called with a case's tensors, gives one tensor; no gradient is recorded.
+    session: an onnxruntime.InferenceSession of one output, or an object like it:
+    `get_inputs()` lists its inputs, in the order of the model's arguments, each with a
+    `name`; `run(None, feeds)`, with NumPy arrays by these names, gives a list of
+    arrays. Model and session are called once for each case. If one of them writes into
+    what it gets, neither the other nor the cases change. A case's tensors may require
+    gradients.
 
     The outputs are the same if shape and dtype are the same, and for each element
-    |model's − session's| ≤ atol + rtol · |model's|, computed in float64 whatever their dtype,
-    integers too. An infinity equals only an infinity of its own sign. NaN equals nothing,
-    not even another NaN. The result is the largest |model's −
-    session's| of all elements of all cases, a float: 0 between equal infinities, and 0 if
-    there are no elements. Raises ValueError, before either of the two is called, if there is no case or
-    if one has more or fewer tensors than the session has inputs.
+    |model's − session's| ≤ atol + rtol · |model's|, computed in float64 whatever their
+    dtype, integers too. An infinity equals only an infinity of its own sign. NaN equals
+    nothing, not even another NaN. The result is the largest |model's − session's| of
+    all elements of all cases, a float: 0 between equal infinities, and 0 if there are
+    no elements. Raises ValueError, before either of the two is called, if there is no
+    case or if one has more or fewer tensors than the session has inputs.
     """
     cases, names = list(cases), [one.name for one in session.get_inputs()]
     if not cases or any(len(given) != len(names) for given in cases):

@@ -20,8 +20,9 @@ from torch import Tensor
 def top_k_filter(logits: Float[Tensor, "*batch V"], k: int) -> Float[Tensor, "*batch V"]:
     """The logits of the k likeliest tokens; all others are −inf.
 
-    Tokens that are as likely as the k-th are kept, too, so more than k can remain. k may
-    be larger than V. The argument is not changed. Raises ValueError for k below 1.
+    Tokens that are as likely as the k-th are kept, too, so more than k can remain. k
+    may be larger than V. The result has the logits' dtype and device. The argument is
+    not changed. Raises ValueError for k below 1.
     Source: Fan et al. (2018), section 5.4; ties as in transformers' TopKLogitsWarper.
     """
     if k < 1:
@@ -34,10 +35,10 @@ def top_p_filter(logits: Float[Tensor, "*batch V"], p: float) -> Float[Tensor, "
     """The logits of the smallest set of likeliest tokens whose probabilities sum to p or more.
 
     All others are −inf. The token with which the sum reaches p is kept, so one token
-    always remains. Of equally likely tokens those with smaller ids are kept first. p = 1
-    keeps all. Probabilities are computed in float32 (in float64 for float64 logits); the
-    result has the logits' dtype. The argument is not changed. Raises ValueError unless
-    0 < p ≤ 1. Source: Holtzman et al. (2020), section 3.1.
+    always remains. Of equally likely tokens those with smaller ids are kept first.
+    p = 1 keeps all. Probabilities are computed in float32 (in float64 for float64
+    logits); the result has the logits' dtype and device. The argument is not changed.
+    Raises ValueError unless 0 < p ≤ 1. Source: Holtzman et al. (2020), section 3.1.
     """
     if not 0 < p <= 1:
         raise ValueError(f"p is a probability above 0; came {p}")
@@ -55,7 +56,7 @@ def min_p_filter(logits: Float[Tensor, "*batch V"], p: float) -> Float[Tensor, "
 
     p = 0 keeps all, p = 1 only the likeliest, and those as likely as it. Probabilities
     are computed in float32 (in float64 for float64 logits); the result has the logits'
-    dtype. The argument is not changed. Raises ValueError unless 0 ≤ p ≤ 1.
+    dtype and device. The argument is not changed. Raises ValueError unless 0 ≤ p ≤ 1.
     Source: Nguyen et al. (2025), section 3.
     """
     if not 0 <= p <= 1:
@@ -70,10 +71,11 @@ def repetition_penalty(
 ) -> Float[Tensor, "B V"]:
     """Logits in which the tokens that a row already has are less likely.
 
-    ids: the tokens of each row so far, in any number, 0 included. Of each token that
-    occurs in its row a positive logit is divided by the penalty and a negative one
-    multiplied, once, however often it occurs. A penalty below 1 makes them likelier.
-    The arguments are not changed. Raises ValueError unless the penalty is positive.
+    ids: the tokens of each row so far; T may be 0. Where a token occurs in its
+    row, a positive logit is divided by the penalty, a negative one multiplied: once,
+    however often the token occurs. A penalty below 1 makes them likelier. The result
+    has the logits' dtype and device. The arguments are not changed. Raises ValueError
+    unless the penalty is positive.
     Source: Keskar et al. (2019), section 4.1; negative logits as in transformers'
     RepetitionPenaltyLogitsProcessor.
     """
@@ -97,8 +99,10 @@ def next_token_probs(
     min_p, in this order, where each is given; each filter sees what the one before it
     has left. The softmax comes last. temperature 0 gives the likeliest token the
     probability 1, of equally likely ones that with the smallest id, whatever the
-    filters. In float32, in float64 for float64 logits. Raises ValueError for a negative
-    temperature. Source: the order is that of transformers' generate.
+    filters. Computed in float32, in float64 for float64 logits, and that is the
+    result's dtype. The logits are not changed. Raises ValueError for a negative
+    temperature, and, above 0, where a filter does (a top_k or top_p of 0 is not None).
+    Source: the order is that of transformers' generate.
     """
     if temperature < 0:
         raise ValueError(f"a temperature is 0 or more; came {temperature}")
@@ -121,8 +125,9 @@ def sample_token(
 ) -> Int[Tensor, " B"]:
     """One token for each row, drawn with the row's probabilities.
 
-    The rows are drawn independently. generator: where the random numbers come from; None
-    is torch's global one, which is otherwise left alone.
+    The rows are drawn independently. generator: where the random numbers come from;
+    None is torch's global one, which is left alone if another is given. The result is
+    int64.
     """
     return torch.multinomial(probs, 1, generator=generator)[:, 0]
 
@@ -155,8 +160,8 @@ class KVCache:
     ) -> tuple[Float[Tensor, "B H S d"], Float[Tensor, "B H S d"]]:
         """Keep T more tokens; all keys and all values so far, as views of `k` and `v`.
 
-        Raises ValueError, before anything is kept, if they do not fit behind the others, or
-        if their other sizes are not the cache's.
+        T may be 0. Raises ValueError, before anything is kept, if there is no room for
+        so many tokens, or if B, H or d is not the cache's.
         """
         B, H, capacity, d = self.k.shape
         end = self.length + k.size(2)
@@ -170,7 +175,10 @@ class KVCache:
         return self.k[:, :, :end], self.v[:, :, :end]
 
     def truncate(self, length: int) -> None:
-        """Forget all tokens but the first `length`. Raises ValueError if there are not so many."""
+        """Forget all tokens but the first `length`.
+
+        Raises ValueError if there are not so many, or if `length` is negative.
+        """
         if not 0 <= length <= self.length:
             raise ValueError(f"there are {self.length} tokens; {length} cannot be kept")
         self.length = length
@@ -237,11 +245,12 @@ def positions_and_mask(
 ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B 1 T S"]]:
     """Positions of the last T of S tokens in a left-padded batch, and who may attend to whom.
 
-    padding: how many tokens at the left of each row are padding, 0 to S. A row's first
-    real token has the position 0; so has padding. A real token attends to itself and to
-    the real tokens before it. Padding attends only to itself, so that every query has a
-    key: a softmax over none is NaN. Result: int64 positions, and bools, True where the
-    query (third axis) may attend to the key (fourth), on the device of `padding`.
+    T: 0 to S. padding: how many tokens at the left of each row are padding, 0 to S. A
+    row's first real token has the position 0; so has each padding token. A real token
+    attends to itself and to the real tokens before it. A padding token attends only to
+    itself, so that every query has a key: a softmax over none is NaN. Result:
+    int64 positions, and bools, True where the query (third axis) may attend to the key
+    (fourth), on the device of `padding`.
     """
     token = torch.arange(S, device=padding.device)
     query = token[S - T :, None]  # (T, 1)
@@ -342,14 +351,15 @@ def generate(
 ) -> Int[Tensor, "B longer"]:
     """The prompt and up to max_new_tokens more tokens a row.
 
-    model: `model.new_cache(batch, capacity, padding)` makes an empty cache with room for
-    `capacity` tokens a row, and `model(ids, cache)` reads more tokens, (B, T), and gives
-    the logits after the last one, (B, V). ids: the prompt, at least one token a row.
-    padding: how many tokens at the left of each row are padding. The next token is drawn as
-    by `next_token_probs` and `sample_token`, with the rest of the arguments. A row that
-    has drawn a token of `stop` is done: it repeats that token until all rows are done or
-    have max_new_tokens, and the caller cuts it there. No gradient is recorded, and ids is
-    not changed.
+    max_new_tokens: 0 gives the prompt alone. model: `model.new_cache(batch, capacity,
+    padding)` makes an empty cache with room for `capacity` tokens a row, and
+    `model(ids, cache)` reads more tokens, (B, T), and gives the logits after the last
+    one, (B, V). ids: the prompt, at least one token a row. padding: how many tokens at
+    the left of each row are padding. The next token is drawn as by `next_token_probs`
+    and `sample_token`, with the rest of the arguments. A row that has drawn a token of
+    `stop` is done, and repeats that token until all rows are done or have
+    max_new_tokens; the caller cuts it at the first such token. Stop tokens in the
+    prompt do not count. No gradient is recorded, and ids is not changed.
 
     The model reads each token once: first the prompt, then one token a row in each step;
     what is drawn last is not read.
@@ -381,12 +391,13 @@ def speculative_accept(
 ) -> tuple[int, Float[Tensor, " V"]]:
     """How many drafted tokens are accepted, and the probabilities of the token that follows them.
 
-    target: the large model's probabilities at each of the K places and after them, (K +
-    1, V). draft: the cheaper model's, with which the drafted tokens were drawn. u: random
-    numbers, uniform in [0, 1). Token i is accepted with probability min(1, target /
-    draft), that is, if u[i] is below that; the first that is not ends it, with all that
-    follow. In its place comes a token with the probabilities max(0, target − draft) of
-    that place, divided by their sum; if all are accepted, one with target's last ones.
+    target: the large model's probabilities at each of the K places and after them,
+    (K + 1, V). draft: the cheaper model's, with which the drafted tokens were drawn. u:
+    random numbers, uniform in [0, 1). K may be 0. Token i is accepted with probability
+    min(1, target / draft), that is, if u[i] is below that. The first that is refused is
+    dropped, with all after it. In its place comes a token with the probabilities
+    max(0, target − draft) of that place, divided by their sum. If all are accepted, one
+    comes with the probabilities of target's last row. The arguments are not changed.
     Source: Leviathan et al. (2023), algorithm 1; Chen et al. (2023), algorithm 2.
     """
     K = len(drafted)
@@ -451,13 +462,14 @@ def expected_tokens(alpha: float, lookahead: int) -> float:
 def stop_stream(pieces: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
     """The text that comes in pieces, up to the first stop string, as soon as it is certain.
 
-    pieces: any iterable; a piece may be empty, and a stop string may begin in one and end
-    in another. stops: strings, none of them empty. The stop string that is complete first
-    ends the text (of several that end at the same place, the longest): it is not given
-    out, nor what follows, and no further piece is taken. Otherwise the longest ending of
-    the text so far that is the beginning of a stop string is held back. All before it is
-    given out before the next piece is taken; what is still held at the end of the pieces is
-    given out then. No empty string is given out.
+    pieces: any iterable; a piece may be empty, and a stop string may begin in one and
+    end in another. stops: any number of strings, none of them empty. The stop string
+    that is complete first ends the text (of several that end at the same place, the
+    longest): it is not given out, nor what follows, and no further piece is taken.
+    Otherwise the longest ending of the text so far that is the beginning of a stop
+    string is held back. All before it is given out before the next piece is taken; what
+    is still held at the end of the pieces is given out then. No piece is taken before
+    text is asked for. No empty string is given out.
     """
     held = ""
     for piece in pieces:
@@ -487,10 +499,11 @@ def perplexity(
 
     logits_of: the model, (1, T) ids → (1, T, V) logits, T at most `context`. The first
     token is given and not counted; each of the N − 1 others is counted once. The first
-    window is the first `context` tokens. Each further one ends `stride` tokens later (the
-    last one perhaps fewer), has `context` tokens, and counts only the predictions that no
-    window had before. No window reads the last token. In float32 at least. Raises
-    ValueError unless 1 ≤ stride ≤ context and N is at least 2.
+    window is the first `context` tokens, or the first N − 1 if N ≤ context: no window
+    reads the last token. Each further one ends `stride` tokens later (the last one
+    perhaps fewer), has `context` tokens, and counts only the predictions that no window
+    had before. Losses are computed in float32 at least. Raises ValueError unless
+    1 ≤ stride ≤ context and N is at least 2, even if one window is enough.
     """
     N = len(ids)
     if not (1 <= stride <= context and N >= 2):
@@ -537,8 +550,9 @@ def choose_by_likelihood(
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Estimate of the probability that at least one of k samples is right, from n of which c are.
 
-    The share of all sets of k of the n samples that have a right one. It has no bias.
-    Raises ValueError unless 0 ≤ c ≤ n and 1 ≤ k ≤ n. Source: Chen et al. (2021), equation 1.
+    Of all sets of k of the n samples, the share that has a right one. It has no bias.
+    There may be thousands of samples. Raises ValueError unless 0 ≤ c ≤ n and 1 ≤ k ≤ n.
+    Source: Chen et al. (2021), equation 1.
     """
     if not (0 <= c <= n and 1 <= k <= n):
         raise ValueError(f"n = {n} samples, c = {c} right ones, k = {k}")

@@ -331,13 +331,13 @@ def load_lora_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 def masked_instruction_loss(
     logits: Float[Tensor, "B T V"],
-    ids: Int[Tensor, "B T"],
+    ids: Int[Tensor, "B T"] | UInt8[Tensor, "B T"],
     prompt_lengths: Int[Tensor, " B"],
     lengths: Int[Tensor, " B"],
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy in nats, float32, of the answers' tokens, each predicted by the one before it.
 
-    ids[b], of any integer type: a prompt of prompt_lengths[b] ≥ 1 tokens, its answer,
+    ids[b], signed integers or uint8: a prompt of prompt_lengths[b] ≥ 1 tokens, its answer,
     then padding. lengths[b]: the number of tokens of prompt and answer together. Every
     answer token of the batch counts the same. Raises ValueError if there is none.
     """

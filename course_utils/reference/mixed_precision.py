@@ -116,11 +116,12 @@ def loss_scale_history(
     """The loss scale at each step of a run in FP16, and which of its steps were skipped.
 
     largest: for each step the largest |gradient|, before scaling; it may be inf or NaN.
-    A step is skipped if that times the scale is not finite in float16, rounding
-    included, and the scale halves for the next one. It doubles after `growth_interval`
-    good steps in a row. Returns (scales, skipped); scales[i] is the one that step i was
-    run with. Source: the rule of torch.amp.GradScaler; loss scaling itself:
-    Micikevicius et al. (2018), section 3.2.
+    A step is skipped if its largest gradient times the scale, rounded to float16, is
+    not finite; the scale then halves for the next one. It doubles after
+    `growth_interval` good steps in a row, counted from its last change. Returns
+    (scales, skipped); scales[i] is the one that step i was run with. Source: the rule
+    of torch.amp.GradScaler; loss scaling itself: Micikevicius et al. (2018), section
+    3.2.
     """
     scale, good = init_scale, 0
     scales, skipped = [], []
@@ -139,8 +140,8 @@ def loss_scale_history(
 class GradScaler:
     """Dynamic loss scaling by the rule of torch.amp.GradScaler, for factors that are powers of two.
 
-    Grows after `growth_interval` good updates in a row, backs off after an inf or NaN.
-    """
+    Grows after `growth_interval` good updates in a row, backs off after an inf or NaN;
+    either begins the count anew. The scale may fall below 1 and rise above 2¹⁶."""
 
     def __init__(
         self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
@@ -172,7 +173,7 @@ class GradScaler:
             g.div_(self._scale)
 
     def step(self, optimizer: Optimizer) -> None:
-        """Unscale unless that is done, then step, unless a gradient of its is not finite."""
+        """Unscale it unless that is done; step it, unless its unscaling met inf or NaN, changed since or not."""
         if id(optimizer) not in self._found_inf:
             self.unscale_(optimizer)
         if not self._found_inf[id(optimizer)]:
@@ -191,7 +192,7 @@ class GradScaler:
         self._found_inf.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs, so that a resumed run goes on with the same scales."""
+        """A new dict of what a checkpoint needs, so that a resumed run goes on with the same scales."""
         return {
             "scale": self._scale,
             "growth_factor": self._growth_factor,
@@ -239,7 +240,7 @@ def bf16_master_step(
 
     weight: the bfloat16 parameter that the model computes with. master: the same in
     float32, which the update goes to. grad: bfloat16, left alone. Afterwards `weight`
-    is `master` rounded. Source: Micikevicius et al. (2018), section 3.1.
+    is `master` rounded to nearest. Source: Micikevicius et al. (2018), section 3.1.
     """
     with torch.no_grad():
         master.sub_(lr * grad.to(master.dtype))
@@ -266,10 +267,10 @@ def fp8_scaled_matmul(
     """a @ b with both factors rounded to FP8, each with one scale for the whole tensor.
 
     dtype: float8_e4m3fn or float8_e5m2. amax_a, amax_b: the largest |value| to make
-    room for, as remembered from earlier steps; None: the tensor's own. What lies beyond
-    saturates at the largest finite value. Scales are powers of two
-    (`power_of_two_scale`). Products are summed in float32; the result has the dtype of
-    a. Source: Micikevicius et al. (2022).
+    room for, as remembered from earlier steps; None: the tensor's own, which is finite.
+    With a remembered one, what lies beyond saturates at the largest finite value, and a
+    NaN stays NaN. Scales are powers of two (`power_of_two_scale`). Products are summed
+    in float32; the result has the dtype of a. Source: Micikevicius et al. (2022).
     """
     limit = torch.finfo(dtype).max
 

@@ -75,9 +75,9 @@ class LayerNorm(nn.Module):
     """(x − mean) / √(variance + eps) · weight + bias, each vector of the last axis by itself.
 
     Parameters: `weight` and `bias` (normalized_shape), ones and zeros at first;
-    bias=False leaves `bias` None. The variance is the biased one. Of a float16 or
-    bfloat16 x, mean and variance are taken in float32; that is good enough for a wider
-    x, too. Source: Ba, Kiros and Hinton (2016), section 3.
+    bias=False leaves `bias` None. The variance is the biased one. Mean and variance of
+    a float16 or bfloat16 x are taken in float32 or wider; those of a float64 x may be
+    taken in float32. x is left as it is. Source: Ba, Kiros and Hinton (2016), section 3.
     """
 
     def __init__(self, normalized_shape: int, eps: float = 1e-5, bias: bool = True) -> None:
@@ -100,9 +100,9 @@ class RMSNorm(nn.Module):
     """x / √(mean of x² + eps) · weight, each vector of the last axis by itself.
 
     Parameter: `weight` (normalized_shape), ones at first. No mean is subtracted and
-    nothing is added. Of a float16 or bfloat16 x, the mean is taken in float32; that is
-    good enough for a wider x, too. Source: Zhang and Sennrich (2019), equation 4; eps
-    under the root as in Llama.
+    nothing is added. The mean square of a float16 x is taken in float32 or wider; that
+    of any other x may be taken in float32. x is left as it is. Source: Zhang and
+    Sennrich (2019), equation 4; eps under the root as in Llama.
     """
 
     def __init__(self, normalized_shape: int, eps: float = 1e-6) -> None:
@@ -123,10 +123,11 @@ class BatchNorm1d(nn.Module):
 
     Parameters: `weight`, `bias` (num_features), ones and zeros at first. Buffers:
     `running_mean`, `running_var` (num_features), zeros and ones, and
-    `num_batches_tracked`, int64. In train mode the batch's own mean and biased variance
-    normalise, and the buffers move: running ← (1 − momentum) · running + momentum ·
-    batch's, with the *unbiased* variance. In eval mode the buffers normalise and stay.
-    Source: Ioffe and Szegedy (2015), algorithms 1 and 2.
+    `num_batches_tracked`, an int64 of shape (), which counts the batches in train mode
+    from 0. In train mode the batch's own mean and biased variance normalise, and the
+    buffers move: running ← (1 − momentum) · running + momentum · new, where new is the
+    batch's mean or its *unbiased* variance. In eval mode the buffers normalise and
+    stay. x is left as it is. Source: Ioffe and Szegedy (2015), algorithms 1 and 2.
     """
 
     running_mean: Tensor
@@ -146,8 +147,8 @@ class BatchNorm1d(nn.Module):
     def forward(self, x: Float[Tensor, "N C *length"]) -> Float[Tensor, "N C *length"]:
         """x: (N, C) or (N, C, L). Returns the same shape.
 
-        Raises ValueError in train mode if a channel has a single value: it has no
-        unbiased variance.
+        In eval mode N may be 0. Raises ValueError in train mode if a channel has a
+        single value: it has no unbiased variance.
         """
         per_channel = (1, -1) + (1,) * (x.ndim - 2)
         if self.training:
@@ -174,9 +175,9 @@ class BatchNorm1d(nn.Module):
 class Dropout(nn.Module):
     """In train mode zeroes each element with probability p and divides the others by 1 − p.
 
-    In eval mode it returns x. The mask is drawn from torch's generator. Source:
-    Srivastava et al. (2014), section 10 for the scaling in training ("inverted"
-    dropout).
+    In eval mode it returns x. x is left as it is. In train mode each call draws a new
+    mask, from torch's generator. No parameters, no buffers. Source: Srivastava et al.
+    (2014), section 10 for the scaling in training ("inverted" dropout).
     """
 
     def __init__(self, p: float = 0.5) -> None:
@@ -202,8 +203,8 @@ class MultiHeadSelfAttention(nn.Module):
 
     Submodules: `qkv`, an nn.Linear(d_model, 3 · d_model) that gives the queries, keys
     and values of all heads, in this order, and `proj`, an nn.Linear(d_model, d_model)
-    for the result. bias: of both. No other parameters. Source: Vaswani et al. (2017),
-    section 3.2.2.
+    for the result. bias: whether these two have one. No other parameters, and no
+    buffers. Source: Vaswani et al. (2017), section 3.2.2.
     """
 
     def __init__(self, d_model: int, n_head: int, causal: bool = True, bias: bool = True) -> None:
@@ -222,7 +223,8 @@ class MultiHeadSelfAttention(nn.Module):
         """x: (B, T, D), on any device; B may be 0. Returns the same shape.
 
         mask: True where a query may attend to a key, broadcast against (B, n_head, T,
-        T), and combined with the causal one. Each query must have a key left.
+        T), and combined with the causal one. Each query must have a key left. x, mask:
+        left as they are.
         """
         B, T, D = x.shape
         heads = self.qkv(x).view(B, T, 3, self.n_head, D // self.n_head)
@@ -253,12 +255,13 @@ def tie_weights(embedding: nn.Embedding, head: nn.Linear) -> None:
 
 
 def freeze_except(module: nn.Module, names: Sequence[str]) -> None:
-    """Train the parameters of this name, or in a submodule of this name, and freeze all others.
+    """Train the parameters that are listed, by name or by a submodule's name; freeze all others.
 
-    names: dotted, as in named_parameters: "head" means all of the submodule `head` (and
-    nothing of `head2`), "head.bias" one parameter. A parameter with several names (tied
-    weights) is trained if any of them is listed. Raises ValueError for a name that no
-    parameter has or lies in, and then changes nothing.
+    names: whole and dotted, as in named_parameters: "head" means all of the submodule
+    `head` (and nothing of `head2`), "head.bias" one parameter. A parameter with several
+    names (it or its submodule is tied) is trained if any of them is meant. Raises
+    ValueError for a name that means no parameter (a buffer's, or that of a submodule
+    without parameters), and then changes nothing.
     """
     every = list(module.named_parameters(remove_duplicate=False))
     listed = {
@@ -284,7 +287,7 @@ class TinyModule:
         self.training = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Register a Parameter or TinyModule; a tensor of a buffer's name becomes that buffer."""
+        """Register a Parameter or TinyModule; a tensor assigned to a buffer's name becomes that buffer."""
         if isinstance(value, nn.Parameter):
             kind = self._parameters
         elif isinstance(value, TinyModule):
@@ -296,7 +299,7 @@ class TinyModule:
         self._put(kind, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """A registered attribute. Raises AttributeError where there is none."""
+        """The parameter, buffer or child of this name. Raises AttributeError if there is none."""
         for registry in ("_parameters", "_buffers", "_children"):
             found = self.__dict__.get(registry, {})
             if name in found:
@@ -308,11 +311,11 @@ class TinyModule:
         self._put(self._buffers, name, tensor)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What `forward`, which a subclass defines, makes of the arguments."""
+        """Hand the arguments to `forward`, which a subclass defines, and return its result."""
         return self.forward(*args, **kwargs)
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
-        """(dotted name, parameter): own, each child's; tied once, frozen too. prefix "m": "m.weight"."""
+        """(dotted name, parameter), each once: own, then each child's; prefix "m" gives "m.weight"."""
         seen = set()
         for name, tensor in self._named_state(prefix and prefix + "."):
             if isinstance(tensor, nn.Parameter) and id(tensor) not in seen:
@@ -320,11 +323,11 @@ class TinyModule:
                 yield name, tensor
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Parameters and buffers by dotted name, tied ones by each; detached, not copied."""
+        """All parameters and buffers, each under all its dotted names, detached and not copied."""
         return {name: tensor.detach() for name, tensor in self._named_state("")}
 
     def load_state_dict(self, state: Mapping[str, Tensor], strict: bool = True) -> None:
-        """Copy values in place, or raise before any: KeyError (names), RuntimeError (shapes)."""
+        """Copy in place, or change nothing and raise: KeyError (names), else RuntimeError (shapes)."""
         mine = dict(self._named_state(""))
         if strict and mine.keys() != state.keys():
             raise KeyError(f"missing or unexpected: {sorted(mine.keys() ^ state.keys())}")
@@ -337,7 +340,7 @@ class TinyModule:
                 mine[name].copy_(state[name])
 
     def train(self, mode: bool = True) -> "TinyModule":
-        """Set `training` here and in all children, however deep; returns itself."""
+        """Set `training` to `mode`, here and in all children, however deep. Returns the module."""
         self.training = mode
         for child in self._children.values():
             child.train(mode)

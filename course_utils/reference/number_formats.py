@@ -175,7 +175,8 @@ def logsumexp(x: Float[Tensor, "*shape"], dim: int = -1) -> Float[Tensor, "*rest
 
     Result: without the axis `dim`, in the dtype of x. It is -inf where all numbers
     along `dim` are -inf, or where that axis has length 0; +inf where the largest is
-    +inf; NaN where one is NaN.
+    +inf; NaN where one is NaN. In float16, x is such that the sum of
+    exp(x - largest) stays below 65,520.
 
     The gradient with respect to x is softmax(x) along `dim`.
     """

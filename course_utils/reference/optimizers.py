@@ -21,10 +21,12 @@ from torch.optim.optimizer import Optimizer, ParamsT
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum, in the form of `torch.optim.SGD`.
 
-    b ← momentum·b + (1 − dampening)·g, from b = g at the first step; p ← p − lr·b, or
-    with Nesterov's momentum p ← p − lr·(g + momentum·b). Weight decay adds
-    weight_decay·p to g. Parameters change in place, one at a time; one without gradient
-    stays as it is; gradients are left alone. Without momentum there is no state. Raises
+    b ← momentum·b + (1 − dampening)·g, from b = g at the parameter's first gradient; p
+    ← p − lr·b, or with Nesterov's momentum p ← p − lr·(g + momentum·b). g is the
+    gradient, negated if maximize, plus weight_decay·p. Without momentum b = g, whatever
+    dampening is, and there is no state. Parameters change in place, one at a time; one
+    whose gradient is None stays as it is; gradients are left alone. Options are read
+    from the group in each step; b is kept in `self.state`. The constructor raises
     ValueError for nesterov unless momentum is above 0 and dampening is 0. Source:
     Sutskever et al. (2013), section 2.
     """
@@ -91,11 +93,12 @@ class UpdateRule(Optimizer):
 class AdaGrad(UpdateRule):
     """Each coordinate's step, divided by the root of the sum of all its squared gradients.
 
-    s ← s + g²; p ← p − lr·g / (√s + eps). Weight decay adds weight_decay·p to g.
-    Parameters change in place; one without gradient stays as it is; gradients are left
-    alone. State for each parameter: one tensor of its shape, and at most single numbers
-    besides. Equal to `torch.optim.Adagrad` with lr_decay = 0. Source: Duchi et al.
-    (2011).
+    s ← s + g², from s = 0; p ← p − lr·g / (√s + eps). g is the gradient, negated if
+    maximize, plus weight_decay·p. Parameters change in place; one without gradient
+    stays as it is; gradients are left alone. Options are read from the group in each
+    step. State for each parameter, in `self.state`: one tensor of its shape and dtype,
+    and at most single numbers besides. Equal to `torch.optim.Adagrad` with lr_decay =
+    0. Source: Duchi et al. (2011).
     """
 
     defaults = {"lr": 1e-2, "eps": 1e-10, "weight_decay": 0.0, "maximize": False}
@@ -122,11 +125,12 @@ class RMSProp(UpdateRule):
     """AdaGrad that forgets: a moving average in place of the sum.
 
     v ← alpha·v + (1 − alpha)·g²; with d = g / (√v + eps), p ← p − lr·d, or with
-    momentum b ← momentum·b + d and p ← p − lr·b. Weight decay adds weight_decay·p to g.
-    Parameters change in place; one without gradient stays as it is; gradients are left
-    alone. State for each parameter: one tensor of its shape, two with momentum, and at
-    most single numbers besides. Equal to `torch.optim.RMSprop` with centered = False.
-    Source: Tieleman and Hinton (2012).
+    momentum b ← momentum·b + d and p ← p − lr·b. v and b begin at 0. g is the gradient,
+    negated if maximize, plus weight_decay·p. Parameters change in place; one without
+    gradient stays as it is; gradients are left alone. Options are read from the group
+    in each step. State for each parameter, in `self.state`: one tensor of its shape and
+    dtype, two with momentum, and at most single numbers besides. Equal to
+    `torch.optim.RMSprop` with centered = False. Source: Tieleman and Hinton (2012).
     """
 
     defaults = {
@@ -167,12 +171,13 @@ class Adam(UpdateRule):
 
     m ← β₁·m + (1 − β₁)·g; v ← β₂·v + (1 − β₂)·g²; p ← p − lr·m̂ / (√v̂ + eps), where m̂
     = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ), and t counts the steps of this parameter from
-    1. Weight decay adds weight_decay·p to g. Parameters change in place, one at a time;
-    one without gradient stays as it is; gradients are left alone. State for each
-    parameter, named as torch names it, so that its checkpoints load: `exp_avg` (m),
-    `exp_avg_sq` (v) and `step` (t, a float32 tensor). Such a checkpoint brings further
-    options into the groups, which `step` ignores. Source: Kingma and Ba (2015),
-    Algorithm 1.
+    1. g is the gradient, negated if maximize, plus weight_decay·p. Parameters change in
+    place, one at a time; one without gradient stays as it is; gradients are left alone.
+    State for each parameter, in `self.state`, named as torch names it, so that torch's
+    checkpoints load: `exp_avg` (m) and `exp_avg_sq` (v), of its shape and dtype, and
+    `step` (t, a float32 tensor; 1 − βᵗ is computed from a Python number). Options are
+    read from the group in each step; such a checkpoint brings further ones, which are
+    ignored. Source: Kingma and Ba (2015), Algorithm 1.
     """
 
     defaults = {
@@ -210,12 +215,12 @@ class Adam(UpdateRule):
 class AdamW(UpdateRule):
     """Adam whose weight decay does not pass through the averages.
 
-    First p ← (1 − lr·weight_decay)·p, then Adam's step from the gradient alone.
-    Parameters change in place, one at a time; one without gradient stays as it is,
-    undecayed; gradients are left alone. State for each parameter: `exp_avg`,
-    `exp_avg_sq` and `step`, as in Adam. Equal to `torch.optim.AdamW`, whose checkpoints
-    load, with further options in the groups, which `step` ignores. Source: Loshchilov
-    and Hutter (2019), Algorithm 2, with the decay multiplied by lr.
+    First p ← (1 − lr·weight_decay)·p, then Adam's step from the gradient alone, negated
+    if maximize. Parameters change in place, one at a time; one without gradient stays
+    as it is, undecayed; gradients are left alone. State (`exp_avg`, `exp_avg_sq` and
+    `step`) and options are as in Adam. Equal to `torch.optim.AdamW`, whose checkpoints
+    load; further options in the groups are ignored. Source: Loshchilov and Hutter
+    (2019), Algorithm 2, with the decay multiplied by lr.
     """
 
     defaults = {
@@ -253,9 +258,11 @@ class ForeachAdamW(UpdateRule):
     """AdamW in which each operation runs once for all parameters of a group, not once for each.
 
     The same arguments, steps and state as AdamW (`exp_avg`, `exp_avg_sq` and `step`, a
-    float32 tensor). Each operation on a list (`torch._foreach_mul_` and its kin) takes
-    all tensors at once, so the number of operations does not grow with the number of
-    parameters. Source: `_multi_tensor_adam`, torch/optim/adam.py.
+    float32 tensor); it leaves alone and ignores the same. A group may have
+    no gradient at all. Each operation on a list (`torch._foreach_mul_` and its kin)
+    takes all tensors at once, so the number of operations, once the state is made, does
+    not grow with the number of parameters. Source: `_multi_tensor_adam`,
+    torch/optim/adam.py.
     """
 
     defaults = {
@@ -424,10 +431,11 @@ def newton_schulz(
 ) -> Float[Tensor, "n m"]:
     """x with its singular values pushed towards 1: roughly U Vᵀ where x = U S Vᵀ.
 
-    Divides x by its Frobenius norm (at least eps), then repeats x ← a·x + b·(x xᵀ) x +
-    c·(x xᵀ)² x with a, b, c = 3.4445, -4.7750, 2.0315. A tall matrix is transposed
-    first and back at the end, so that x xᵀ has the smaller size. dtype: that of x.
-    Source: Jordan et al. (2024), Muon.
+    Divides x by its Frobenius norm, or by eps if that is larger; then `steps` times,
+    perhaps 0, x ← a·x + b·(x xᵀ) x + c·(x xᵀ)² x with a, b, c = 3.4445, -4.7750,
+    2.0315. A tall matrix is transposed first and back at the end, so that x xᵀ has the
+    smaller size. dtype: that of x throughout, float16 and bfloat16 too. The caller's x
+    stays as it is. Source: Jordan et al. (2024), Muon.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = x.size(0) > x.size(1)
@@ -442,10 +450,13 @@ def newton_schulz(
 class Muon(Optimizer):
     """Momentum whose update is made orthogonal: for the weight matrices inside a model.
 
-    b ← momentum·b + (1 − momentum)·g, with b = 0 at first; u = newton_schulz of b, or with
-    nesterov of (1 − momentum)·g + momentum·b; p ← (1 − lr·weight_decay)·p − lr·√max(1, n /
-    m)·u for an (n, m) parameter. A parameter without gradient is left alone. Equal to
-    `torch.optim.Muon`. Source: Jordan et al. (2024).
+    b ← momentum·b + (1 − momentum)·g, with b = 0 at first; u = newton_schulz in `dtype`
+    of b, or with nesterov of (1 − momentum)·g + momentum·b; p ← (1 − lr·weight_decay)·p
+    − lr·√max(1, n / m)·u for an (n, m) parameter. Parameters change in place; one
+    without gradient is left alone, and so are gradients. Options are read from the
+    group in each step. State, in `self.state`: one tensor of the parameter's shape and
+    dtype. With the default dtype equal to `torch.optim.Muon`, but for bfloat16
+    parameters without nesterov. Source: Jordan et al. (2024).
     """
 
     def __init__(
@@ -459,7 +470,8 @@ class Muon(Optimizer):
         dtype: torch.dtype = torch.bfloat16,
     ):
         """params: parameters, or param groups. steps: iterations of newton_schulz. dtype: what it
-        computes in. Raises ValueError for a parameter that is no matrix."""
+        computes in. Raises ValueError if a parameter of any group does not have exactly
+        two axes."""
         defaults = {
             "lr": lr,
             "weight_decay": weight_decay,
@@ -497,10 +509,11 @@ class Muon(Optimizer):
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Two param groups: matrices, which decay, and vectors and scalars, which do not.
 
-    A trainable parameter with two or more axes (weights, embeddings) goes into the
-    first group, with weight_decay; the rest (biases, gains of norms) into the second,
-    with 0. Each parameter comes once, tied or not; frozen ones (requires_grad False)
-    not at all. Source: nanoGPT, `configure_optimizers`.
+    A trainable parameter with two or more axes, of any sizes (weights, embeddings),
+    goes into the first group, with weight_decay; the rest (biases, gains of norms) into
+    the second, with 0. A group has "params", perhaps none, and "weight_decay", nothing
+    else. Each parameter comes once, tied or not; frozen ones (requires_grad False) not
+    at all. Source: nanoGPT, `configure_optimizers`.
     """
     params = [p for p in model.parameters() if p.requires_grad]
     return [
@@ -512,9 +525,9 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 def optimizer_state_bytes(optimizer: Optimizer) -> int:
     """Bytes of memory behind all tensors in `optimizer.state`.
 
-    Tensors may sit in lists, tuples and dicts of the state, at any depth. A storage
-    counts in full, and once, however many tensors view it. What is no tensor counts
-    nothing.
+    Tensors, of any dtype, may sit in lists, tuples and dicts of the state, at any
+    depth, and under keys that are no parameters. A storage counts in full, and once,
+    however many tensors view it. Keys, and what is no tensor, count nothing.
     """
     storages = {}
     for tensor in _tensors(list(optimizer.state.values())):

@@ -118,10 +118,10 @@ def count_kernels(trace: Sequence[Mapping[str, Any]], annotation: str) -> dict[s
     are events of cat "user_annotation", with their name; one may occur many times, and all
     count, but a launch inside two of them counts once. A launch is an event of cat
     "cuda_runtime" or "cuda_driver"; it is inside if its own ts is at least the annotation's
-    ts and less than the annotation's ts + dur, on whatever thread and whenever it ended. Kernels have cat "kernel". They run later, perhaps
-    after the annotation has ended, and belong to the launch with the same
-    args["correlation"]; the launch of a CUDA graph has many of them. Events of other cats
-    count nothing, and may lack dur, cat and args.
+    ts and less than the annotation's ts + dur, on whatever thread and whenever it ended.
+    Kernels have cat "kernel". They run later, perhaps after the annotation has ended, and
+    belong to the launch with the same args["correlation"]; the launch of a CUDA graph has
+    many of them. Events of other cats count nothing, and may lack dur, cat and args.
     """
     opened = [
         (event["ts"], event["ts"] + event["dur"])

@@ -24,8 +24,8 @@ def linear_warmup(step: int, warmup_steps: int, start: float = 0.0) -> float:
     """Factor of the learning rate: a straight line from `start` at step 0 to 1 at step `warmup_steps`.
 
     step: from 0. From step `warmup_steps` on the factor is 1; with warmup_steps = 0 it
-    always is. Equal to torch's LinearLR with start_factor = start and total_iters =
-    warmup_steps.
+    always is. The result is a float: 1.0, not 1. If start and warmup_steps are above 0,
+    equal to torch's LinearLR with start_factor = start and total_iters = warmup_steps.
     """
     if step >= warmup_steps:
         return 1.0
@@ -37,10 +37,10 @@ def warmup_cosine(
 ) -> float:
     """Factor of the learning rate: a line from 0 to 1, then half a cosine from 1 to `min_ratio`.
 
-    The line takes steps 0 to warmup_steps, where the factor is 1; the cosine ends at
-    step total_steps, and the factor stays at min_ratio from there on. Raises ValueError
-    unless warmup_steps < total_steps. Source: Loshchilov and Hutter (2017), equation 5,
-    without restarts.
+    The line goes from step 0 to step warmup_steps, where the factor is 1; the cosine
+    ends at step total_steps, and the factor stays at min_ratio from there on. The
+    result is a float. Raises ValueError, at every step, unless warmup_steps <
+    total_steps. Source: Loshchilov and Hutter (2017), equation 5, without restarts.
     """
     if warmup_steps >= total_steps:
         raise ValueError(f"{warmup_steps} steps of warm-up leave nothing of {total_steps}")
@@ -61,12 +61,14 @@ def wsd(
 ) -> float:
     """Factor of the learning rate: warm-up, stable, decay.
 
-    For warmup_steps a line from min_ratio to 1; for stable_steps it is 1; for
-    decay_steps it falls from 1 to min_ratio, where it stays. Each part may be empty.
-    In the decay the factor is min_ratio + (1 - min_ratio) · f(p), where p is the share
-    of the decay that has passed, from 0 to 1, and f(p) is 1 - p for decay = "linear",
-    (1 + cos πp) / 2 for "cosine" and 1 - √p for "1-sqrt". Raises ValueError for any
-    other decay. Source: Hu et al. (2024), section 4; "1-sqrt": Hägele et al. (2024).
+    For warmup_steps a line from min_ratio, at step 0, to 1; for stable_steps it is 1;
+    for decay_steps it falls from 1 to min_ratio, where it stays. Each part may be
+    empty. In the decay the factor is min_ratio + (1 - min_ratio) · f(p), where p is the
+    share of the decay that has passed: 0 at step warmup_steps + stable_steps, and 1 at
+    its end. f(p) is 1 - p for decay = "linear", (1 + cos πp) / 2 for "cosine"
+    and 1 - √p for "1-sqrt". The result is a float. Raises ValueError, at every step,
+    for any other decay. Source: Hu et al. (2024), section 4; "1-sqrt": Hägele et al.
+    (2024).
     """
     falls = {
         "linear": lambda p: 1 - p,
@@ -92,11 +94,12 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Float
     """Scale all gradients, in place and by one factor, so that their common norm is at most max_norm.
 
     The norm is that of all gradients as one vector, before clipping; it is returned. It
-    is computed in float32, or in the widest dtype of the gradients where that is wider:
-    float16 could not hold it. The factor is max_norm / (norm + 1e-6), at most 1:
-    gradients never grow. If the norm is not finite, the gradients stay as they are.
-    Parameters without gradient are left out; if none has one, the norm is 0.
-    parameters may be a generator. Source: Pascanu et al. (2013), algorithm 1.
+    has dtype float32, or the widest dtype of the gradients where that is wider, and is
+    computed in float32 at least: float16 could not hold it. The factor is max_norm /
+    (norm + 1e-6), at most 1: gradients never grow. If the norm is not finite, the
+    gradients stay as they are. Parameters without gradient are left out; if none has
+    one, the norm is 0, in float32. parameters may be a generator. Source: Pascanu et
+    al. (2013), algorithm 1.
     """
     by_dtype = defaultdict(list)
     for p in parameters:
@@ -119,11 +122,12 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Float
 def clip_sharded_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
     """Clip gradients that are cut into shards, one for each rank: no element is on two ranks.
 
-    Called on every rank with that rank's parameters, each of whose .grad is a shard or
-    None. A rank may have none at all. The norm is that of all shards of all ranks as
-    one vector; it is returned, the same on every rank. The squares are added up in
-    float64. Shards change in place, by the factor max_norm / (norm + 1e-6), at most 1;
-    if the norm is not finite, they stay as they are.
+    Called on every rank with that rank's parameters, perhaps a generator, perhaps none
+    at all. Each .grad is a shard, of any dtype and strides, or None. The norm is that
+    of all shards of all ranks as one vector, before clipping, and 0 if there is none;
+    it is returned, a Python float, the same on every rank. Shards are squared and added
+    up in float64. They change in place, by the factor max_norm / (norm + 1e-6), at most
+    1; if the norm is not finite, they stay as they are.
     """
     grads = [p.grad for p in parameters if p.grad is not None]
     squares = torch.zeros((), dtype=torch.float64)
@@ -147,9 +151,10 @@ def accumulate_step(
 
     A micro-batch is (ids, targets), both (B, T); model(ids) gives logits (B, T, V). A
     target of -100 is ignored. The loss is the mean cross-entropy over the targets of
-    all micro-batches together; it is returned. Gradients from before are dropped, those
-    of this step stay in .grad. Raises ValueError, and takes no step, if there is not
-    one target.
+    all micro-batches together; it is returned, as a Python float. Backward runs on each
+    micro-batch before the next forward. Gradients from before are dropped, those of
+    this step stay in .grad. Raises ValueError, and takes no step, if there is not one
+    target, or no micro-batch.
     """
     tokens = sum(int((targets != -100).sum()) for _, targets in batches)
     if tokens == 0:
@@ -175,11 +180,12 @@ def accumulate_on_ranks(
     A micro-batch is (ids, targets), both (B, T); model(ids) gives logits (B, T, V). A
     target of -100 is ignored. Every rank has the same model, not wrapped in DDP, and
     gets the gradient of the mean cross-entropy over the targets of all ranks together.
-    That loss is returned on each. A rank may have no micro-batch, or no target in them.
-    A trainable parameter without gradient on this rank takes part with zeros. Strides
-    of a gradient may differ from rank to rank. Gradients from before are dropped, those
-    of this step stay in .grad. Raises ValueError on every rank, and takes no step, if
-    there is not one target on any.
+    That loss is returned on each, as a Python float. A rank may have no micro-batch, or
+    no target in them. Backward runs on each micro-batch before the next forward. A
+    trainable parameter without gradient on this rank takes part with zeros; frozen ones
+    get no gradient. Strides of a gradient may differ from rank to rank. Gradients from
+    before are dropped, those of this step stay in .grad. Raises ValueError on every
+    rank, and takes no step, if there is not one target on any.
     """
     optimizer.zero_grad()
     sums = torch.zeros(2, dtype=torch.float64)  # of the losses, and of the targets
@@ -209,7 +215,7 @@ def finite_step(loss: Float[Tensor, ""], optimizer: Optimizer) -> bool:
     parameters. If all are finite, the optimizer takes its step, and the result is True.
     Otherwise parameters and the optimizer's state stay as they were, and it is False.
     Gradients that .grad holds before the call, of earlier micro-batches, are part of
-    the sum. Afterwards every .grad is None, either way.
+    the sum. Afterwards the .grad of each of these parameters is None, either way.
     """
     loss.backward()
     grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
@@ -226,9 +232,9 @@ class SpikeDetector:
 
     Called with the loss of each step, it says whether that is a spike: not finite, or
     more than `threshold` standard deviations above the mean of the last `window` losses
-    that were no spikes. Until there are `window` of them, no finite loss is a spike.
-    Mean and standard deviation are those of the window alone (divided by `window`); a
-    low loss is never a spike.
+    before it that were no spikes. Until there are `window` of them, no finite loss is a
+    spike. Mean and standard deviation are those of the window alone (divided by
+    `window`); a low loss is never a spike, unless it is minus infinity.
     """
 
     def __init__(self, window: int = 64, threshold: float = 6.0) -> None:

@@ -31,12 +31,13 @@ def latency_percentiles(
     arrivals: when each request arrived. tokens: when each of its tokens came, in order;
     empty for a request that got none. percents: whole numbers from 1 to 100.
 
-    "ttft", the time to the first token: from a request's arrival to its first token, one
-    value for each request that got a token. "itl", the inter-token latency: the time
-    between two tokens of one request that follow each other, the values of all requests
-    together. The p-th percentile is by nearest rank, one of the values: the smallest that
-    at least p % of them do not exceed. Of 20 values the 95th percentile is the 19th
-    smallest, of 25 the 28th percentile is the 7th, exactly. Without any value it is NaN.
+    "ttft", the time to the first token: from a request's arrival to its first token,
+    one value for each request that got a token. "itl", the inter-token latency: the
+    time between two tokens of one request that follow each other, the values of all
+    requests together. The p-th percentile is one of the values (nearest rank): the
+    smallest that at least p % of them do not exceed. Of 20 values the 95th percentile
+    is the 19th smallest, of 25 the 28th percentile is the 7th, exactly. Without any
+    value it is NaN.
 
     Result: for "ttft" and "itl" a list with one percentile for each of percents, in their
     order. Raises ValueError unless there are as many arrivals as lists of tokens, and for
@@ -74,9 +75,10 @@ def continuous_batching(
     get a slot, nor does any behind it.
 
     Result: tokens for each running request, in the order given, perhaps 0, and for each
-    waiting request that gets a slot, 1 or more. Raises ValueError if the budget is smaller than the number of
-    slots, or if more requests run than there are slots. Source: Yu et al. (2022), section
-    3; in parts, and those who decode first: Agrawal et al. (2024), algorithm 3.
+    waiting request that gets a slot, 1 or more. The arguments are not changed. Raises
+    ValueError if the budget is smaller than the number of slots, or if more requests
+    run than there are slots. Source: Yu et al. (2022), section 3; in parts, and those
+    who decode first: Agrawal et al. (2024), algorithm 3.
     """
     if budget < slots or len(running) > slots:
         raise ValueError(f"{len(running)} running, {slots} slots, a budget of {budget} tokens")
@@ -159,7 +161,10 @@ def token_steps(arrivals: Sequence[Arrival], steps: Sequence[dict[int, int]]) ->
 
 
 def paged_kv_blocks(tokens: int, block_size: int) -> int:
-    """How many blocks of so many places hold the keys of so many tokens: none for none."""
+    """How many blocks of so many places hold the keys of so many tokens: none for none.
+
+    Exact for whole numbers of any size.
+    """
     return -(-tokens // block_size)
 
 
@@ -179,11 +184,9 @@ class BlockPool:
         return len(self._free)
 
     def take(self, n: int) -> list[int]:
-        """n free blocks, each used once from now on: those that have been free the longest, these first.
-
-        Blocks that were never used have been free the longest of all, in the order of their
-        numbers. Raises MemoryError, and takes none, if fewer are free.
-        """
+        """The n blocks that have been free the longest, longest first. Each is used once from now on.
+        Those that were never used have been free the longest, in the order of their numbers. Raises
+        MemoryError, and takes none, if fewer are free."""
         if n > len(self._free):
             raise MemoryError(f"{n} blocks are needed, {len(self._free)} are free")
         blocks = list(self._free)[:n]
@@ -282,11 +285,12 @@ def paged_attention(
 ) -> Float[Tensor, "B T H d"]:
     """Causal attention of T tokens a row to the keys and values in the row's blocks.
 
-    keys, values: all blocks of the cache, of all sequences. tables: the blocks of each row,
-    in order: token j of row b is in block tables[b, j // P], at place j % P. positions: the
-    place of each query in its sequence; it attends to the tokens 0 to its own, which are in
-    the cache already. A row that needs fewer than n blocks has any blocks in the rest of
-    its table. Scores are divided by √d. Source: Kwon et al. (2023), section 4.1.
+    keys, values: all blocks of the cache, of all sequences. tables: the blocks of each
+    row, in order: token j of row b is in block tables[b, j // P], at place j % P.
+    positions: the place of each query in its sequence; it attends to the tokens 0 to
+    its own, which are in the cache already. A row that needs fewer than n blocks has
+    any blocks in the rest of its table. Scores are divided by √d. The result has q's
+    dtype and device. Source: Kwon et al. (2023), section 4.1.
     """
     blocks = (
         F.embedding(tables, kept.flatten(1)).unflatten(2, kept.shape[1:]) for kept in (keys, values)

@@ -47,9 +47,9 @@ def bytes_per_block(
     tokens: of the batch of all ranks together. Returns first those of tensor
     parallelism: four all-reduces, two forward and two backward, of (tokens, D)
     activations. Then those of ZeRO-3: two all-gathers and one reduce-scatter of the
-    block's 12 D² + 13 D parameters, as one unit. All by rings, in which each rank sends
-    2 (n − 1) chunks for an all-reduce and n − 1 for each of the others; a chunk is an
-    n-th of the elements, rounded up to a whole element.
+    block's 12 D² + 13 D parameters, as one unit. All by rings of n = world_size ranks,
+    in which each sends 2 (n − 1) chunks for an all-reduce and n − 1 for each of the
+    others; a chunk is an n-th of the elements, rounded up to a whole element.
     """
     activations = share(tokens * n_embd, world_size)
     parameters = share(12 * n_embd**2 + 13 * n_embd, world_size)
@@ -95,9 +95,8 @@ class CopyToRanks(torch.autograd.Function):
 class ReduceFromRanks(torch.autograd.Function):
     """Megatron's g: `ReduceFromRanks.apply(x, group)` is the sum over the ranks; backward is the identity.
 
-    Every rank has a term, and all go on with the same sum, so each already has the whole
-    gradient of it. One all-reduce forward, none backward. x may have any strides, and
-    is not modified. Source: Shoeybi et al. (2019), section 3.
+    All ranks go on with the same sum, so each already has the whole gradient of it. One all-reduce
+    forward, none backward. x may have any strides, and is not modified. Source: Shoeybi et al. (2019).
     """
 
     @staticmethod
@@ -164,9 +163,10 @@ class RowParallelLinear(nn.Module):
 class ParallelMLP(nn.Module):
     """GPT-2's MLP: each rank has an n-th of the features between its two layers.
 
-    Submodules: `c_fc`, the full one's cut by outputs, and `c_proj`, cut by inputs, in
-    memory of their own; GELU in its tanh form between them. One all-reduce forward and
-    one backward, of (B, T, D) numbers; no dropout.
+    Its parameters: those of `full.c_fc` cut by outputs and of `full.c_proj` by inputs,
+    in memory of their own and under names of your choice; c_proj's bias is whole on
+    every rank. GELU in its tanh form between the two. One all-reduce forward and one
+    backward, of (B, T, D) numbers; no dropout.
     """
 
     def __init__(self, full: Any, group: Group = None) -> None:
@@ -196,10 +196,10 @@ def by_rank(x: Shaped[Tensor, "rows *rest"], n: int) -> Shaped[Tensor, "rows *re
 class ParallelSelfAttention(nn.Module):
     """GPT-2's causal self-attention: each rank has an n-th of the heads, and nobody else has them.
 
-    Rank r has heads r H/n to (r + 1) H/n: the rows of c_attn that give their queries,
-    keys and values, and the columns of c_proj that read them, in memory of its own. One
-    all-reduce forward and one backward; no dropout. Raises ValueError unless n divides
-    the number of heads.
+    Rank r has heads r H/n to (r + 1) H/n − 1: the rows of c_attn that give their
+    queries, keys and values, and the columns of c_proj that read them, in memory of its
+    own; c_proj's bias is whole on every rank. One all-reduce forward and one backward;
+    no dropout. Raises ValueError unless n divides the number of heads.
     """
 
     def __init__(self, full: Any, group: Group = None) -> None:

@@ -60,10 +60,10 @@ def utf8_bytes(code_point: int) -> list[int]:
 
     code_point: the character's number in Unicode. Below 0x80 it is the only byte. Below
     0x800 its lowest 11 bits are dealt out to two bytes, below 0x10000 16 bits to three,
-    else 21 bits to four; the highest bits go to the first byte. That begins with as many
-    ones as there are bytes, then a zero; each further byte begins with 10 and carries 6
-    bits. Raises ValueError for a negative number, one above 0x10FFFF, or a surrogate,
-    0xD800 to 0xDFFF, and for no other. Source: RFC 3629, section 3.
+    else 21 bits to four, the highest bits to the first byte. The first byte begins with
+    as many ones as there are bytes, then a zero; each further byte begins with 10 and
+    carries 6 bits. Raises ValueError for a negative number, one above 0x10FFFF, or a
+    surrogate, 0xD800 to 0xDFFF, and for no other. Source: RFC 3629, section 3.
     """
     if not 0 <= code_point <= 0x10FFFF or 0xD800 <= code_point <= 0xDFFF:
         raise ValueError(f"{code_point:#x} is the number of no character")
@@ -80,11 +80,11 @@ def utf8_bytes(code_point: int) -> list[int]:
 def most_frequent_pair(words: Sequence[Sequence[int]], counts: Sequence[int]) -> Pair | None:
     """The pair of neighbouring tokens that occurs most often, or None if there is no pair.
 
-    words: the tokens of each word; no pair reaches from one word to the next. counts: for
-    each word, how often it stands in the text, 1 or more; a pair in it counts as often.
-    Pairs may overlap: [7, 7, 7] has the pair (7, 7) twice. Of several that occur equally
-    often it is the smallest pair: that with the smaller first token, and if these are
-    equal, the smaller second one.
+    words: the tokens of each word; no pair reaches from one word to the next. counts:
+    for each word, how often it stands in the text, 1 or more; a pair in it counts as
+    often. Pairs may overlap: [7, 7, 7] has the pair (7, 7) twice. Of several that occur
+    equally often it is the smallest pair: that with the smallest first token, and if
+    these are equal, with the smallest second one.
     """
     pairs: Counter[Pair] = Counter()
     for word, count in zip(words, counts, strict=True):
@@ -115,11 +115,12 @@ def merge_pair(ids: Sequence[int], pair: Pair, token: int) -> list[int]:
 def train_bpe(words: Sequence[Sequence[int]], counts: Sequence[int], n_merges: int) -> list[Pair]:
     """The first n_merges merges of a text: byte pair encoding's training.
 
-    words: tokens of each distinct pre-token, as a rule its bytes. counts: how often it
-    stands in the text, 1 or more. Each merge takes the most frequent pair of the words
-    as they are then, the smallest one of several, and replaces it in all of them, from
-    left to right, by the token 256 + number of merges before. Fewer merges are returned
-    if no pair is left. The arguments are not changed.
+    words: the tokens of each word, as a rule a pre-token's bytes; two words may be
+    equal. counts: how often each stands in the text, 1 or more. Each merge takes the
+    most frequent pair of the words as they are then, of equally frequent ones the
+    smallest. It replaces the pair in all words, from left to right, by the token
+    256 + number of merges before. Fewer merges are returned if no pair is left. The
+    arguments are not changed.
 
     The work is counted, in one check of 200 merges of 2,000 words: how often tokens are
     compared and hashed, in all. Allowed is n_merges times the number of pairs that these
@@ -184,9 +185,9 @@ def pre_tokenize(text: str) -> list[str]:
     2. letters of any script, with a single space before them if there is one;
     3. digits and other numbers of any script, with such a space;
     4. characters that are neither white space nor letters nor numbers, with such a space;
-    5. white space up to the end of the text, or of a run of two or more, if something else
-       follows, all but the last character (which may be the next piece's space);
-    6. white space.
+    5. a run of white space that ends the text; of any other run of two or more, all but
+       the last character (which may be the next piece's space);
+    6. white space that is left.
 
     A letter is of Unicode's category L, a number of category N. White space has Unicode's
     property White_Space, as for the package regex (str.isspace adds U+001C to U+001F; not
@@ -198,11 +199,11 @@ def pre_tokenize(text: str) -> list[str]:
 def encode(text: str, merges: Mapping[Pair, int]) -> list[int]:
     """The tokens of a text: cut by `pre_tokenize`, then merged within each piece.
 
-    merges: the token that each pair becomes; an earlier merge has a smaller token. A
-    piece begins as its bytes in UTF-8. In each step the pair that becomes the smallest
-    token is merged at all its places in the piece, from left to right, as by
-    `merge_pair`. The piece is done when no pair of it can be merged. Raises
-    UnicodeEncodeError for a surrogate, which has no bytes.
+    merges: the token that each pair becomes. An earlier merge has a smaller token,
+    wherever it stands in `merges`. A piece begins as its bytes in UTF-8. In each step
+    the pair that becomes the smallest token is merged at all its places in the piece,
+    from left to right, as by `merge_pair`. The piece is done when no pair of it can be
+    merged. Raises UnicodeEncodeError for a surrogate, which has no bytes.
     """
     tokens = []
     for piece in pre_tokenize(text):
@@ -233,10 +234,10 @@ def special_token_split(text: str, special: Collection[str]) -> list[str]:
 def encode_stream(chunks: Iterable[str], merges: Mapping[Pair, int]) -> Iterator[int]:
     """The tokens of a text that comes in chunks: those of `encode("".join(chunks), merges)`, one by one.
 
-    chunks: any iterable, even an endless one; a chunk may be empty, and may end anywhere.
-    Of the pieces that `pre_tokenize` cuts from the text so far, what follows can change
-    the last two, and no others. These others are certain: their tokens are given out
-    before the next chunk is taken, and their text is not kept. No chunk is taken before a
+    chunks: any iterable, even an endless one; a chunk may be empty, and may end
+    anywhere. `pre_tokenize` cuts the text so far into pieces, of which later text can
+    change only the last two. The others are certain: their tokens are given out before
+    the next chunk is taken, and their text is not kept. No chunk is taken before a
     token is asked for, and no further one while tokens of certain pieces are left.
     """
     held = ""
@@ -254,9 +255,9 @@ def encode_stream(chunks: Iterable[str], merges: Mapping[Pair, int]) -> Iterator
 def decode(ids: Iterable[int], vocab: Sequence[bytes]) -> str:
     """The text of some tokens.
 
-    vocab: the bytes of each token. The bytes of all tokens together are read as UTF-8: a
-    character may begin in one token and end in another. Tokens in any order have some
-    text: where their bytes are no UTF-8, U+FFFD stands in it, as often as Python's
+    ids: may be an iterator. vocab: the bytes of each token. The bytes of all tokens
+    together are read as UTF-8: a character may begin in one token and end in another.
+    Where they are no UTF-8, U+FFFD stands in the text, as often as Python's
     errors="replace" puts it. Raises ValueError for an id that vocab does not have,
     negative ones included.
     """

@@ -1,4 +1,4 @@
-"""Chapter 23's half-minute run for each step from GPT-2 to a Llama, with several seeds.
+"""Chapter 23's run, of 320 steps, for each step from GPT-2 to a Llama, with several seeds.
 
     python -m course_utils.sweeps.gpt2_to_llama
 

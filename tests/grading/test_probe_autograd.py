@@ -118,6 +118,26 @@ class OnTheClass(ref.StraightThroughRound):
         return torch.where(OnTheClass.inside, grad, 0.0), None, None
 
 
+class OnCtx(ref.StraightThroughRound):
+    """Keeps its mask as an attribute."""
+
+    @staticmethod
+    def forward(ctx, x, low, high):
+        ctx.inside = (low <= x.round()) & (x.round() <= high)
+        return x.round().clamp(low, high)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.where(ctx.inside, grad, 0.0), None, None
+
+
+@pytest.mark.parametrize("x", [torch.tensor([0.3, 3.0]), torch.zeros(0)])
+def test_a_mask_on_ctx_is_seen(x):
+    label = "a tensor is kept on ctx itself"
+    assert probes.saved_for_backward(OnCtx, call(x, -2, 2))[label]
+    assert not probes.saved_for_backward(ref.StraightThroughRound, call(x, -2, 2))[label]
+
+
 def test_state_on_the_class_is_seen():
     case = call(torch.tensor([0.3, 3.0]), -2, 2)  # the other call clamps neither
     label = "gradient of `x`"

@@ -5,7 +5,14 @@ import torch
 from torch import nn
 
 from course_utils.grading import call
-from course_utils.grading.probes import assembled, dropout, module, registry, tied
+from course_utils.grading.probes import (
+    assembled,
+    dropout,
+    module,
+    module_or_refusal,
+    registry,
+    tied,
+)
 from course_utils.grading.probes.chapters.modules import assemble, described
 
 X = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
@@ -95,6 +102,32 @@ def test_state_that_is_not_saved_is_lost_in_a_reload():
     weights = WEIGHTS | {"calls": torch.tensor(0.0)}
     kept = module(Saved, call({"n": 2}, weights, *steps))
     assert torch.equal(kept["step 3 (eval): output"], kept["step 1 (eval): output"] + 1)
+
+
+def test_a_buffer_that_moves_before_a_batch_is_refused_is_seen():
+    class Refusing(Scale):
+        def __init__(self, n=2):
+            super().__init__(n)
+            self.register_buffer("calls", torch.tensor(0))
+
+        def forward(self, x):
+            if len(x) < 2:
+                raise ValueError("one row")
+            self.calls += 1
+            return super().forward(x)
+
+    class Counting(Refusing):
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x)
+
+    one_row = call({"n": 2}, WEIGHTS, ("train", X[:1]), refused=True)
+    label = "the buffers are as before"
+    assert module_or_refusal(Refusing, one_row) == {"raises": "ValueError", label: True}
+    assert module_or_refusal(Counting, one_row) == {"raises": "ValueError", label: False}
+    assert module_or_refusal(Scale, one_row) == {"raises": "nothing", label: True}
+    case = call({"n": 2}, WEIGHTS, ("train", X))
+    assert module_or_refusal(Scale, case).keys() == module(Scale, case).keys()
 
 
 def test_start_values_and_extra_repr():

@@ -90,7 +90,7 @@ def mine(key: str) -> Any:
     answer = entry.get("answer")
     if entry.get("missing"):
         gaps = ", ".join(f"`{gap}`" if gap.isidentifier() else gap for gap in entry["missing"])
-        print(f"Your answer to {key} needs {gaps}, which could not be kept with it.")
+        why = f"Your answer to {key} needs {gaps}, which could not be kept with it."
     elif answer and all(answer):
         try:
             objects = [rebuilt(key, n, s) for n, s in zip(declared.names, answer, strict=True)]
@@ -102,17 +102,18 @@ def mine(key: str) -> Any:
             return objects[0] if len(objects) == 1 else tuple(objects)
         except Exception as error:  # whatever the stored answer does when it is run again
             raised = raised_by(error)
-            print(f"Your answer to {key} cannot be run here ({raised.kind}: {raised.message}).")
+            why = f"Your answer to {key} cannot be run here ({raised.kind}: {raised.message})."
     else:
-        print(f"You have no passed answer to {key} yet.")
+        why = f"You have no passed answer to {key} yet."
     if declared.has_answer:
-        print("The book's version stands in for it.")
+        print(f"{why} The book's version stands in for it.")
         stands_for[key] = BOOK
         return declared.reference
     if not declared.stand_in:
+        print(why)
         raise without_answer(key)
     stands_for[key] = f"the library's {declared.stand_in}"
-    print(f"{declared.stand_in} stands in for it.")
+    print(f"{why} {declared.stand_in} stands in for it.")
     return library(declared)
 
 

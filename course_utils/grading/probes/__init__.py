@@ -23,6 +23,7 @@ from course_utils.grading.probes.chapters.autograd_engine import (
     takes_vjp,
     walked,
 )
+from course_utils.grading.probes.chapters.batch_norm import module_or_refusal
 from course_utils.grading.probes.chapters.broadcasting_and_named_axes import split_and_merged
 from course_utils.grading.probes.chapters.caching_allocator import allocator
 from course_utils.grading.probes.chapters.cuda_memory import (
@@ -32,6 +33,7 @@ from course_utils.grading.probes.chapters.cuda_memory import (
     timeline,
     trace,
 )
+from course_utils.grading.probes.chapters.custom_functions import saved_for_backward
 from course_utils.grading.probes.chapters.data import (
     batches,
     drawn_again,
@@ -205,6 +207,7 @@ __all__ = [
     "merge_run",
     "module",
     "module_on_ranks",
+    "module_or_refusal",
     "named_arguments",
     "never_negative",
     "nf4_product",
@@ -231,6 +234,7 @@ __all__ = [
     "resumed",
     "sampled",
     "saved",
+    "saved_for_backward",
     "scaler_run",
     "seeded",
     "sharded_layer",

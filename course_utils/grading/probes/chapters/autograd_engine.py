@@ -224,8 +224,14 @@ class _Watched:
 
 @probe(read=_judged)
 def ordered(subject: Any, case: Case) -> dict[str, Any]:
-    """The order of a graph's nodes, as numbers, asked for twice; the orders are judged where they are read."""
+    """The order of a graph's nodes, as numbers, asked for twice; the orders are judged where they are read.
+
+    The case may say `used`: the nodes are as backward leaves them, with `saved` None.
+    """
     nodes = _nodes(_graph(case))
+    if "used" in case.kwargs:
+        for node in nodes:
+            node.saved = None
     root, inputs = nodes[case.kwargs.get("root", 0)], [node.inputs for node in nodes]
     watched: Any = type("Node", (_Watched, type(root)), {})
     for node in nodes:
@@ -352,7 +358,8 @@ def _drawn(case: Case) -> str:
 
 
 def _called_on_graph(name: str, case: Case) -> str:
-    return f"{name}(node {case.kwargs.get('root', 0)}), where {_drawn(case)}"
+    used = "; backward has used the graph" if "used" in case.kwargs else ""
+    return f"{name}(node {case.kwargs.get('root', 0)}), where {_drawn(case)}{used}"
 
 
 def _called_backward(name: str, case: Case) -> str:

@@ -222,7 +222,7 @@ def injected(subject: Any, case: Case) -> dict[str, Any]:
         made.get_submodule(name).train(not made.training)
     before = {id(p): (name, p.detach().clone()) for name, p in made.named_parameters()}
     try:
-        result = subject(made, list(targets), **case.kwargs)
+        result = subject(made, targets, **case.kwargs)
     except ValueError:
         return {"raises": "ValueError"} | _outcome(made, before)
     seen: dict[str, Any] = {"raises": "nothing"}
@@ -285,7 +285,7 @@ def _called_injected(name: str, case: Case) -> str:
     given = "".join(f", {key}={shown(value)}" for key, value in case.kwargs.items())
     how = f" in {mode[0]} mode" if mode else ""
     how += f", but not {' and '.join(mode[1:])}" * bool(mode[1:])
-    return f"{name}({described(tree)}{how}, {shown(list(targets))}{given})"
+    return f"{name}({described(tree)}{how}, {shown(targets)}{given})"
 
 
 injected.called = _called_injected
@@ -426,6 +426,7 @@ adapter_state.called = _called_state
 def nf4_product(subject: Any, case: Case) -> dict[str, Any]:
     """Apply a Function of an intermediate x and a quantised W: the product, and the gradient of x.
 
+    The case: apply's arguments, and `transposed` where the gradient that comes in is not contiguous.
     Before backward it is applied to another x and another W, which are no business of this call's.
     Autograd raises in backward if a tensor given to `save_for_backward` was edited in the meantime;
     one kept in any other way is not guarded.
@@ -451,6 +452,8 @@ def nf4_product(subject: Any, case: Case) -> dict[str, Any]:
     if not result.numel():
         return seen
     incoming = 0.5 * ramp(result) + 0.7
+    if case.kwargs.get("transposed"):
+        incoming = incoming.mT.contiguous().mT
     before = incoming.clone()
     (gradient,) = torch.autograd.grad(result, leaf, incoming, allow_unused=True)
     seen["gradient of `x`"] = gradient
@@ -470,7 +473,8 @@ def nf4_product(subject: Any, case: Case) -> dict[str, Any]:
 
 
 def _called_product(name: str, case: Case) -> str:
-    return f"{name}.apply({', '.join(map(shown, case.args))})"
+    how = ", and a gradient that is not contiguous" if case.kwargs.get("transposed") else ""
+    return f"{name}.apply({', '.join(map(shown, case.args))}){how}"
 
 
 nf4_product.called = _called_product

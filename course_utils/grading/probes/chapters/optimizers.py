@@ -27,14 +27,15 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
     """Every parameter after every step, and what a training loop relies on besides.
 
     The case's keyword arguments: params, a list of tensors; grads, for each step a list with a
-    gradient or None for each parameter; groups, a list of dicts whose "params" are indices, or None
-    for one group of all; options, of the optimizer; reload, the number of the step (from 1) before
-    which the state_dict goes into a fresh optimizer, made with no options, on fresh parameters; begins,
-    the class of torch.optim that takes the steps before that, in place of the subject; fade,
-    a factor on every group's lr after each step, as a schedule has it; counts, the name under which
-    the state is to keep the number of a parameter's steps, as a float32 tensor; stateless, whether
-    anything is kept of any parameter. Between saving and
-    loading another optimizer of the class takes a step of its own.
+    gradient or None for each parameter, and an empty list for an optimizer that is built and takes
+    no step; groups, a list of dicts whose "params" are indices, or None for one group of all;
+    options, of the optimizer; reload, the number of the step (from 1) before which the state_dict
+    goes into a fresh optimizer, made with no options, on fresh parameters; begins, the class of
+    torch.optim that takes the steps before that, in place of the subject; fade, a factor on every
+    group's lr after each step, as a schedule has it; counts, the name under which the state is to
+    keep the number of a parameter's steps, as a float32 tensor; stateless, whether anything is
+    kept of any parameter. Between saving and loading another optimizer of the class takes a step
+    of its own.
 
     Gradients are written into tensors that stay the same from step to step, as
     `zero_grad(set_to_none=False)` and `backward` do: an optimizer that keeps one as its state sees it
@@ -70,7 +71,9 @@ def optimizer(subject: Any, case: Case) -> dict[str, Any]:
         for group in optimizer.param_groups:
             group["lr"] *= given.get("fade", 1.0)
     seen: dict[str, Any] = {
-        f"parameter {i} after each step": torch.stack(values) for i, values in enumerate(trail)
+        f"parameter {i} after each step": torch.stack(values)
+        for i, values in enumerate(trail)
+        if values
     }
     used = {i for grads in given["grads"] for i, g in enumerate(grads) if g is not None}
     seen["parameters are changed in place"] = in_place
@@ -126,7 +129,8 @@ def _called_with_steps(name: str, case: Case) -> str:
     few = [f"p{i}" for i in range(count)] if count <= 6 else ["p0", "…", f"p{count - 1}"]
     first = "[" + ", ".join(made or few) + "]"
     options = "".join(f", {key}={shown(value)}" for key, value in given.get("options", {}).items())
-    text = f"{name}({first}{options}), {len(given['grads'])} step{'s' if len(given['grads']) > 1 else ''}"
+    steps = len(given["grads"])
+    text = f"{name}({first}{options}), {steps or 'no'} step{'s' * (steps > 1)}"
     missing = [
         f"p{i} in step {number}"
         for number, grads in enumerate(given["grads"], start=1)
@@ -155,7 +159,7 @@ def _values_if_few(given: dict[str, Any]) -> str:
         came = ", then ".join(
             "None" if grads[i] is None else _listed(grads[i]) for grads in given["grads"]
         )
-        parts.append(f"p{i} = {_listed(p)}, gradients {came}")
+        parts.append(f"p{i} = {_listed(p)}" + f", gradients {came}" * bool(came))
     return f", where {'; '.join(parts)}"
 
 
