@@ -452,7 +452,7 @@ def grade(
         str, typer.Option(help="best (what this machine gives), bubblewrap or process.")
     ] = "best",
     require_sandbox: Annotated[
-        bool, typer.Option("--require-sandbox", help="Grade nothing without a whole sandbox.")
+        bool, typer.Option("--require-sandbox", help="Grade nothing without bubblewrap.")
     ] = False,
     as_root: Annotated[
         bool,
