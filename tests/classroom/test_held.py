@@ -152,8 +152,8 @@ def place(tmp_path: Path) -> Path:
     return folder_of(tmp_path / "class", students)
 
 
-def graded_class(place: Path, *decide: tuple[str, str, float]) -> Any:
-    settings = Settings(modules=("toy_class",), decide=decide)
+def graded_class(place: Path, *decide: tuple[str, str, float], only: tuple[str, ...] = ()) -> Any:
+    settings = Settings(modules=("toy_class",), decide=decide, only=only)
     return grade_class.grade(place, toy_class.PLAN, place.parent / "run", settings)
 
 
@@ -193,6 +193,11 @@ def test_a_decision_enters_the_record(inline: None, place: Path) -> None:
     assert full and (full.outcome, full.points) == (PASSED, 2.0)
     lines = (summary.folder / "results.jsonl").read_text("utf-8").splitlines()
     assert sum('"decided": "2' in line for line in lines) == 2
+    anew = graded_class(place, only=("ada",))
+    assert anew.held == 1
+    undone = f"graded again: ada, {KEY}; what was decided of it (2 points) counts no longer"
+    assert undone in anew.notes
+    assert undone not in graded_class(place).notes
 
 
 @pytest.mark.parametrize(

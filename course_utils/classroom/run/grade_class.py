@@ -136,6 +136,17 @@ def _counted(book: Journal) -> list[Record]:
     return [one for one in book.records.values() if one.student not in book.left_out]
 
 
+def undone(before: Record | None, now: Record) -> Iterator[str]:
+    """Decisions on held answers that grading them again takes back, a sentence each."""
+    for result in now.results:
+        old = before.result(result.key) if before else None
+        if old and old.decided:
+            yield (
+                f"graded again: {now.student}, {result.key}; what was decided of it ({old.points:g} "
+                "points) counts no longer"
+            )
+
+
 def _grade_all(
     submissions: Sequence[Submission],
     book: Journal,
@@ -146,6 +157,7 @@ def _grade_all(
     """Grade what is to be graded, each record onto the disk as it comes."""
 
     def keep(record: Record) -> None:
+        summary.notes += undone(book.records.get(record.student), record)
         book.append(record)
         progress.step(record)
         summary.graded += 1
