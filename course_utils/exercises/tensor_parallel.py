@@ -485,10 +485,13 @@ CopyToRanks.mistake(
     ),
     cost=True,
 )
+ROW_BY_ROW = (
+    "The values are right, but you all-reduce row by row. One all-reduce of the whole tensor has as "
+    "many messages as that of one row."
+)
 for where in (SUM_BACK, SUM):
     CopyToRanks.mistake(
-        "The values are right, but you all-reduce row by row. One all-reduce of the whole tensor has "
-        "as many messages as that of one row.",
+        ROW_BY_ROW,
         replace(
             where,
             "for row in torch.atleast_1d(total):\n            " + where.replace("total", "row"),
@@ -729,11 +732,6 @@ layer_contracts(
     sent=ring(30 * 40 * 4, 4),
     held=(40 * 48 + 48) // 4 * 4,
     messages="one all-reduce of x's gradient",
-)
-
-ROW_BY_ROW = (
-    "The values are right, but you all-reduce row by row. One all-reduce of the whole tensor has as "
-    "many messages as that of one row."
 )
 
 KEPT_AS_A_PART = (

@@ -131,10 +131,26 @@ class OnCtx(ref.StraightThroughRound):
         return torch.where(ctx.inside, grad, 0.0), None, None
 
 
+class InADict(OnCtx):
+    """Keeps it in a dict there."""
+
+    @staticmethod
+    def forward(ctx, x, low, high):
+        result = OnCtx.forward(ctx, x, low, high)
+        ctx.kept = {"inside": ctx.inside}
+        del ctx.inside
+        return result
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.where(ctx.kept["inside"], grad, 0.0), None, None
+
+
+@pytest.mark.parametrize("subject", [OnCtx, InADict])
 @pytest.mark.parametrize("x", [torch.tensor([0.3, 3.0]), torch.zeros(0)])
-def test_a_mask_on_ctx_is_seen(x):
+def test_a_mask_on_ctx_is_seen(x, subject):
     label = "a tensor is kept on ctx itself"
-    assert probes.saved_for_backward(OnCtx, call(x, -2, 2))[label]
+    assert probes.saved_for_backward(subject, call(x, -2, 2))[label]
     assert not probes.saved_for_backward(ref.StraightThroughRound, call(x, -2, 2))[label]
 
 

@@ -20,6 +20,12 @@ from . import feedback, gradebook, report, similarity, similarity_page
 from .sections import NOTEBOOKS, sections_of
 
 SERVICES = ("gradescope", "classroom")
+OWN = {
+    "feedback": "feedback/{}.html",
+    "gradescope": "gradescope/{}.json",
+    "classroom": "classroom/{}.txt",
+}
+"""A student's own files."""
 
 
 def write_all(
@@ -40,7 +46,7 @@ def write_all(
     roster: what Canvas or Moodle exports. sources: answers' texts by student and exercise, for a
     similarity report. also: "gradescope" and "classroom", a file for each submission. site: where
     the web book is published, for links. wall_seconds: how long the run took. without: students whose
-    pages of an earlier call are deleted.
+    own files of an earlier call are deleted.
     Raises RosterError before anything is written. A file appears whole or not at all.
     """
     unknown = sorted(set(also) - set(SERVICES))
@@ -64,12 +70,12 @@ def write_all(
     }
     for record in aligned:
         name = file_name(record.student)
-        texts[f"feedback/{name}.html"] = feedback.as_html(plan, record, sections)
+        texts[OWN["feedback"].format(name)] = feedback.as_html(plan, record, sections)
         if "gradescope" in also:
             results = gradescope(plan, record)
-            texts[f"gradescope/{name}.json"] = json.dumps(results, indent=1) + "\n"
+            texts[OWN["gradescope"].format(name)] = json.dumps(results, indent=1) + "\n"
         if "classroom" in also:
-            texts[f"classroom/{name}.txt"] = classroom_base64(plan, record) + "\n"
+            texts[OWN["classroom"].format(name)] = classroom_base64(plan, record) + "\n"
     if sources is not None:
         counting = {
             student: {key: text for key, text in answers.items() if key in plan.keys}
@@ -77,8 +83,8 @@ def write_all(
         }
         texts["similarity.html"] = similarity_page.as_html(similarity.similar(counting), plan.title)
     for student in without:
-        for of_one in ("feedback/{}.html", "gradescope/{}.json", "classroom/{}.txt"):
-            (folder / of_one.format(file_name(student))).unlink(missing_ok=True)
+        for path in OWN.values():
+            (folder / path.format(file_name(student))).unlink(missing_ok=True)
     for name, text in texts.items():
         write_whole(folder / name, text.encode("utf-8", "backslashreplace"))
     return [folder / name for name in texts]

@@ -9,12 +9,12 @@ gradebook: random cases come from the run's secret, and records are put in order
 
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from course_utils.classroom.marks.marking import decided
 from course_utils.classroom.marks.plan import Plan
@@ -31,6 +31,7 @@ from .tasks import Graded, Job, Settings, Task, damaged
 from .todo import check_choice, extend, leave_out, what_to_do
 
 ERRORS = "errors.log"
+One = TypeVar("One", Submission, Record)
 
 
 class Progress:
@@ -107,11 +108,14 @@ def grade(
         check_choice(plan, found.submissions, settings)
         leave_out(book, found.submissions, settings)
         summary.notes += extend(book, settings)
-        counted = [one for one in found.submissions if one.student not in book.left_out]
+        counted = _counted(found.submissions, book)
         _grade_all(counted, book, settings, progress, summary)
         for decision in settings.decide:
             book.append(decided_in(book, *decision))
-        order = sorted(_counted(book), key=lambda one: (one.student.casefold(), one.student))
+        order = sorted(
+            _counted(book.records.values(), book),
+            key=lambda one: (one.student.casefold(), one.student),
+        )
         progress.say(f"writing gradebook and pages for {plural(len(order), 'student')}")
         summary.records = tuple(replace(one, results=_in_order(plan, one)) for one in order)
         summary.files = tuple(
@@ -131,12 +135,13 @@ def grade(
     return summary
 
 
-def _counted(book: Journal) -> list[Record]:
-    """The records of all who are not left out."""
-    return [one for one in book.records.values() if one.student not in book.left_out]
+def _counted(ones: Iterable[One], book: Journal) -> list[One]:
+    """Those whose student is not left out."""
+    without = book.left_out
+    return [one for one in ones if one.student not in without]
 
 
-def undone(before: Record | None, now: Record) -> Iterator[str]:
+def _undone(before: Record | None, now: Record) -> Iterator[str]:
     """Decisions on held answers that grading them again takes back, a sentence each."""
     for result in now.results:
         old = before.result(result.key) if before else None
@@ -157,7 +162,7 @@ def _grade_all(
     """Grade what is to be graded, each record onto the disk as it comes."""
 
     def keep(record: Record) -> None:
-        summary.notes += undone(book.records.get(record.student), record)
+        summary.notes += _undone(book.records.get(record.student), record)
         book.append(record)
         progress.step(record)
         summary.graded += 1
@@ -277,7 +282,7 @@ def _in_order(plan: Plan, record: Record) -> tuple[Any, ...]:
 def _notes_on(found: intake.Found, book: Journal, plan: Plan) -> list[str]:
     """What an instructor should know about a run, a sentence each."""
     notes = [f"left out: {text}" for text in few(found.left_out, 20)]
-    records = _counted(book)
+    records = _counted(book.records.values(), book)
     here = {one.student for one in found.submissions}
     gone = sorted(one.student for one in records if one.student not in here)
     if gone:

@@ -77,7 +77,7 @@ class Journal:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "isolation": [],
         }
-        write_whole(path, json.dumps(run, indent=1, ensure_ascii=False) + "\n")
+        _write_run(self.folder, run)
         return run
 
     def _read(self) -> Iterator[Record]:
@@ -108,7 +108,7 @@ class Journal:
         self.records |= merged([record] if before is None else [before, record])
         if record.isolation and record.isolation not in self.run["isolation"]:
             self.run["isolation"].append(record.isolation)
-            self._write_run()
+            _write_run(self.folder, self.run)
 
     @property
     def left_out(self) -> frozenset[str]:
@@ -119,11 +119,7 @@ class Journal:
         """Leave students out from now on (True), or count them again (False)."""
         again = {student for student, out in students.items() if not out}
         self.run["left_out"] = sorted((self.left_out | students.keys()) - again)
-        self._write_run()
-
-    def _write_run(self) -> None:
-        text = json.dumps(self.run, indent=1, ensure_ascii=False) + "\n"
-        write_whole(self.folder / RUN, text)
+        _write_run(self.folder, self.run)
 
 
 @contextmanager
@@ -162,6 +158,10 @@ def sealed(body: str, number: int, secret: bytes) -> str:
     """A record's JSON with the seal that it has as this line of the results."""
     seal = hmac.digest(secret, f"{number}\n{body}".encode("utf-8", "replace"), "sha256").hex()
     return f'{body[:-1]}, "seal": "{seal}"}}'
+
+
+def _write_run(folder: Path, run: dict[str, Any]) -> None:
+    write_whole(folder / RUN, json.dumps(run, indent=1, ensure_ascii=False) + "\n")
 
 
 def _run_in(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from course_utils.grading.driving.case import Case
 from course_utils.grading.driving.probe import probe
-from course_utils.grading.probes.functions import flat_tensors
+from course_utils.grading.pytrees.tree import tensors
 
 from .autograd import straight_through
 
@@ -18,8 +18,7 @@ def saved_for_backward(subject: Any, case: Case) -> dict[str, Any]:
     x, *rest = case.args
     seen = straight_through(subject, case)
     node = subject.apply(x.detach().requires_grad_(), *rest).grad_fn
-    kept = flat_tensors(list(getattr(node, "__dict__", {}).values()))
-    return seen | {"a tensor is kept on ctx itself": any(True for _ in kept)}
+    return seen | {"a tensor is kept on ctx itself": bool(tensors(getattr(node, "__dict__", {})))}
 
 
 saved_for_backward.called = straight_through.called
