@@ -123,12 +123,16 @@ def test_links_and_commands_of_the_pages_exist(page: str) -> None:
         assert (ROOT / folder).is_dir(), folder
 
 
-def test_hooks_are_local() -> None:
+def test_hooks_are_local_and_those_of_make_check() -> None:
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     assert [repo["repo"] for repo in config["repos"]] == ["local"]
-    for hook in config["repos"][0]["hooks"]:
-        assert hook["language"] == "system"
-        assert hook["entry"].startswith(".venv/bin/python -m ")
+    hooks = config["repos"][0]["hooks"]
+    assert {hook["language"] for hook in hooks} == {"system"}
+    makefile = (ROOT / "Makefile").read_text().replace("$(RUN)", ".venv/bin/python")
+    check = re.search(r"^check:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert check
+    of_make = {line.strip() for line in check[1].splitlines()}
+    assert {hook["entry"].removesuffix(" --force-exclude") for hook in hooks} == of_make
 
 
 def test_the_modules_that_begin_first_exist() -> None:

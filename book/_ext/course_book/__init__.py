@@ -2,7 +2,7 @@
 
 ``markdown``      portable Markdown of a cell → MyST
 ``notebooks``     a notebook as committed → the notebook a page is made of (``source-read``)
-``ahead``         notebooks that the cache lacks, run two at a time before the pages are read
+``ahead``         notebooks that the cache lacks, run two at a time while the other pages are read
 ``directives``    the box that announces an exercise
 ``api``           the package's names, from its sources
 ``moved``         the lists of what moved, from the rows that the suite runs

@@ -1,13 +1,13 @@
-"""Notebooks whose run is not cached are run before Sphinx reads the pages, two at a time.
+"""Notebooks whose run is not cached run beside Sphinx, two at a time, while it reads the other pages.
 
-Sphinx would run each when it reads its page, one after the other. Here their runs go into the cache, where
-the reading finds them; one that fails is a warning, and is run again by whoever reads its page.
+Sphinx would run each when it reads its page, one after the other. Here its page is read when its run is in
+the cache; a run that fails is a warning, and whoever reads its page runs it again.
 """
 
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import nbformat
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
-from sphinx.util.display import status_iterator
 
 from . import engine
 from .notebooks import page_text
@@ -28,42 +27,69 @@ logger = logging.getLogger(__name__)
 
 
 def setup(app: Sphinx) -> None:
-    """Register the run."""
-    app.connect("env-before-read-docs", run)
+    """Register the runs."""
+    runs = Runs()
+    app.connect("env-before-read-docs", runs.begin)
+    app.connect("source-read", runs.wait_for, priority=400)  # before the page's text is made
+    app.connect("build-finished", runs.end)
 
 
-def run(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
-    """Sphinx's ``env-before-read-docs``: run what the pages to be read need and the cache lacks."""
-    from jupyter_cache import get_cache
-    from jupyter_cache.base import CacheBundleIn
+class Runs:
+    """The runs of one build: what has begun, and not been read yet."""
 
-    if env.mystnb_config.execution_mode != "cache":
-        return
-    cache = get_cache(env.mystnb_config.execution_cache_path)
-    wanted = dict(_not_in(cache, app, docnames))
-    if len(wanted) < AT_A_TIME:
-        return
-    longest_first = sorted(wanted, key=lambda docname: -len(wanted[docname].cells))
-    spawn = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-    with ProcessPoolExecutor(AT_A_TIME, spawn, engine.prepare_kernels) as pool:
-        runs = {}
-        for docname in longest_first:
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._begun: dict[str, Future[tuple[str, float, str | None]]] = {}
+
+    def begin(self, app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
+        """Sphinx's ``env-before-read-docs``: begin to run what the pages to be read need and the cache
+        lacks, and let these be read last, in the order in which they run."""
+        if env.mystnb_config.execution_mode != "cache":
+            return
+        spawn = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+        self._pool = ProcessPoolExecutor(AT_A_TIME, spawn, engine.prepare_kernels)
+        limit = env.mystnb_config.execution_timeout
+        longest_first = sorted(docnames, key=lambda name: -_cells(env.doc2path(name)))
+        for docname, notebook in _not_in(_cache(app), app, longest_first):
             folder = str(Path(env.doc2path(docname)).parent)
-            limit = env.mystnb_config.execution_timeout
-            runs[pool.submit(execute, nbformat.writes(wanted[docname]), folder, limit)] = docname
-        for done in status_iterator(
-            as_completed(runs), "running notebooks... ", length=len(runs), stringify_func=runs.get
-        ):
-            ran, seconds, error = done.result()
-            if error:
-                logger.warning("it failed:\n%s", error, location=runs[done], type="course")
-                continue
-            bundle = CacheBundleIn(
-                nbformat.reads(ran, as_version=4),
-                str(env.doc2path(runs[done])),
-                data={"execution_seconds": seconds},
-            )
-            cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+            run = self._pool.submit(execute, nbformat.writes(notebook), folder, limit)
+            self._begun[docname] = run
+        if self._begun:
+            logger.info("running notebooks: %d, %d at a time", len(self._begun), AT_A_TIME)
+            others = [docname for docname in docnames if docname not in self._begun]
+            docnames[:] = [*others, *self._begun]
+
+    def wait_for(self, app: Sphinx, docname: str, _: list[str]) -> None:
+        """Sphinx's ``source-read``: when this page's run has ended, put it into the cache."""
+        from jupyter_cache.base import CacheBundleIn
+
+        run = self._begun.pop(docname, None)
+        if run is None:
+            return
+        ran, seconds, error = run.result()
+        if error:
+            logger.warning("it failed:\n%s", error, location=docname, type="course")
+            return
+        notebook, path = nbformat.reads(ran, as_version=4), str(app.env.doc2path(docname))
+        bundle = CacheBundleIn(notebook, path, data={"execution_seconds": seconds})
+        _cache(app).cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+
+    def end(self, _: Sphinx, error: Exception | None) -> None:
+        """Sphinx's ``build-finished``: what has not begun to run does not, if the build was broken off."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=error is None, cancel_futures=True)
+
+
+def _cells(path: str | Path) -> int:
+    """How long a notebook probably runs: the number of its cells. A page of Markdown has few."""
+    path = Path(path)
+    return len(nbformat.read(path, as_version=4).cells) if path.suffix == ".ipynb" else 0
+
+
+def _cache(app: Sphinx) -> Any:
+    from jupyter_cache import get_cache
+
+    return get_cache(app.env.mystnb_config.execution_cache_path)
 
 
 def _not_in(

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.util import logging
@@ -27,18 +28,30 @@ Cell = dict[str, Any]
 ALT = re.compile(r"#\s*alt:\s*(.+(?:\n# {3,}\S.*)*)\n?")
 CODE_CELL = re.compile(r"(?P<head>^```\{code-cell\}[^\n]*)\n(?P<source>.*?)^```", re.M | re.S)
 
+FOLD = "solution"
+"""Marks a solution's fold. Its words would make its run another one: cached execution compares metadata."""
+
 
 def setup(app: Sphinx) -> None:
     """Register the rewriting of notebooks and its switches."""
     app.add_config_value("course_solutions", True, "env", [bool])
     app.connect("config-inited", _read_switch)
     app.connect("source-read", rewrite)
+    app.connect("doctree-read", name_folds)
 
 
 def rewrite(app: Sphinx, docname: str, source: list[str]) -> None:
     """Sphinx's ``source-read``: replace the notebook's text by its page's."""
     source[0] = page_text(app, docname, source[0])
     engine.fresh_home()
+
+
+def name_folds(_: Sphinx, doctree: nodes.document) -> None:
+    """Sphinx's ``doctree-read``: say in the build's language what opens and shuts a solution."""
+    for cell in doctree.findall(nodes.container):
+        if cell.get("prompt_show") == FOLD:
+            cell["prompt_show"] = say("Show the book's solution")
+            cell["prompt_hide"] = say("Hide the solution")
 
 
 @lru_cache
@@ -166,11 +179,7 @@ def _exercise_cells(cell: Cell, solutions: bool) -> Iterator[Cell]:
     key = cell["metadata"]["exercise"]
     yield _tagged(cell, "exercise-stub", "skip-execution")
     yield _new_markdown(hints_markdown(engine.hints(key)))
-    prompts = {
-        "code_prompt_show": say("Show the book's solution"),
-        "code_prompt_hide": say("Hide the solution"),
-    }
-    metadata = {"tags": ["exercise-solution", "hide-input"], "mystnb": prompts}
+    metadata = {"tags": ["exercise-solution", "hide-input"], "mystnb": {"code_prompt_show": FOLD}}
     yield _new_code(engine.solution(key), metadata)
 
 

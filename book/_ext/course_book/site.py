@@ -1,7 +1,9 @@
 """Titles, buttons and scripts of the site, and a check that images say what they show."""
 
 import functools
+import os
 import re
+import sys
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -11,6 +13,7 @@ from urllib.parse import urlsplit
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 
 from . import engine
@@ -26,6 +29,7 @@ def setup(app: Sphinx) -> None:
     """Register the site's settings and checks."""
     app.connect("config-inited", configure)
     app.connect("builder-inited", silence_thebe)
+    app.connect("env-updated", write_side_by_side)
     app.connect("doctree-resolved", require_alt_text)
     app.connect("html-page-context", add_filter)
     app.connect("html-page-context", name_toggles, priority=900)  # after the theme's own
@@ -64,6 +68,15 @@ def repository_options(repository: str) -> dict[str, Any]:
         "use_edit_page_button": True,
         "launch_buttons": {"notebook_interface": "jupyterlab"} | colab,
     }
+
+
+def write_side_by_side(app: Sphinx, _: BuildEnvironment) -> None:
+    """Once all pages are read, let a process for each core write them; Jupyter Book has no option for it.
+
+    Linux only: elsewhere a process that has loaded torch is no safe one to fork.
+    """
+    if sys.platform == "linux":
+        app.parallel = os.cpu_count() or 1
 
 
 def silence_thebe(app: Sphinx) -> None:
