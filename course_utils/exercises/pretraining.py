@@ -640,7 +640,7 @@ near_duplicates = Exercise(
         "A pair may agree in several bands: collect candidates in a set, and compare when it is complete.",
         (
             "edge cases",
-            "`K % bands` must be 0. The likeness decides at the threshold itself, too: `>=`.",
+            "`K % bands` must be 0. The similarity decides at the threshold itself, too: `>=`.",
         ),
         "`itertools.combinations(bucket, 2)` gives pairs in order, if the bucket is.",
     ),
@@ -754,10 +754,10 @@ near_duplicates.slips(
         ): "Your pairs are in no order: sort them.",
         replace(
             "found[2] >= threshold", "found[2] > threshold"
-        ): "You leave out pairs at the threshold itself. Keep likenesses of at least it.",
+        ): "You leave out pairs at the threshold itself. Keep similarities of at least it.",
         replace(
-            "return [found for found in likeness if found[2] >= threshold]", "return likeness"
-        ): "You return all candidates. Keep those whose likeness is at least the threshold.",
+            "return [found for found in measured if found[2] >= threshold]", "return measured"
+        ): "You return all candidates. Keep those whose similarity is at least the threshold.",
         replace(
             BANDS, f"[{BANDS}[0]]"
         ): "You look at the first band only. One band of any is enough.",
@@ -804,7 +804,7 @@ near_duplicates.slips(
         ): "You pair each document with the first of its bucket only. All pairs within a bucket are candidates.",
         replace(
             "similarity(i, j)) for", "float((signatures[i] == signatures[j]).double().mean())) for"
-        ): "You return the share of equal columns, which estimates the likeness. Call `similarity`.",
+        ): "You return the share of equal columns, which estimates the similarity. Call `similarity`.",
         replace(
             "bands < 1 or signatures.size(1) % bands", "bands < 1"
         ): "Some documents have bands of other sizes: "
@@ -817,7 +817,7 @@ near_duplicates.slips(
 
 
 @near_duplicates.mistake(
-    "You compare the true likeness of every pair. It is slow: compare candidates only.",
+    "You compare the true similarity of every pair. It is slow: compare candidates only.",
 )
 def _(signatures, bands, similarity, threshold):
     n, K = signatures.shape
@@ -833,9 +833,9 @@ def _(signatures, bands, similarity, threshold):
     found = []
     for i in range(n):
         for j in range(i + 1, n):
-            likeness = similarity(i, j)
-            if likeness >= threshold and (parts[i] == parts[j]).all(-1).any():
-                found.append((i, j, likeness))
+            value = similarity(i, j)
+            if value >= threshold and (parts[i] == parts[j]).all(-1).any():
+                found.append((i, j, value))
     return found
 
 
@@ -853,8 +853,8 @@ def _(signatures, bands, similarity, threshold):
         _, group = part.unique(dim=0, return_inverse=True) if n else (None, part.new_zeros(0))
         agree |= group[:, None] == group
     pairs = agree.triu(1).nonzero().tolist()
-    likeness = [(i, j, similarity(i, j)) for i, j in pairs]
-    return [one for one in likeness if one[2] >= threshold]
+    measured = [(i, j, similarity(i, j)) for i, j in pairs]
+    return [one for one in measured if one[2] >= threshold]
 
 
 @near_duplicates.mistake(
@@ -871,9 +871,9 @@ def _(signatures, bands, similarity, threshold):
         for bucket in buckets.values():
             for at, i in enumerate(bucket):
                 for j in bucket[at + 1 :]:
-                    likeness = similarity(i, j)
-                    if likeness >= threshold:
-                        found.add((i, j, likeness))
+                    value = similarity(i, j)
+                    if value >= threshold:
+                        found.add((i, j, value))
     return sorted(found)
 
 
@@ -890,8 +890,8 @@ def _(signatures, bands, similarity, threshold):
             buckets.setdefault(tuple(row), set()).add(i)
     for bucket in buckets.values():
         pairs |= {(i, j) for i in bucket for j in bucket if i < j}
-    likeness = [(i, j, similarity(i, j)) for i, j in sorted(pairs)]
-    return [one for one in likeness if one[2] >= threshold]
+    measured = [(i, j, similarity(i, j)) for i, j in sorted(pairs)]
+    return [one for one in measured if one[2] >= threshold]
 
 
 @near_duplicates.alternative("sorted bands, runs of equal ones")
@@ -910,9 +910,9 @@ def _(signatures, bands, similarity, threshold):
                 pair = (min(i, j), max(i, j))
                 if pair not in seen:
                     seen.add(pair)
-                    likeness = similarity(*pair)
-                    if likeness >= threshold:
-                        out.append((*pair, likeness))
+                    value = similarity(*pair)
+                    if value >= threshold:
+                        out.append((*pair, value))
     return sorted(out)
 
 

@@ -67,19 +67,19 @@ def draw_log(
 def draw_minhash(
     scatter: Mapping[str, Points], curves: Mapping[str, Points], marks: Points = ()
 ) -> Drawing:
-    """Left: estimates of a likeness against the truth. Right: the chance to become candidates."""
+    """Left: estimates of a similarity against the truth. Right: the chance to become candidates."""
     figure = Drawing(figsize=(8.2, 3.4), facecolor=PAPER, layout="constrained")
     left, right = figure.subplots(1, 2)
     left.plot([0, 1], [0, 1], color=FAINT, linewidth=1)
     for (name, pairs), colour, size in zip(scatter.items(), PALETTE, (9, 14, 20), strict=False):
         left.scatter(*zip(*pairs, strict=True), s=size, color=colour, alpha=0.6, label=name)
-    left.set_xlabel("Jaccard likeness", color=INK)
+    left.set_xlabel("Jaccard similarity", color=INK)
     left.set_ylabel("share of equal numbers", color=INK)
     for (name, pairs), colour in zip(curves.items(), PALETTE, strict=False):
         right.plot(*zip(*pairs, strict=True), color=colour, label=name)
     if marks:
         right.scatter(*zip(*marks, strict=True), s=12, color=INK, zorder=3, label="measured")
-    right.set_xlabel("Jaccard likeness", color=INK)
+    right.set_xlabel("Jaccard similarity", color=INK)
     right.set_ylabel("chance to be candidates", color=INK)
     for ax in (left, right):
         ax.spines[["top", "right"]].set_visible(False)

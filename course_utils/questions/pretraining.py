@@ -61,7 +61,7 @@ pairs = Prediction(
             why="One for each document and band: linear in n.",
         ),
         Ask(
-            "chance that two documents of likeness 0.5 become candidates, in percent",
+            "chance that two documents of similarity 0.5 become candidates, in percent",
             truth="round(100 * (1 - (1 - 0.5**4) ** 16))",
             why="A band of 4 numbers agrees with probability 0.5⁴ = 1/16. Sixteen tries do not make that certain: 1 − (15/16)¹⁶.",
         ),

@@ -1,4 +1,4 @@
-"""Chapter 24, near duplicates: texts as sets of shingles, their likeness, and how to find it without
+"""Chapter 24, near duplicates: texts as sets of shingles, their similarity, and how to find it without
 comparing every pair.
 
 Letters: n documents, S shingles of one, K hash functions, and so K numbers in a signature.
@@ -64,8 +64,8 @@ def near_duplicates(
 
     Cut the K columns into `bands` groups of equally many neighbouring ones. Two documents
     are candidates if in at least one band all their numbers agree. similarity(i, j), with
-    i < j, is their true likeness, and slow: it is called once for each pair of candidates,
-    and for no other. Result: (i, j, likeness) for each pair of candidates whose likeness
+    i < j, is their true similarity, and slow: it is called once for each pair of candidates,
+    and for no other. Result: (i, j, similarity) for each pair of candidates whose similarity
     is at least `threshold`, with i < j, in ascending order. Raises ValueError for fewer
     than 1 band, and for bands that K cannot be cut into.
     Time and memory grow with n and with the number of candidates, not with all pairs:
@@ -81,8 +81,8 @@ def near_duplicates(
             buckets[tuple(row)].append(i)
         for bucket in buckets.values():
             candidates.update(combinations(bucket, 2))
-    likeness = [(i, j, similarity(i, j)) for i, j in sorted(candidates)]
-    return [found for found in likeness if found[2] >= threshold]
+    measured = [(i, j, similarity(i, j)) for i, j in sorted(candidates)]
+    return [found for found in measured if found[2] >= threshold]
 
 
 def clusters(n: int, pairs: list[tuple[int, int, float]]) -> list[list[int]]:
@@ -102,6 +102,6 @@ def clusters(n: int, pairs: list[tuple[int, int, float]]) -> list[list[int]]:
     return [group for group in members.values() if len(group) > 1]
 
 
-def chance_of_candidates(likeness: float, bands: int, rows: int) -> float:
-    """The probability that two documents of this likeness agree in all rows of one band or more."""
-    return 1 - (1 - likeness**rows) ** bands
+def chance_of_candidates(similarity: float, bands: int, rows: int) -> float:
+    """The probability that two documents of this similarity agree in all rows of one band or more."""
+    return 1 - (1 - similarity**rows) ** bands

@@ -1,4 +1,4 @@
-"""Signatures estimate the likeness of sets, and bands find what a look at every pair finds."""
+"""Signatures estimate the similarity of sets, and bands find what a look at every pair finds."""
 
 import math
 from itertools import combinations
@@ -50,7 +50,7 @@ def test_a_signature_is_that_of_pythons_integers():
     assert minhash(s, a, b).tolist() == by_hand
 
 
-def test_equal_numbers_estimate_the_likeness():
+def test_equal_numbers_estimate_the_similarity():
     K = 2000
     a, b = functions(K)
     s = torch.randint(PRIME, (400,), generator=torch.Generator().manual_seed(1)).unique()

@@ -174,7 +174,7 @@ trained_step.called = _called
 
 @probe
 def deduplicated(subject: Any, case: Case) -> dict[str, Any]:
-    """Documents compared by their signatures; the likeness of two is that of their lists of numbers.
+    """Documents compared by their signatures; the similarity of two is that of their lists of numbers.
 
     The case: signatures, documents (a list of whole numbers each), bands, threshold. Seen is also which
     pairs were compared, and whether one was compared twice.
