@@ -67,6 +67,8 @@ class Runs:
         if run is None:
             return
         ran, seconds, error = run.result()
+        if not self._begun and self._pool is not None:
+            self._pool.shutdown()  # before the pages are written by forks of this process
         if error:
             logger.warning("it failed:\n%s", error, location=docname, type="course")
             return
@@ -74,10 +76,10 @@ class Runs:
         bundle = CacheBundleIn(notebook, path, data={"execution_seconds": seconds})
         _cache(app).cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
 
-    def end(self, _: Sphinx, error: Exception | None) -> None:
-        """Sphinx's ``build-finished``: what has not begun to run does not, if the build was broken off."""
+    def end(self, *_: Any) -> None:
+        """Sphinx's ``build-finished``: if it was broken off, no other notebook begins to run."""
         if self._pool is not None:
-            self._pool.shutdown(wait=error is None, cancel_futures=True)
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _cells(path: str | Path) -> int:
