@@ -21,7 +21,7 @@ from . import engine
 from .notebooks import page_text
 
 AT_A_TIME = 2
-"""Notebooks that run together. Several use two cores each, and some more than a gigabyte."""
+"""Notebooks that run together: three were no faster on two cores. Some use more than a gigabyte."""
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -93,7 +94,12 @@ def _tree(dotted: str, package: Path) -> ast.Module:
     file = source_file(dotted, package)
     if file is None:
         raise LookupError(f"there is no module {dotted}")
-    return ast.parse(file.read_text(encoding="utf-8"))
+    return _parsed(file.read_text(encoding="utf-8"))
+
+
+@cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def _listed(tree: ast.Module) -> list[str] | None:

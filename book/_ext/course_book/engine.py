@@ -31,7 +31,16 @@ def closure(sources: Iterable[str], chapter: str, package: Path) -> set[Path]:
     """
     from course_utils.source.closure import closure as files_reached
 
-    return files_reached(sources, package, rooms=CHAPTER_ROOMS, chapters=[chapter])
+    known = _known(package)
+    return files_reached(sources, package, rooms=CHAPTER_ROOMS, chapters=[chapter], known=known)
+
+
+@lru_cache
+def _known(package: Path) -> Any:
+    """What has been read of the package: its files stay as they are while a site is built."""
+    from course_utils.source.closure import Known
+
+    return Known(package)
 
 
 def digest(sources: Iterable[str], chapter: str, package: Path) -> str:

@@ -1,9 +1,7 @@
 """Titles, buttons and scripts of the site, and a check that images say what they show."""
 
 import functools
-import os
 import re
-import sys
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -13,7 +11,6 @@ from urllib.parse import urlsplit
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
-from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 
 from . import engine
@@ -29,7 +26,6 @@ def setup(app: Sphinx) -> None:
     """Register the site's settings and checks."""
     app.connect("config-inited", configure)
     app.connect("builder-inited", silence_thebe)
-    app.connect("env-updated", write_side_by_side)
     app.connect("doctree-resolved", require_alt_text)
     app.connect("html-page-context", add_filter)
     app.connect("html-page-context", name_toggles, priority=900)  # after the theme's own
@@ -68,15 +64,6 @@ def repository_options(repository: str) -> dict[str, Any]:
         "use_edit_page_button": True,
         "launch_buttons": {"notebook_interface": "jupyterlab"} | colab,
     }
-
-
-def write_side_by_side(app: Sphinx, _: BuildEnvironment) -> None:
-    """Once all pages are read, let a process for each core write them; Jupyter Book has no option for it.
-
-    Linux only: elsewhere a process that has loaded torch is no safe one to fork.
-    """
-    if sys.platform == "linux":
-        app.parallel = os.cpu_count() or 1
 
 
 def silence_thebe(app: Sphinx) -> None:
