@@ -67,8 +67,6 @@ class Runs:
         if run is None:
             return
         ran, seconds, error = run.result()
-        if not self._begun and self._pool is not None:
-            self._pool.shutdown()  # before the pages are written by forks of this process
         if error:
             logger.warning("it failed:\n%s", error, location=docname, type="course")
             return
