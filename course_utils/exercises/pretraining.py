@@ -241,6 +241,10 @@ def _():
 
 WEIGHT = " * (y.numel() / tokens)"
 CLIPPED = "    norm = nn.utils.clip_grad_norm_(model.parameters(), clip or math.inf)\n"
+NORM = "    norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])\n"
+OF_ABSOLUTES = (
+    "You limit the sum of the absolute values. The norm is the square root of the sum of squares."
+)
 STEP = "    optimizer.step()\n"
 ADDED = "        total += loss.detach()\n"
 training_step.slips(
@@ -287,14 +291,33 @@ training_step.slips(
         ): "You clip after the step, which has used the gradients as they were.",
         replace(
             CLIPPED,
-            "    norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])\n"
-            "    nn.utils.clip_grad_value_(model.parameters(), clip or math.inf)\n",
+            NORM + "    nn.utils.clip_grad_value_(model.parameters(), clip or math.inf)\n",
         ): "You clip each element. All gradients are scaled by one factor, so that their common norm is the limit.",
         replace(
             CLIPPED,
-            "    norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])\n"
-            "    for p in model.parameters():\n        nn.utils.clip_grad_norm_(p, clip or math.inf)\n",
+            NORM
+            + "    for p in model.parameters():\n        nn.utils.clip_grad_norm_(p, clip or math.inf)\n",
         ): "You clip each parameter for itself, which turns the gradient. The norm is that of all parameters together.",
+        replace(
+            CLIPPED,
+            NORM + "    for group in optimizer.param_groups:\n"
+            "        nn.utils.clip_grad_norm_(group['params'], clip or math.inf)\n",
+        ): "You clip each group of the optimizer for itself. The norm is that of all parameters together.",
+        replace(
+            CLIPPED,
+            NORM
+            + "    for p in model.parameters():\n"
+            + "        p.grad *= clip / (norm + 1e-6) if clip else 1\n",
+        ): "You scale every gradient to the limit. One whose norm is below it stays as it is.",
+        replace(
+            CLIPPED,
+            NORM
+            + "    nn.utils.clip_grad_norm_(model.parameters(), clip or math.inf, norm_type=1)\n",
+        ): OF_ABSOLUTES,
+        replace("clip or math.inf)", "clip or math.inf, norm_type=1)"): OF_ABSOLUTES,
+        replace(
+            "clip or math.inf", "clip or 1.0"
+        ): "For clip = 0 you clip to a norm of 1. It means that there is no limit.",
         replace(
             CLIPPED, CLIPPED.replace("norm = ", "") + "    norm = torch.zeros(())\n"
         ): "You do not return the norm.",
@@ -561,6 +584,16 @@ minhash.slips(
         ): "You add b after the modulo, so hashes reach beyond 2³¹ − 2.",
         replace(HASHES, "(a[:, None] * shingles) % PRIME"): "You leave b out.",
         replace(
+            HASHES, "(a[:, None] * ((shingles + b[:, None]) % PRIME)) % PRIME"
+        ): "You add b before the product. It is a · s + b, not a · (s + b).",
+        replace(
+            HASHES, "(a[:1, None] * shingles + b[:, None]) % PRIME"
+        ): "All your functions have the first one's factor. Function k has a[k].",
+        replace(
+            HASHES,
+            f"torch.where({HASHES} == 0, PRIME, {HASHES})",
+        ): "You leave out a hash of 0. It is one like the others.",
+        replace(
             HASHES, "(a[:, None] * shingles + b[:, None]) % (PRIME + 1)"
         ): "You take the remainder by 2³¹. It is 2³¹ − 1, a prime.",
         replace(
@@ -755,6 +788,28 @@ near_duplicates.slips(
         replace(
             "found[2] >= threshold", "found[2] > threshold"
         ): "You leave out pairs at the threshold itself. Keep similarities of at least it.",
+        replace(
+            "return [found for found in measured if found[2] >= threshold]",
+            "return sorted((one for one in measured if one[2] >= threshold), key=lambda one: -one[2])",
+        ): "You put the most similar pairs first. The order is that of i, then of j.",
+        replace(
+            "[(i, j, similarity(i, j)) for i, j in sorted(candidates)]",
+            "[(i, j, similarity(i, j)) for i, j in sorted(candidates) if similarity(i, j) >= threshold]",
+        ): "You call similarity twice for a pair, once for the threshold and once for the result. Keep its answer.",
+        replace(
+            "candidates: set[tuple[int, int]] = set()",
+            "agreeing = defaultdict(int)",
+            "            candidates.update(combinations(bucket, 2))\n",
+            "            for pair in combinations(bucket, 2):\n                agreeing[pair] += 1\n"
+            "    candidates = {pair for pair, times in agreeing.items() if times == bands}\n",
+        ): "You ask for all bands to agree. One band of any is enough.",
+        replace(
+            "    measured = [(i, j, similarity(i, j)) for i, j in sorted(candidates)]\n"
+            "    return [found for found in measured if found[2] >= threshold]",
+            "    kept, gone = [], set()\n    for i, j in sorted(candidates):\n"
+            "        if not gone & {i, j} and (value := similarity(i, j)) >= threshold:\n"
+            "            kept.append((i, j, value))\n            gone.add(j)\n    return kept",
+        ): "You leave out pairs of a document that an earlier pair has. Every pair of candidates counts.",
         replace(
             "return [found for found in measured if found[2] >= threshold]", "return measured"
         ): "You return all candidates. Keep those whose similarity is at least the threshold.",

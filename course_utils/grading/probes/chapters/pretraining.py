@@ -32,12 +32,12 @@ class _Model(nn.Module):
         generator = torch.Generator().manual_seed(24)
         self.table = nn.Embedding(_VOCABULARY, _FEATURES, dtype=dtype)
         self.inside = nn.Sequential(nn.Dropout(dropout), nn.Tanh())
-        self.head = nn.Linear(_FEATURES, _VOCABULARY, bias=False, dtype=dtype)
+        self.head = nn.Linear(_FEATURES, _VOCABULARY, dtype=dtype)
         for p in self.parameters():
             # with `half` the same numbers in each dtype, so that the tolerance is that of float32
             kind = torch.float32 if half else dtype
             drawn = 2 * torch.randn(p.shape, generator=generator, dtype=kind).to(dtype)
-            p.data = torch.zeros_like(drawn) if uniform and p is self.head.weight else drawn
+            p.data = torch.zeros_like(drawn) if uniform and p is not self.table.weight else drawn
         self.events: list[str] = []
         self.dtypes: set[str] = set()
         self.graphs: set[bool] = set()
@@ -123,11 +123,14 @@ def loss_estimated(subject: Any, case: Case) -> dict[str, Any]:
 def trained_step(subject: Any, case: Case) -> dict[str, Any]:
     """Steps of a small language model with SGD, each positional argument one: a list of (ids, targets).
 
+    The optimizer has two groups, as one that spares some parameters the weight decay.
     clip: the largest norm. like: a tensor of the model's dtype. bfloat16: under autocast. half: logits in
     bfloat16, whatever the model's dtype. uniform: all logits are 0.
     """
     model = _model(case, 0.0).train()
-    optimizer = CountedSGD(model.parameters(), lr=0.5, momentum=0.9)
+    first, *others = model.parameters()
+    groups = [{"params": [first]}, {"params": others}]
+    optimizer = CountedSGD(groups, lr=0.5, momentum=0.9)
     seen: dict[str, Any] = {}
     for number, batches in enumerate(case.args, start=1):
         model.events.clear()
